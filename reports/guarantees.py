@@ -190,6 +190,7 @@ _INSIDE = (
     ),
     _inside("stable-isr", "A replica left the in-sync replicas although no fault had touched it."),
     _inside("producers-replayed", "A log knew another last batch of a producer than the one that it holds."),
+    _inside("producers-kept-at-stop", "A node stopped in good order without a snapshot of the producers of a log."),
     _inside("listed-when-stored", "A segment was listed without its objects, or with others than the log held."),
     _inside("newer-upload-counts", "A segment was listed that an earlier leader epoch than the newest uploaded."),
     _inside("closed-segments-stored", "After the heal a closed segment that may be copied was not in the tier."),
@@ -206,7 +207,9 @@ _INSIDE = (
     ),
     _inside("damage-kept", "A node deleted or cut records that were damaged, but no torn end of a log."),
     _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),
+    _inside("misplaced-markers-refused", "A node published metadata from behind a marker that was out of place."),
     _inside("one-content-per-epoch", "Two nodes told clients different contents of one metadata epoch."),
+    _inside("updates-sent-at-once", "A controller let a broker wait for an update until another had answered its own."),
     _inside("no-committed-lost", "A coordinator lost an offset that was told to be committed."),
     _inside("one-group-leader", "A generation of a group had two leaders or two assignments.", in_part=True),
     _inside("all-assigned", "After the heal a partition of a subscribed topic had no owner, or two."),
@@ -219,7 +222,7 @@ _INSIDE = (
     _inside("transactions-consistent", "What a coordinator holds of its transactions contradicts itself."),
     _inside("groups-consistent", "What a coordinator holds of its groups contradicts itself."),
     _inside("epoch-gated-by-transaction", "A metadata epoch was written inside an open metadata transaction."),
-    _inside("switch-respected", "A node used the metadata epoch before it was finalized, or took one back."),
+    _inside("switch-respected", "A node used the metadata epoch while it was not finalized, or took one back."),
 )
 
 _RUNNER = (

@@ -20,12 +20,14 @@ from chaos.checks.surroundings import Surroundings
 from chaos.node_requests import BY_CLIENTS, FORGED, tells_a_lie
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request
-from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
+
+
+INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 class ForgedRefused(Check):
@@ -68,7 +70,7 @@ def refuses(body: Any) -> bool:
         result.partition_error_code == ErrorCode.topic_authorization_failed
         for each in body.results_by_transaction
         for topic in each.topic_results
-        if is_internal(topic.name)
+        if topic.name in INTERNAL
         for result in topic.results_by_partition
     )
 

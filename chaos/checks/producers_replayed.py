@@ -1,4 +1,6 @@
-"""producers-replayed: what a log knows of a producer is what its newest batch of that producer says (P-1, P-4, P-12).
+"""Producers that a log knows, when it starts and when it stops.
+
+producers-replayed: what a log knows of a producer is what its newest batch of that producer says (P-1, P-4, P-12).
 
 A start takes it from a snapshot and the batches after that. So whatever becomes of the snapshot's file, the epoch, the
 last sequence and the last offset must be those of the batch. The check reads them from the bytes of the log.
@@ -6,18 +8,28 @@ last sequence and the last offset must be those of the batch. The check reads th
 Only logs that began with a snapshot are looked at, once each. Producers without a batch in the log are left out: their
 batches were deleted or cleaned away, or are in the remote tier only. So are those with a marker behind their last
 batch, which may raise the epoch.
+
+producers-kept-at-stop: a node that has stopped in good order leaves in each log that knows producers a snapshot of them
+at the log's end (P-3). The check reads the names of the files.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import read_batches
 from chaos.checks.check import Check
 from chaos.checks.records import last_sequence_of
 from chaos.checks.surroundings import Surroundings
+from chaos.watched_disk import WatchedDisk
+from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
+
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+"""Kafka's name of the mark."""
 
 
 class ProducersReplayed(Check):
@@ -57,3 +69,23 @@ class ProducersReplayed(Check):
                     f"{producer_id} it knows epoch, last sequence and last offset {known}, and its last batch has "
                     f"{wanted}",
                 )
+
+
+class ProducersKeptAtStop(Check):
+    guarantee = "producers-kept-at-stop"
+    needs_one_node = True
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if not node.stopped:
+            return
+        with WatchedDisk.looked_at():
+            lacking = list(_without_snapshot(node)) if node.broker.disk.exists(CLEAN_SHUTDOWN) else []
+        for told in lacking:
+            self.violated(at_us, f"node {node.broker.node_id} stopped in good order, and {told}")
+
+
+def _without_snapshot(node: "Node") -> Iterator[str]:
+    for log in node.logs():
+        end = log.log_end_offset
+        if log.producers.by_id and f"{end:020d}.snapshot" not in node.broker.disk.list(log.directory):
+            yield f"{log.directory} has no snapshot of producers at its end, offset {end}"

@@ -135,3 +135,20 @@ def epoch_written_in_transaction(original: Function, self: Any, values: Any, kin
         epoch = MetadataEpoch(metadata_epoch=self.latest.metadata_epoch + 1)
         values = [*values, encode(NoOpRecord(metadata_epoch=epoch))]
     return original(self, values, kind, number, of)
+
+
+@mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast._sends", remembers=True)
+def epoch_goes_on_when_off(original: Function, was_on: dict[int, bool], self: Any, image: Any) -> bool:
+    """A controller that has sent the metadata epoch goes on with it after level 0 (M-14)."""
+    is_on = original(self, image)
+    was_on[id(self)] = was_on.get(id(self), False) or is_on
+    return was_on[id(self)]
+
+
+@mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast._tell")
+def one_broker_told_at_a_time(original: Function, self: Any, told: Any) -> None:
+    """UpdateMetadata goes to one broker after the other: to the next when the one before has answered (M-3)."""
+    if not any(each.asking for each in self._told.values()):
+        original(self, told)
+    elif not told.asking and told.timer is None:
+        told.timer = self._surroundings.after(10_000, lambda: self._again(told))

@@ -66,3 +66,13 @@ def batches_behind_snapshot_ignored(
     """A start that has loaded a snapshot does not look at the batches that follow it (P-4)."""
     if not segments.snapshots.loaded:
         yield from original(segments, offset, end_offset, states)
+
+
+@mutant("reference_broker.log.partition_log:PartitionLog.close_cleanly")
+def no_snapshot_at_clean_stop(original: Function, self: Any) -> None:
+    """A log that is closed in good order gets no snapshot of its producers (P-3)."""
+    for segment in self.segments:
+        self.segments.write_indexes(segment)
+    end = self.log_end_offset
+    if self.segments and not self.durability.dirty and self.synced_offset == end > self._checkpoints.recovery_point:
+        self.durability.changed(self._checkpoints.raise_recovery_point(end))

@@ -164,3 +164,13 @@ def answered_at_begin(original: Function, self: Any, values: Any, kind: str, num
         self._current.answered(None)
         self._current.answered = lambda _refusal: None
     return last
+
+
+@mutant(f"{REIGN}:Reign._append")
+def _two_ends(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
+    return original(self, [*values, *values] if kind == "end" else values, kind, number, of)
+
+
+@mutant("reference_broker.metadata.batch_loader:MetadataBatchLoader._check_markers", partner=_two_ends)
+def markers_unchecked(original: Function, self: Any, markers: Any) -> None:
+    """Replay takes a marker that is out of place, and the controller writes one: the second of two Ends (T-3)."""

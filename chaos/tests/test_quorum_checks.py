@@ -300,6 +300,18 @@ def test_each_begin_has_one_end(quorum: Quorum, markers: tuple[MetadataRecord, .
     assert quorum.broken() == ([] if right else ["one-abort-per-begin"])
 
 
+@pytest.mark.clause("T-3")
+@pytest.mark.parametrize(("offset", "broken"), [(3, False), (4, True), (5, True)])
+def test_nothing_is_published_from_a_misplaced_marker_on(quorum: Quorum, offset: int, broken: bool) -> None:
+    (check,) = (each for each in quorum.checks if each.guarantee == "misplaced-markers-refused")
+    quorum.append(batch(3, 1, BEGIN), batch(4, 1, BEGIN), batch(5, 1, END))
+    check.published(1, 2, {"offset": 2})
+    check.published(2, 2, {"offset": offset})
+    quorum.commit(6)
+    quorum.end()
+    assert bool(check.violations) is broken
+
+
 @pytest.mark.clause("T-7")
 def test_a_bootstrap_that_nobody_learns_of(quorum: Quorum) -> None:
     for number in range(4):

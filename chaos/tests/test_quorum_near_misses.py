@@ -139,12 +139,33 @@ def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(coun
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_draft_request_before_the_switch(level: int) -> None:
-    loader = SimpleNamespace(image=SimpleNamespace(features={FEATURE: level}))
+    loader = SimpleNamespace(image=SimpleNamespace(features={FEATURE: level}, metadata_epoch=0))
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader), listening=True)
     check = SwitchRespected(around())
     body: Any = None
     check.acted(0, node, None, [Send(1, Channel(0), 0, 6, 1000, body, Tag(6, 1000, "node-0", 0, -1), 1000, "node-0")])
     assert bool(check.violations) is not level
+
+
+@pytest.mark.clause("M-14")
+def test_level_0_ends_updates_and_epochs() -> None:
+    image = SimpleNamespace(features={FEATURE: 1}, metadata_epoch=7)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=SimpleNamespace(image=image)), listening=True)
+    body: Any = None
+    update = Send(1, Channel(0), 0, 6, 1000, body, Tag(6, 1000, "node-0", 0, -1), 1000, "node-0")
+    check = SwitchRespected(around())
+    other: Any = SimpleNamespace()
+    check.acted(1, node, other, [update])
+    image.features = {FEATURE: 0}
+    check.acted(2, node, other, [update])
+    assert not check.violations, "it was sent before the node read the level"
+    check.acted(3, node, other, [])
+    assert not check.violations
+    check.acted(4, node, other, [update])
+    assert len(check.violations) == 1
+    image.metadata_epoch = 8
+    check.acted(5, node, other, [])
+    assert [each.story for each in check.violations[1:]] == [f"node 0 read metadata epoch 8 while {FEATURE} was at 0"]
 
 
 @pytest.mark.clause("M-4", "M-14")
@@ -155,7 +176,9 @@ def test_a_node_that_has_told_clients_an_epoch_tells_no_smaller_one(told: tuple[
     """None stands for an answer of one of Kafka's versions, which tells no epoch."""
     node: Any = SimpleNamespace(
         broker=SimpleNamespace(
-            node_id=0, loader=SimpleNamespace(image=SimpleNamespace(features={})), partitions=SimpleNamespace()
+            node_id=0,
+            loader=SimpleNamespace(image=SimpleNamespace(features={}, metadata_epoch=0)),
+            partitions=SimpleNamespace(),
         ),
         listening=True,
     )

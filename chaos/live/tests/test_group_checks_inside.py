@@ -140,7 +140,7 @@ def test_a_commit_of_an_earlier_generation_may_not_be_acknowledged(error: int, b
 def test_what_another_leader_wrote_is_not_held_against_a_node_that_is_alone() -> None:
     log, key = FakeLog(), b"\x00\x01key"
     led = SimpleNamespace(leader_epoch=3, log=log)
-    loader = SimpleNamespace(image=SimpleNamespace(features={}))
+    loader = SimpleNamespace(image=SimpleNamespace(features={}, metadata_epoch=0))
     node = node_of(
         partitions=SimpleNamespace(
             by_name={("__consumer_offsets", 0): led}, topic_ids={"__consumer_offsets": bytes(16)}

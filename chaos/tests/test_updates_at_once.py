@@ -1,0 +1,102 @@
+"""The check of UpdateMetadata finds a broker that waits for another one's answer, and nothing else."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.updates_at_once import MOST_US, STILL_US, UpdatesSentAtOnce
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Note, Send
+from reference_broker.core.events import PeerDown, PeerReply
+from reference_broker.ports.channels import Channel
+from reference_broker.wire.tags import Tag
+
+pytestmark = pytest.mark.clause("M-3")
+
+STEP_US = STILL_US // 2
+
+
+@dataclass
+class Controller:
+    """A controller that does something every ``STEP_US``, so that nobody takes it for a stopped process."""
+
+    check: UpdatesSentAtOnce = field(default_factory=lambda: UpdatesSentAtOnce(around()))
+    at_us: int = 0
+    brokers: dict[int, Any] = field(default_factory=lambda: {each: SimpleNamespace(fenced=False) for each in (1, 2)})
+    state: Any = field(default_factory=lambda: SimpleNamespace(is_writing_transaction=False))
+
+    def __post_init__(self) -> None:
+        loader = SimpleNamespace(image=SimpleNamespace(brokers=self.brokers))
+        replica = SimpleNamespace(controller=self.state)
+        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader, replica=replica))
+
+    def acts(self, event: Any = None, *effects: Any) -> bool:
+        """Returns whether the check sees a breach in it."""
+        before = len(self.check.violations)
+        self.check.acted(self.at_us, self.node, event, effects)
+        return len(self.check.violations) > before
+
+    def passes(self, us: int) -> None:
+        for _ in range(us // STEP_US + 1):
+            self.at_us += STEP_US
+            self.acts()
+
+    def content(self, term: int = 1) -> None:
+        self.acts(None, Note("metadata_epoch", (("epoch", 1), ("controller_epoch", term), ("offset", 1))))
+
+    def sends(self, broker: int, token: int) -> bool:
+        body: Any = None
+        tag = Tag(6, 1000, "node-0", 0, -1)
+        return self.acts(None, Send(broker, Channel.METADATA, token, 6, 1000, body, tag, 1000, "node-0"))
+
+    def hears(self, broker: int, token: int) -> None:
+        self.acts(PeerReply(broker, Channel.METADATA, token, SimpleNamespace(error_code=0)))
+
+
+def test_a_broker_does_not_wait_for_another_one() -> None:
+    controller = Controller()
+    controller.content()
+    assert not controller.sends(1, 1)
+    controller.passes(MOST_US)
+    controller.hears(1, 1)
+    assert controller.sends(2, 2)
+    assert [each.guarantee for each in controller.check.violations] == ["updates-sent-at-once"]
+
+
+def test_a_broker_that_has_not_answered_keeps_nobody_but_itself() -> None:
+    controller = Controller()
+    controller.content()
+    assert not controller.sends(1, 1)
+    assert not controller.sends(2, 2)
+    controller.passes(MOST_US)
+    controller.content()
+    controller.passes(MOST_US)
+    controller.hears(1, 1)
+    assert not controller.sends(1, 3)
+    controller.acts(PeerDown(2, Channel.METADATA))
+    controller.passes(MOST_US)
+    assert not controller.sends(2, 4), "the pause after a failure"
+
+
+@pytest.mark.parametrize("why", ["fenced", "transaction", "stopped", "another term"])
+def test_what_keeps_a_controller_from_sending(why: str) -> None:
+    controller = Controller()
+    controller.content()
+    controller.sends(1, 1)
+    controller.passes(MOST_US)
+    if why == "fenced":
+        controller.brokers[2].fenced = True
+        controller.content()
+        controller.brokers[2].fenced = False
+        controller.content()
+    elif why == "transaction":
+        controller.state.is_writing_transaction = True
+        controller.passes(0)
+        controller.state.is_writing_transaction = False
+    elif why == "stopped":
+        controller.at_us += STILL_US + 1
+    else:
+        controller.content(term=2)
+    assert not controller.sends(2, 2)
