@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -164,9 +164,19 @@ def _shown_revision(scenario: "Scenario") -> str:
 
 
 def run_folder(out: Path | None, name: str, several: bool) -> Path:
-    if out is None:
-        return ROOT / "runs" / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    return out / name if several else out
+    """Returns the folder of a new run. Without ``out`` it is made here. It is named after the next second that is free,
+    because several runs may start in the same second."""
+    if out is not None:
+        return out / name if several else out
+    moment = datetime.now()
+    while True:
+        folder = ROOT / "runs" / f"{name}-{moment:%Y%m%d-%H%M%S}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            moment += timedelta(seconds=1)
+        else:
+            return folder
 
 
 def command_line() -> str:
@@ -271,11 +281,12 @@ def compare_runs(first: Sequence[Path], second: Sequence[Path], out: Path | None
     need_java()
     from reports.errors import SetupError
     from reports.manifest import ManifestError
-    from reports.run_sets import compare_sets, find_runs
+    from reports.run_sets import check_comparable, compare_sets, find_runs
 
     with one_sentence(SetupError, ManifestError):
-        folder = run_folder(out, "compared", False)
-        compared, page = compare_sets(find_runs(first), find_runs(second), folder)
+        sets = find_runs(first), find_runs(second)
+        check_comparable(*sets)
+        compared, page = compare_sets(*sets, run_folder(out, "compared", False))
     for one in compared.figures:
         if one.word != "no difference shown":
             click.echo(f"{one.word}: {one.operation} {one.figure} ({one.phase}) x {one.ratio.ratio:.3f}")

@@ -50,6 +50,8 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
 
 def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
     """The reasons why the run shows nothing, one sentence each. There are none if the run counts."""
+    if "operations" not in findings.present:
+        return ["The run left no history of client operations: there is no file history/operations*.parquet."]
     expected = manifest.expectations
     fired = Counter[str]()
     for row in findings.faults:
@@ -84,8 +86,6 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
         reasons += generator_limits(findings)
     if unread := findings.facts.get("unended_partitions", 0):
         reasons.append(f"{unread:,} written partitions were not read to their end.")
-    if "operations" not in findings.present:
-        reasons.append("The run left no history of client operations.")
     return reasons
 
 

@@ -98,13 +98,16 @@ def _findings(
     progress: Progress,
     rehearsal: "Rehearsal | None" = None,
 ) -> "list[Findings]":
-    from reports.schema import history_bytes
+    from reports.schema import damaged_file, history_bytes
     from reports.spark import (
         SMALL_HISTORY_BYTES,
         sized_for,
         spark_session,
     )  # imported here: the command line must start without Spark
 
+    damaged = damaged_file(folders)
+    if damaged is not None:
+        raise SetupError(f"{damaged} is damaged or cut short: restore it from a copy, or play the run again.")
     progress("starting Spark" if spark is None else "reading the history")
     size = history_bytes(folders)
     with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:

@@ -98,6 +98,16 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
+def check_comparable(old: Sequence[Path], new: Sequence[Path]) -> None:
+    """Raises ManifestError if the two sets have no scenario in common."""
+    first, second = ({read_manifest(each).scenario for each in runs} for runs in (old, new))
+    if not first & second:
+        told = [", ".join(sorted(each)) for each in (first, second)]
+        raise ManifestError(
+            f"The first runs are of {told[0]}, the second of {told[1]}: only runs of the same scenario can be compared."
+        )
+
+
 def compare_sets(
     old: Sequence[Path], new: Sequence[Path], out: Path, spark: "SparkSession | None" = None
 ) -> tuple[SetsCompared, Path]:

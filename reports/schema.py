@@ -7,6 +7,7 @@ are int64 with the unit in the name. Times ``*_us`` are microseconds since the r
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -47,6 +48,26 @@ def files_of(run_dir: Path, table: Table) -> list[str]:
     return sorted(str(path) for path in run_dir.glob(table.path) if path.stat().st_size > 0)
 
 
+PARQUET_MARK = b"PAR1"
+"""Begins and ends a Parquet file."""
+
+
+def damaged_file(run_dirs: Sequence[Path]) -> Path | None:
+    """The first file of a table, in a folder on this machine, that is no whole Parquet file; None if all are."""
+    here = (folder for folder in run_dirs if _remote_files(folder) is None)
+    files = (Path(name) for folder in here for table in TABLES for name in files_of(folder, table))
+    return next((each for each in files if not _is_whole(each)), None)
+
+
+def _is_whole(parquet: Path) -> bool:
+    size, mark = parquet.stat().st_size, len(PARQUET_MARK)
+    with parquet.open("rb") as file:
+        first = file.read(mark)
+        file.seek(max(0, size - 2 * mark))
+        footer_bytes, last = int.from_bytes(file.read(mark), "little"), file.read(mark)
+    return first == last == PARQUET_MARK and footer_bytes + 3 * mark <= size
+
+
 def history_bytes(run_dirs: Sequence[Path]) -> int:
     """The stored size of all tables of these runs, without what each file takes on top of its rows."""
     sizes: list[int] = []
@@ -62,3 +83,34 @@ def history_bytes(run_dirs: Sequence[Path]) -> int:
 def _remote_files(run_dir: Path) -> dict[str, tuple[str, int]] | None:
     listing = run_dir / REMOTE_FILES
     return json.loads(listing.read_text(encoding="utf-8")) if listing.exists() else None
+
+
+def documented() -> str:
+    """The tables as a Markdown page, generated from their declarations."""
+    lines = [
+        "# The history of a run",
+        "",
+        "Each run leaves these tables as Parquet files below its folder. `python -m reports.schema > docs/history.md`",
+        "makes this page. Moments are microseconds since the start of the run. `operations` has one row for each",
+        "request or attempt of a client: `f` says what it did, and `type` how that ended, as in Jepsen's histories",
+        "(`ok`, `fail`, or `info` where nobody knows). Other tables name an operation by `process` and `index`.",
+        "",
+        "```python",
+        "import pyarrow.dataset",
+        "",
+        'pyarrow.dataset.dataset(sorted(run.glob("history/operations*.parquet"))).to_table().to_pandas()',
+        "```",
+    ]
+    for table in sorted(TABLES, key=lambda each: each in (FRAMES, FRAME_LINES)):
+        lines += ["", f"## {table.name}", "", f"`{table.path}`: {' '.join(table.doc.split())}", ""]
+        lines += ["| column | type | what it says |", "| --- | --- | --- |"]
+        lines += [f"| {each.name} | {each.kind} | {_meaning(each.doc)} |" for each in table.columns]
+    return "\n".join(lines) + "\n"
+
+
+def _meaning(doc: str) -> str:
+    return doc.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(documented())

@@ -72,13 +72,22 @@ def _kept(runs: Path) -> Iterator[KeptRun]:
             continue
         verdicts = [run / VERDICT for run in (path, *sorted(path.iterdir())) if _is_run(run)]
         told = [_told(file) for file in verdicts]
-        outcomes = tuple(outcome for file, (outcome, _) in zip(verdicts, told, strict=True) if file.exists())
+        shown = [file.exists() or not _is_readable(file.parents[1] / MANIFEST_NAME) for file in verdicts]
+        outcomes = tuple(outcome for (outcome, _), is_shown in zip(told, shown, strict=True) if is_shown)
         yield KeptRun(path, stamp[1], outcomes, all(is_as_it_must for _, is_as_it_must in told))
 
 
 def _is_run(folder: Path) -> bool:
     """A comparison has several runs in its folder. A run that was killed may have nothing but its trace."""
     return any((folder / each).exists() for each in (VERDICT, MANIFEST_NAME, "trace"))
+
+
+def _is_readable(manifest: Path) -> bool:
+    """Whether the manifest can be read. One that is not written yet is no damaged one."""
+    try:
+        return not manifest.exists() or isinstance(json.loads(manifest.read_text(encoding="utf-8")), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def _told(verdict: Path) -> tuple[str, bool]:

@@ -80,6 +80,9 @@ def play(
     try:
         try:
             run.play()
+        except KeyboardInterrupt:
+            progress("stopped: clients end first, then nodes, and the folder is removed; this may take half a minute")
+            raise
         finally:
             run.close()
     except (EndedItself, TargetDied) as end:

@@ -12,8 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports.manifest import Manifest, ManifestError
-from reports.run_sets import FigureCompared, RunCompared, SetsCompared, compare_sets, compared_units, find_runs
+from reports.manifest import Manifest, ManifestError, write_manifest
+from reports.run_sets import (
+    FigureCompared,
+    RunCompared,
+    SetsCompared,
+    check_comparable,
+    compare_sets,
+    compared_units,
+    find_runs,
+)
 from reports.tests.history import History, Shape, int_of
 from reports.tests.played import generate
 
@@ -191,3 +199,14 @@ def test_runs_are_found_one_level_below_and_a_folder_without_any_is_told(tmp_pat
     assert find_runs([tmp_path / "set" / "b"]) == [tmp_path / "set" / "b"]
     with pytest.raises(ManifestError, match="is neither a run nor a folder of runs"):
         find_runs([tmp_path])
+
+
+def test_runs_of_different_scenarios_are_not_compared(tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_manifest(tmp_path / name, Manifest(scenario=name, seed=1, world="live", repeat_command="x"))
+        runs.append(tmp_path / name)
+    check_comparable(runs, runs[:1])
+    with pytest.raises(ManifestError, match="first runs are of a, the second of b: only runs of the same scenario"):
+        check_comparable(runs[:1], runs[1:])

@@ -1,10 +1,17 @@
 """A class of rows is a table: what its fields become in the history's files."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
+import pytest
+
 from reports.columns import ROW_TABLES, Column, Later, Moment, Row, table
-from reports.schema import TABLES, arrow_schema
+from reports.errors import SetupError
+from reports.judge import judge_many
+from reports.schema import TABLES, arrow_schema, damaged_file, documented
+from reports.tests.history import Shape
+from reports.tests.played import generate
 
 
 def test_a_field_says_name_type_meaning_and_whether_it_may_be_null() -> None:
@@ -72,3 +79,20 @@ def test_a_column_keeps_what_its_class_says_beside_a_plain_one_of_the_same_text(
 
     columns = ROW_TABLES.pop(ToldAlike).columns
     assert [(each.nullable, each.is_moment) for each in columns] == [(False, False), (True, False), (False, True)]
+
+
+def test_the_page_of_the_history_is_what_the_tables_declare() -> None:
+    page = Path(__file__).parents[2] / "docs" / "history.md"
+    assert page.read_text(encoding="utf-8") == documented(), "python -m reports.schema > docs/history.md"
+
+
+@pytest.mark.parametrize("keep", [0.5, -1])
+def test_a_file_that_was_cut_short_is_named_before_spark_starts(tmp_path: Path, keep: float) -> None:
+    run = generate(1, Shape(seconds=2)).write(tmp_path / "run")
+    assert damaged_file([run]) is None
+    (file, *_) = sorted(run.glob("history/runs*.parquet"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * keep)] if keep > 0 else whole[:-1])
+    with pytest.raises(SetupError) as told:
+        judge_many([run])
+    assert str(told.value) == f"{file} is damaged or cut short: restore it from a copy, or play the run again."

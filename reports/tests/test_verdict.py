@@ -300,3 +300,11 @@ def test_a_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() 
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
     assert verdict.reasons[0] == "quorum-converges was broken once. node-1 could not start again: damaged"
     assert next(each for each in verdict.guarantees if each.status == "broken").judged_by == "runner"
+
+
+def test_a_deleted_history_is_called_so_and_not_thin_traffic() -> None:
+    verdict = outcome(expecting(min_fetches=10), findings(facts={}, present=frozenset({"faults"})))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.reasons == (
+        "The run left no history of client operations: there is no file history/operations*.parquet.",
+    )

@@ -11,7 +11,7 @@ import crucible
 import playing
 import terminal
 from chaos import commands
-from chaos.live.kept_runs import KEEP, surplus
+from chaos.live.kept_runs import KEEP, listed, surplus
 
 DAY = "20260101"
 
@@ -130,3 +130,21 @@ def test_a_disk_that_is_nearly_full_is_told_before_anything_starts(
     with pytest.raises(SystemExit, match="2"):
         terminal.need_disk(tmp_path / "not" / "yet")
     assert f"0.0 GB are free below {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_run_with_a_damaged_manifest_is_listed_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    folder = run_of(tmp_path / "runs", f"demo-{DAY}-000001", outcome="")
+    (folder / "manifest.json").write_text('{"scenario": "de')
+    told = CliRunner().invoke(crucible.main, ["runs"]).output
+    assert f"demo-{DAY}-000001" in told
+    assert "unreadable" in told
+
+
+def test_runs_that_start_in_the_same_second_get_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(playing, "ROOT", tmp_path)
+    made = {playing.run_folder(None, "demo", False) for _ in range(3)}
+    assert len(made) == 3
+    assert {each.path for each in listed(tmp_path / "runs")} == made
