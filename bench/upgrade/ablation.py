@@ -6,7 +6,7 @@ last segment alone, which would need none.
 """
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,8 @@ from bench.upgrade.full_replay import Differences, Told, differences, replayed
 from bench.upgrade.kafka_files import snapshot_rows
 from bench.upgrade.old_directory import HOUR_MS, TOPIC, Wanted, make
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.producer_state import Producer
 from reference_broker.log.recreating import Recreated, recreated, recreated_from
 from reference_broker.log.segments import Segments
 from reference_broker.ports.now import Now
@@ -31,18 +32,22 @@ REPEATS = 3
 MAX_OPEN_FILES = 64
 
 Making = Generator[None, None, Recreated]
-Way = Callable[[Segments, int, int, int], Making]
+Way = Callable[[Segments, int, int, int, Mapping[int, Producer]], Making]
 
 
-def everything(segments: Segments, offset: int, now_ms: int, expiration_ms: int) -> Making:
+def everything(
+    segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
+) -> Making:
     """From the newest snapshot, or from the beginning of the log."""
-    return recreated_from(segments, segments.bases[0], offset, now_ms, expiration_ms)
+    return recreated_from(segments, segments.bases[0], offset, now_ms, expiration_ms, live)
 
 
-def last_segment(segments: Segments, offset: int, now_ms: int, expiration_ms: int) -> Making:
+def last_segment(
+    segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
+) -> Making:
     """Only the segment that is to be uploaded."""
     begin = segments.bases[segments.bases.index(offset) - 1]
-    return recreated_from(segments, begin, offset, now_ms, expiration_ms)
+    return recreated_from(segments, begin, offset, now_ms, expiration_ms, live)
 
 
 WAYS: dict[str, tuple[Way, bool]] = {
@@ -100,21 +105,25 @@ def measured(wanted: Wanted, root: Path, now_ms: int) -> Case:
         open_log(FileDisk(root, MAX_OPEN_FILES), f"{TOPIC}-0", LogConfig(retention_ms=-1), Now(0, now_ms), clean=True)
     )
     expiration_ms = int(wanted.expiration_hours * HOUR_MS)
-    figures = {
-        name: _figures(way, keeps, log.segments, told, now_ms, expiration_ms) for name, (way, keeps) in WAYS.items()
-    }
+    figures = {name: _figures(way, keeps, log, told, now_ms, expiration_ms) for name, (way, keeps) in WAYS.items()}
     known = differences({}, told[-2].known, now_ms, expiration_ms).missing
     return Case(wanted, sum(each.size_bytes for each in told), len(told), known, figures)
 
 
 def _figures(
-    way: Way, keeps: bool, segments: Segments, told: Sequence[Told], now_ms: int, expiration_ms: int
+    way: Way, keeps: bool, log: PartitionLog, told: Sequence[Told], now_ms: int, expiration_ms: int
 ) -> Figures:
+    segments, live = log.segments, log.producers.by_id
+
     def made(each: Told) -> tuple[Recreated, float, Differences]:
         began = time.perf_counter()
-        found = _to_end(way(segments, each.next_offset, now_ms, expiration_ms))
+        found = _to_end(way(segments, each.next_offset, now_ms, expiration_ms, live))
         took_s = time.perf_counter() - began
-        return found, took_s, differences(snapshot_rows(found.snapshot), each.known, now_ms, expiration_ms)
+        return (
+            found,
+            took_s,
+            differences(snapshot_rows(found.snapshot), each.known, now_ms, expiration_ms),
+        )
 
     _forget(segments)
     newest = [made(told[-2]) for _ in range(REPEATS)]

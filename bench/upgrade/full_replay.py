@@ -73,7 +73,8 @@ def after(known: Known | None, batch: Batch) -> Known:
     old, own_ms = known or Known(ProducerRow(who, epoch, -1, -1, 0, -1, -1, -1), -1)
     if batch.is_end:
         own_ms = newest if old.open_from >= 0 else own_ms
-        row = old._replace(timestamp_ms=newest, open_from=-1)
+        coordinator = max(old.coordinator_epoch, batch.coordinator_epoch)
+        row = old._replace(timestamp_ms=newest, coordinator_epoch=coordinator, open_from=-1)
         if epoch > old.epoch:
             row = row._replace(epoch=epoch, last_sequence=-1, last_offset=-1, offset_delta=0)
         return Known(row, own_ms)
@@ -106,8 +107,10 @@ def differences(
 
 def _same(found: ProducerRow, one: Known, expired_ms: int) -> bool:
     """Of a producer whose own last record is expired only the marker after it counts (P-7, P-9: what is older need not
-    be read). The epoch of the transactions' coordinator is not among what P-1 names."""
+    be read)."""
     wanted = one.row
+    if found.coordinator_epoch != wanted.coordinator_epoch:
+        return False
     if (found.epoch, found.timestamp_ms, found.open_from) != (wanted.epoch, wanted.timestamp_ms, wanted.open_from):
         return False
     batch = (wanted.last_sequence, wanted.last_offset, wanted.offset_delta)

@@ -23,6 +23,8 @@ EPOCH_AT, MAGIC_AT = 12, 16
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 ABORT, COMMIT = 0, 1
 _OFFSET, _EPOCH = Struct(">q"), Struct(">i")
+_MARKER_VALUE = Struct(">hi")
+"""Version and coordinator epoch."""
 _CONTROL_KEY = Struct(">hh")
 SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = Struct(">hI")
@@ -50,6 +52,8 @@ class Batch(NamedTuple):
     base_sequence: int
     is_transactional: bool
     is_end: bool
+    coordinator_epoch: int
+    """of the marker, or -1"""
 
 
 class ProducerRow(NamedTuple):
@@ -92,9 +96,10 @@ def batches(path: Path) -> Iterator[Batch]:
                 raise UnknownFormat(f"{path} has a batch of magic {magic} at byte {at}; only {MAGIC} can be read.")
             if whole < HEADER.size or at + whole > size:
                 return
-            is_end = bool(attributes & CONTROL) and _control_type(data, at + HEADER.size) in (ABORT, COMMIT)
-            is_transactional = bool(attributes & TRANSACTIONAL)
-            yield Batch(at, whole, base, base + delta, epoch, newest, who, fence, sequence, is_transactional, is_end)
+            type_, coordinator = _control(data, at + HEADER.size) if attributes & CONTROL else (-1, -1)
+            is_end, is_transactional = type_ in (ABORT, COMMIT), bool(attributes & TRANSACTIONAL)
+            name = (who, fence, sequence)
+            yield Batch(at, whole, base, base + delta, epoch, newest, *name, is_transactional, is_end, coordinator)
             at += whole
 
 
@@ -103,15 +108,19 @@ def placed(batch: bytes, offset: int, leader_epoch: int) -> bytes:
     return _OFFSET.pack(offset) + batch[8:EPOCH_AT] + _EPOCH.pack(leader_epoch) + batch[MAGIC_AT:]
 
 
-def _control_type(data: mmap, at: int) -> int:
-    """The type in the key of a control record that begins at ``at``: length, attributes, timestamp and offset deltas
-    and the length of the key come before it."""
+def _control(data: mmap, at: int) -> tuple[int, int]:
+    """The type in the key of a control record that begins at ``at``, and the coordinator epoch in its value: length,
+    attributes, timestamp and offset deltas and the length of the key come before them."""
     _, at = _varint(data, at)
     at += 1
     for _ in range(2):
         _, at = _varint(data, at)
     length, at = _varint(data, at)
-    return int(_CONTROL_KEY.unpack_from(data, at)[1]) if length >= _CONTROL_KEY.size else -1
+    if length < _CONTROL_KEY.size:
+        return -1, -1
+    type_ = int(_CONTROL_KEY.unpack_from(data, at)[1])
+    length, at = _varint(data, at + length)
+    return type_, int(_MARKER_VALUE.unpack_from(data, at)[1]) if length >= _MARKER_VALUE.size else -1
 
 
 def _varint(data: mmap, at: int) -> tuple[int, int]:

@@ -24,18 +24,21 @@ _VERSION = 1
 
 class Producing(NamedTuple):
     """What is known of one producer. Without a batch of the epoch ``last_sequence`` and ``last_offset`` are -1, and so
-    is ``open_from`` without an open transaction."""
+    are ``open_from`` without an open transaction and ``coordinator_epoch`` without a marker."""
 
     epoch: int
     last_sequence: int
     last_offset: int
     timestamp_ms: int
+    coordinator_epoch: int
     open_from: int
+    silence_ms: int = 0
+    """How long it wrote nothing at most since its last marker. A snapshot does not tell it."""
 
     @property
-    def told(self) -> tuple[int, int, int, int]:
-        """What must be equal in a snapshot."""
-        return self.epoch, self.last_sequence, self.last_offset, self.open_from
+    def told(self) -> tuple[int, int, int, int, int, int]:
+        """What a snapshot tells."""
+        return self[:6]
 
 
 def read_snapshot(data: bytes) -> dict[int, Producing]:
@@ -46,7 +49,7 @@ def read_snapshot(data: bytes) -> dict[int, Producing]:
     if version != _VERSION or crc != crc32c(data[_CRC_FROM:]) or len(data) != _HEAD.size + count * _ROW.size:
         raise ValueError(f"version {version}, {count} producers in {len(data)} bytes, or a CRC that does not fit")
     rows = (_ROW.unpack_from(data, _HEAD.size + number * _ROW.size) for number in range(count))
-    return {row[0]: Producing(row[1], row[2], row[3], row[5], row[7]) for row in rows}
+    return {row[0]: Producing(row[1], row[2], row[3], row[5], row[6], row[7]) for row in rows}
 
 
 def replayed(known: Mapping[int, Producing], batch: bytes, place: Batch) -> dict[int, Producing]:
@@ -55,20 +58,26 @@ def replayed(known: Mapping[int, Producing], batch: bytes, place: Batch) -> dict
     producer_id, epoch, sequence = last_sequence_of(batch)
     if producer_id < 0:
         return dict(known)
-    before = known.get(producer_id)
-    is_new_epoch = before is None or epoch > before.epoch
+    before = known.get(producer_id, Producing(-1, -1, -1, -1, -1, -1))
     if place.control:
-        if not _is_marker(batch):
+        coordinator_epoch = _coordinator_epoch(batch)
+        if coordinator_epoch is None:
             return dict(known)
-        kept = (-1, -1) if is_new_epoch or before is None else (before.last_sequence, before.last_offset)
-        return {**known, producer_id: Producing(epoch, *kept, producing.largest_ms, -1)}
-    open_from = -1 if before is None else before.open_from
+        kept = (-1, -1) if epoch > before.epoch else (before.last_sequence, before.last_offset)
+        newest = max(coordinator_epoch, before.coordinator_epoch)
+        return {**known, producer_id: Producing(epoch, *kept, producing.largest_ms, newest, -1)}
+    open_from = before.open_from
     if producing.is_transactional and open_from < 0:
         open_from = place.base_offset
-    return {**known, producer_id: Producing(epoch, sequence, place.last_offset, producing.largest_ms, open_from)}
+    written = Producing(epoch, sequence, place.last_offset, producing.largest_ms, before.coordinator_epoch, open_from)
+    silence_ms = max(before.silence_ms, producing.largest_ms - before.timestamp_ms) if producer_id in known else 0
+    return {**known, producer_id: written._replace(silence_ms=silence_ms)}
 
 
-def _is_marker(batch: bytes) -> bool:
-    """A marker's key is its version and its type: 0 for an abort, 1 for a commit."""
-    key = next(records_in(batch)).key
-    return key is not None and key[2:4] in (b"\x00\x00", b"\x00\x01")
+def _coordinator_epoch(batch: bytes) -> int | None:
+    """A marker's key is its version and its type: 0 for an abort, 1 for a commit. Its value is its version and the
+    coordinator's epoch (EndTxnMarker)."""
+    record = next(records_in(batch), None)
+    if record is None or record.key is None or record.key[2:4] not in (b"\x00\x00", b"\x00\x01"):
+        return None
+    return int.from_bytes((record.value or b"")[2:6], signed=True)

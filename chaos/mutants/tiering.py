@@ -94,19 +94,19 @@ def only_last_segment_replayed(original: Function, segments: Segments, offset: i
 
 @mutant("reference_broker.log.recreating:recreated")
 def forgotten_a_millisecond_early(
-    original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int
+    original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
 ) -> Generator[None, None, Recreated]:
     """A snapshot that is made anew lacks producers that expire within a millisecond (P-7, P-10)."""
-    recreated: Recreated = yield from original(segments, offset, now_ms + 1, expiration_ms)
+    recreated: Recreated = yield from original(segments, offset, now_ms + 1, expiration_ms, live)
     return recreated
 
 
 @mutant("reference_broker.log.recreating:recreated")
 def recreated_in_another_format(
-    original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int
+    original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
 ) -> Generator[None, None, Recreated]:
     """A snapshot that is made anew has a CRC-32 over its producers, where Kafka's version 1 has a CRC-32C (P-13)."""
-    made: Recreated = yield from original(segments, offset, now_ms, expiration_ms)
+    made: Recreated = yield from original(segments, offset, now_ms, expiration_ms, live)
     version, rest = made.snapshot[:2], made.snapshot[6:]
     return made._replace(snapshot=version + crc32(rest).to_bytes(4, "big") + rest)
 
@@ -139,3 +139,12 @@ def remote_state_not_restored(
 def aged_segments_unsynced(original: Function, self: Any) -> bool:
     """Nobody syncs a segment that was closed because of its age, so it is never deleted locally (P-11)."""
     return bool(self.segments.retired)
+
+
+@mutant("reference_broker.log.recreating:_find_coordinator_epochs")
+def older_coordinator_epoch_forgotten(
+    original: Function, segments: Segments, begin: int, states: Any, wanted: set[int], fresh: set[int]
+) -> Generator[None, None, int]:
+    """A snapshot that is made anew has no coordinator epoch of a marker that lies before its replay (P-10, X-6)."""
+    return 0
+    yield

@@ -111,6 +111,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "uploaded_without_snapshot": "listed-when-stored",
     "uploaded_with_empty_snapshot": "uploaded-producers-replayed",
     "only_last_segment_replayed": "uploaded-producers-replayed",
+    "older_coordinator_epoch_forgotten": "uploaded-producers-replayed",
     "forgotten_a_millisecond_early": "uploaded-producers-replayed",
     "change_mark_cleared_when_sent": "fetch-gap",
     "epoch_not_advanced_when_response_lost": "session-epoch-order",

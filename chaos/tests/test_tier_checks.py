@@ -101,10 +101,10 @@ class Tiered:
         return [each.story for each in check.violations[before:]]
 
 
-def snapshot(*rows: tuple[int, int, int, int, int]) -> bytes:
+def snapshot(*rows: tuple[int, int, int, int, int], ms: int = 1_000_000, coordinator: int = -1) -> bytes:
     """Producer ID, epoch, last sequence, last offset, first offset of the open transaction."""
     body = pack(">i", len(rows)) + b"".join(
-        pack(">qhiqiqiq", producer, epoch, sequence, offset, 0, 0, -1, first)
+        pack(">qhiqiqiq", producer, epoch, sequence, offset, 0, ms, coordinator, first)
         for producer, epoch, sequence, offset, first in rows
     )
     return pack(">hI", 1, crc32c(body)) + body
@@ -234,6 +234,9 @@ def test_a_snapshot_that_equals_the_replay_is_well_and_any_difference_is_found()
     for rows in wrong:
         world.store(1, 0, 5, snapshot(*rows))
         assert len(world.copied(check, 1, 0, 5)) == 1, rows
+    for other in (snapshot(*right, ms=999_999), snapshot(*right, coordinator=0)):
+        world.store(1, 0, 5, other)
+        assert len(world.copied(check, 1, 0, 5)) == 1
     world.store(1, 0, 5, snapshot(*right)[:-1])
     assert "damaged" in world.copied(check, 1, 0, 5)[0]
     world.store(1, 0, 5, snapshot(*right))
@@ -245,13 +248,15 @@ def test_a_marker_ends_the_transaction_and_a_new_epoch_forgets_the_old_batches()
     check = UploadedProducers(world.around)
     world.write(producer=1, sequence=0, is_transactional=True)
     world.mark(1)
-    world.store(1, 0, 2, snapshot((1, 0, 0, 0, -1)))
+    world.store(1, 0, 2, snapshot((1, 0, 0, 0, -1), coordinator=5))
     assert not world.copied(check, 1, 0, 2)
+    world.store(1, 0, 2, snapshot((1, 0, 0, 0, -1)))
+    assert world.copied(check, 1, 0, 2)
     world.write(producer=1, sequence=0, epoch=1, is_transactional=True)
     world.mark(1, epoch=2, commit=False)
-    world.store(2, 2, 4, snapshot((1, 2, -1, -1, -1)))
+    world.store(2, 2, 4, snapshot((1, 2, -1, -1, -1), coordinator=5))
     assert not world.copied(check, 2, 2, 4)
-    world.store(2, 2, 4, snapshot((1, 2, 0, 2, -1)))
+    world.store(2, 2, 4, snapshot((1, 2, 0, 2, -1), coordinator=5))
     assert world.copied(check, 2, 2, 4)
 
 
@@ -262,7 +267,7 @@ def test_an_expired_producer_may_be_missing_but_not_one_a_moment_younger_nor_an_
     world.ms += 1
     world.write(producer=2, sequence=0)
     world.write(producer=3, sequence=0)
-    world.store(1, 0, 3, snapshot((2, 0, 0, 1, -1), (3, 0, 0, 2, -1)))
+    world.store(1, 0, 3, snapshot((2, 0, 0, 1, -1), (3, 0, 0, 2, -1), ms=1_000_001))
     world.ms += EXPIRES_MS - 1
     assert not world.copied(check, 1, 0, 3)
     world.ms -= EXPIRES_MS
@@ -340,15 +345,19 @@ def test_what_was_listed_before_may_be_heard_of_late_and_again() -> None:
     assert not listing.knows((1, 4), (3, 4), (2, 5), (4, 5))
 
 
-def left_out(*listed: tuple[int, int], is_copied: bool = True, stable_end: int = 25, log_start: int = 0) -> list[str]:
-    """What the check says of a leader whose segments begin at 0, 10, 20 and 30, of which ``listed`` offsets are."""
+def left_out(
+    *listed: tuple[int, int], is_copied: bool = True, stable_end: int = 25, log_start: int = 0, kept_bytes: int = -2
+) -> list[str]:
+    """What the check says of a leader whose segments begin at 0, 10, 20 and 30, of which ``listed`` offsets are. Each
+    has 100 bytes, and ``kept_bytes`` is ``local.retention.bytes``."""
     log = SimpleNamespace(
         directory="hot-0",
         bases=[0, 10, 20, 30],
         log_start_offset=log_start,
         high_watermark=40,
         last_stable_offset=stable_end,
-        config=SimpleNamespace(is_copied=is_copied),
+        segments=[SimpleNamespace(size_bytes=100) for _ in range(4)],
+        config=SimpleNamespace(is_copied=is_copied, local_retention_bytes=kept_bytes),
     )
     segments = [SimpleNamespace(start_offset=first, end_offset=after - 1) for first, after in listed]
     metadata = SimpleNamespace(of=lambda *_: SimpleNamespace(listed=lambda: segments))
@@ -377,6 +386,13 @@ def test_what_nobody_copies_or_reads_need_not_be_in_the_tier() -> None:
     assert left_out(is_copied=False) == []
     assert left_out((15, 20), log_start=15) == []
     assert left_out((16, 20), log_start=15) == ["hot-0 from 10 to 20"]
+
+
+@pytest.mark.parametrize(("kept_bytes", "overdue"), [(-2, 0), (400, 0), (301, 0), (300, 1), (200, 2), (1, 2)])
+def test_what_is_in_the_tier_is_deleted_locally(kept_bytes: int, overdue: int) -> None:
+    """KIP-405: the oldest segments go while the log is too large by one of them. The third one is not copied."""
+    stories = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
+    assert left_out((0, 20), kept_bytes=kept_bytes) == stories[:overdue]
 
 
 def test_what_is_no_snapshot_is_refused() -> None:

@@ -193,7 +193,7 @@ class LogView:
     def recreated(self, now: Now, offset: int) -> Generator[None, None, Recreated]:
         """Makes the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raises
         Overtaken and DiskError. ``PartitionLog.recreate_snapshot`` keeps it, too."""
-        return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms)
+        return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
 
     def search_timestamp(self, timestamp_ms: int, work: Work) -> Search[FoundOffset | None]:
         """The first record here whose timestamp is >= ``timestamp_ms``, in slices. Raises Overtaken between two

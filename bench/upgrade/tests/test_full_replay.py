@@ -67,7 +67,7 @@ def test_it_tells_each_segment_what_was_written_up_to_its_end(told: list[Told]) 
     assert first == {1: ProducerRow(1, 0, 2, 2, 2, ms(0), -1, -1), 7: ProducerRow(7, 0, 0, 3, 0, ms(0), -1, 3)}
     assert second[1] == ProducerRow(1, 0, 4, 5, 1, ms(5), -1, -1)
     assert second[2] == ProducerRow(2, 0, 0, 7, 1, ms(6), -1, -1), "sequences wrap"
-    assert third[7] == ProducerRow(7, 0, 0, 3, 0, ms(10), -1, -1), "a marker ends a transaction"
+    assert third[7] == ProducerRow(7, 0, 0, 3, 0, ms(10), 3, -1), "a marker ends a transaction"
     assert third[8].last_sequence == -1, "a marker can be all that there is"
     assert stable_end(told) == 9
     assert stable_end(told[:1]) == 3
@@ -78,9 +78,9 @@ def test_a_marker_that_raises_the_epoch_clears_the_sequence(tmp_path: Path) -> N
     log = Log(tmp_path)
     log.send(5, 0, 0, count=4, in_txn=True)
     log.end(5, 0, epoch=1)
-    assert replayed(tmp_path)[0].known[5].row == ProducerRow(5, 1, -1, -1, 0, ms(0), -1, -1)
+    assert replayed(tmp_path)[0].known[5].row == ProducerRow(5, 1, -1, -1, 0, ms(0), 3, -1)
     log.send(5, 1, 0, epoch=1)
-    assert replayed(tmp_path)[0].known[5].row == ProducerRow(5, 1, 0, 5, 0, ms(1), -1, -1)
+    assert replayed(tmp_path)[0].known[5].row == ProducerRow(5, 1, 0, 5, 0, ms(1), 3, -1)
 
 
 def test_a_snapshot_must_have_whoever_is_unexpired_or_has_an_open_transaction(told: list[Told]) -> None:
@@ -97,7 +97,8 @@ def test_a_snapshot_must_have_whoever_is_unexpired_or_has_an_open_transaction(to
 
 
 @pytest.mark.parametrize(
-    "field", ["epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms", "open_from"]
+    "field",
+    ["epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms", "coordinator_epoch", "open_from"],
 )
 def test_each_field_that_is_wrong_is_seen(told: list[Told], field: str) -> None:
     known = told[1].known

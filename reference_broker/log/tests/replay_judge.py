@@ -18,6 +18,7 @@ class Batch(NamedTuple):
     timestamp_ms: int
     is_transactional: bool = False
     commit: bool | None = None
+    coordinator_epoch: int = -1
 
 
 class Known(NamedTuple):
@@ -26,6 +27,7 @@ class Known(NamedTuple):
 
     ``own_ms`` is when it last wrote, or when a transaction of its own ended here. A marker can come without one, since
     a producer may add a partition to a transaction and write nothing there. That is no record of the producer (P-1).
+    ``coordinator_epoch`` is that of its last marker, or -1, and ``marked_at`` is where that marker lies.
     """
 
     epoch: int
@@ -34,6 +36,8 @@ class Known(NamedTuple):
     timestamp_ms: int
     begun: int
     own_ms: int
+    coordinator_epoch: int = -1
+    marked_at: int = -1
 
 
 def replayed(history: Sequence[Batch], end_offset: int) -> dict[int, Known]:
@@ -45,10 +49,11 @@ def replayed(history: Sequence[Batch], end_offset: int) -> dict[int, Known]:
         if batch.commit is None:
             begun = batch.first if batch.is_transactional and old.begun < 0 else old.begun
             sequence = batch.sequence + batch.last - batch.first
-            new = Known(batch.epoch, sequence, batch.last, batch.timestamp_ms, begun, batch.timestamp_ms)
+            new = Known(batch.epoch, sequence, batch.last, batch.timestamp_ms, begun, batch.timestamp_ms, *old[6:])
         else:
             own_ms = batch.timestamp_ms if old.begun >= 0 else old.own_ms
-            new = old._replace(timestamp_ms=batch.timestamp_ms, begun=-1, own_ms=own_ms)
+            told = {"coordinator_epoch": batch.coordinator_epoch, "marked_at": batch.first}
+            new = old._replace(timestamp_ms=batch.timestamp_ms, begun=-1, own_ms=own_ms, **told)
             if batch.epoch > old.epoch:
                 new = new._replace(epoch=batch.epoch, sequence=-1, offset=-1)
         known[batch.producer_id] = new
@@ -74,3 +79,18 @@ def first_needed(
     open_from = [one.begun for end in (young, at) for one in replayed(history, end).values() if one.begun >= 0]
     begin = min([young, *open_from])
     return max([begin, *(offset for offset in snapshots if begin <= offset <= at)])
+
+
+def first_looked_at(
+    history: Sequence[Batch], bases: Sequence[int], snapshots: Sequence[int], needed: int, at: int, expired_ms: int
+) -> int:
+    """Where the search for coordinator epochs may end that begins at ``needed``: in the segment of the earliest last
+    marker of those producers whose markers all lie before, or at a snapshot (P-10). ``needed`` if there is one there,
+    or if each producer has a marker behind it or none. One whose first marker lies beyond ``at`` is looked for in
+    vain, up to the beginning."""
+    known, later = kept(replayed(history, at), expired_ms), replayed(history, max(bases) + len(history))
+    first = needed
+    for who, one in known.items():
+        if one.marked_at < needed and later[who].marked_at >= 0:
+            first = min(first, max(base for base in bases if base <= max(one.marked_at, 0)))
+    return max([first, *(offset for offset in snapshots if offset <= needed)])

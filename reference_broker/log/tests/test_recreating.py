@@ -15,7 +15,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_snapshots import decoded, encoded
 from reference_broker.log.recreating import BATCHES_PER_SLICE, Recreated
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
-from reference_broker.log.tests.replay_judge import Batch, first_needed, kept, replayed
+from reference_broker.log.tests.replay_judge import Batch, first_looked_at, first_needed, kept, replayed
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
@@ -53,6 +53,7 @@ class Told:
     disk: WatchedDisk = field(default_factory=WatchedDisk)
     history: list[Batch] = field(default_factory=list)
     next: dict[int, tuple[int, int]] = field(default_factory=dict)
+    coordinator_epoch: int = 0
     log: PartitionLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,10 +78,12 @@ class Told:
             commit=commit,
             producer_id=producer_id,
             producer_epoch=epoch + raises,
-            coordinator_epoch=0,
+            coordinator_epoch=self.coordinator_epoch,
             timestamp_ms=START_MS + time_ms,
         )
-        self._written(data, Batch(producer_id, epoch + raises, -1, first, first, time_ms, True, commit))
+        marker = Batch(producer_id, epoch + raises, -1, first, first, time_ms, True, commit, self.coordinator_epoch)
+        self._written(data, marker)
+        self.coordinator_epoch += 1
 
     def _written(self, data: bytes, batch: Batch) -> None:
         self.log.append(NOW, data, 0, origin=Origin.CLIENT if batch.commit is None else Origin.BROKER)
@@ -111,6 +114,7 @@ class Told:
             one = found[who]
             assert (one.producer_epoch, one.last_timestamp_ms) == (known.epoch, START_MS + known.timestamp_ms)
             assert one.current_txn_first_offset == known.begun
+            assert one.coordinator_epoch == known.coordinator_epoch, f"of producer {who}"
             if known.own_ms > now_ms - EXPIRATION_MS or known.begun >= 0:
                 last = one.marks[-1].last_offset if one.marks else -1
                 assert (one.last_sequence, last) == (known.sequence, known.offset)
@@ -197,10 +201,13 @@ def test_it_equals_a_full_replay_and_nothing_earlier_is_read(
     told.judge(made, offset, now_ms)
     needed = first_needed(told.history, told.log.bases, whole, offset, now_ms - EXPIRATION_MS)
     assert made.from_offset == needed
-    first = told.log.bases[told.log.segments.index_of(needed)]
+    begin = told.log.bases[told.log.segments.index_of(needed)]
+    places = (told.log.bases, whole, needed, offset)
+    first = min(begin, first_looked_at(told.history, *places, now_ms - EXPIRATION_MS))
     assert all(first <= base < offset for base in told.segment_reads())
-    assert made.read_bytes <= told.log.bytes_between(first, offset)
-    assert (made.read_bytes > 0) == (needed < offset)
+    assert made.read_bytes <= told.log.bytes_between(first, offset) + told.log.bytes_between(begin, needed)
+    assert made.read_bytes > 0 or needed == offset
+    assert made.read_bytes == 0 or needed < offset or first < begin
 
 
 def _spoil(told: Told, base: int, how: str) -> bool:
@@ -268,6 +275,26 @@ def test_an_older_snapshot_is_not_needed() -> None:
     told.lose_snapshots(1)
     made = told.recreated(offset, 200)
     assert (made.from_offset, told.segment_reads()) == (3, [3])
+
+
+@pytest.mark.clause("P-10", "X-6")
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_the_coordinator_epoch_of_a_marker_before_the_replay_is_found(snapshot: bool) -> None:
+    told = Told(coordinator_epoch=5)
+    told.send(4, 0)
+    told.end(4, 0)
+    marked = told.roll()
+    told.send(0, 0)
+    told.roll()
+    told.send(4, 150)
+    told.send(0, 150)
+    offset = told.roll()
+    told.lose_snapshots(*([marked] if snapshot else []))
+    made = told.recreated(offset, 200)
+    assert made.from_offset == 3
+    assert {who: one.coordinator_epoch for who, one in decoded(made.snapshot)} == {0: -1, 4: 5}
+    assert told.segment_reads() == ([2, 3] if snapshot else [0, 2, 3])
+    told.judge(made, offset, 200)
 
 
 @pytest.mark.clause("P-9", "P-10")
