@@ -144,8 +144,8 @@ def _wrong_with_compaction(load: Load) -> Iterator[str]:
     for group in load.groups:
         if group.view and (group.protocol, group.reset) != ("assigned", "earliest"):
             yield f"load.groups: {group.name!r} has a view: it needs the protocol 'assigned' and the reset 'earliest'"
-        if group.tombstone_horizon and (group.metadata_epoch or not group.view):
-            yield f"load.groups: {group.name!r} has a tombstone_horizon: it needs a view, and no metadata_epoch"
+        if group.tombstone_horizon and not group.view:
+            yield f"load.groups: {group.name!r} has a tombstone_horizon: it needs a view"
 
 
 def _wrong_in_topics(topics: Sequence[Topic]) -> Iterator[str]:

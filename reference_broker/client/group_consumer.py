@@ -91,10 +91,6 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         """:raises ValueError: the settings contradict each other."""
-        if self.metadata_epoch and self.fetch.tombstone_horizon:
-            raise ValueError(
-                "tombstone_horizon needs topic IDs, which KIP-232's drafts lack: set metadata_epoch to False"
-            )
         if self.fetch.tombstone_horizon and self.metadata_version < FIRST_METADATA_WITH_TOPIC_IDS:
             raise ValueError(
                 f"tombstone_horizon needs topic IDs: set metadata_version to {FIRST_METADATA_WITH_TOPIC_IDS} or more"
@@ -102,9 +98,10 @@ class ConsumerConfig:
 
     @property
     def draft_version(self) -> int:
-        """The version of KIP-232's drafts. Without leader epochs and an instance ID, it is the page's own."""
+        """The version of KIP-232's drafts. Without leader epochs, topic IDs and an instance ID it is the page's."""
         is_static = self.group is not None and self.group.instance_id is not None
-        return DRAFT_VERSION if self.fetch.leader_epochs or is_static else PAGE_VERSION
+        needs_more = self.fetch.leader_epochs or self.fetch.tombstone_horizon or is_static
+        return DRAFT_VERSION if needs_more else PAGE_VERSION
 
 
 @dataclass(slots=True)

@@ -67,7 +67,6 @@ def told_the_horizon(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda found: found["load"].update(groups=[heeding(metadata_epoch=True)]), "no metadata_epoch"),
         (lambda found: found["load"].update(groups=[heeding(view=False)]), "needs a view"),
         (lambda found: found["cluster"].update(config={}), "need crucible.tombstone.horizon.enable = true"),
         (lambda found: found.update(needs=["signals", "proxy"]), "tombstone horizon is told under a draft"),

@@ -6,8 +6,9 @@
 Version notes:
 * v2-4: carry a retention time, which replaces the broker's own.
 * v9: GROUP_ID_NOT_FOUND where the group does not exist.
-* v1000: carries the metadata epoch of each partition. INVALID_METADATA_EPOCH where it is below that of the last commit.
-* v1001: as v1000, with leader epochs and the member's instance ID.
+* v1000: as v3, with the metadata epoch of each partition. INVALID_METADATA_EPOCH where it is below that of the last
+  commit.
+* v1001: as v7, with the same, so it has no retention time.
 
 KIPs: 211, 232, 320, 345.
 """
@@ -28,7 +29,7 @@ from reference_broker.apis.groups.partition_errors import topics_told
 from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, respond_in_slices
-from reference_broker.groups.offsets.requests import CommitRequest, Committed, WantedOffset
+from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, Committed, WantedOffset
 from reference_broker.groups.offsets.values import NO_EPOCH
 from reference_broker.ports.timing import run_slices
 from reference_broker.wire.drafts.offsets import (
@@ -108,6 +109,7 @@ def _commit_draft(broker: Needs, call: Call, body: Draft) -> None:
             for topic in body.topics
             for one in topic.partitions
         ),
+        retention_ms=body.retention_time_ms if isinstance(body, OffsetCommitRequest1000) else BROKERS_RETENTION,
     )
 
     def answering(errors: list[Error]) -> Sliced[object]:

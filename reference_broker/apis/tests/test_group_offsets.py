@@ -260,6 +260,25 @@ def test_offset_commit_is_understood_in_every_version(version: int) -> None:
     assert told(world.ask(k09_offset_fetch, fetch("g"))) == [(0, 5, epoch, "m", 0)]
 
 
+@pytest.mark.clause("D-1")
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize(("epoch", "retention_ms"), [(7, 60_000), (7, -1), (-1, 60_000)])
+def test_draft_1000_says_how_long_an_offset_is_kept_as_versions_2_to_4_do(
+    epoch: int, retention_ms: int, level: int
+) -> None:
+    world = led()
+    image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: level})
+    world.broker.groups.commits._image = lambda: image
+    partition = OffsetCommitRequestPartition1000(partition_index=0, committed_offset=5, metadata_epoch=epoch)
+    topics = (OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
+    body = OffsetCommitRequest1000(group_id="g", retention_time_ms=retention_ms, topics=topics)
+    world.ask(k08_offset_commit, body, 1000)
+    (partition_of_group,) = (each for each in world.broker.groups.active() if each.offsets.count)
+    stored = partition_of_group.offsets.of("g")["t"][0].commit
+    expires_ms = -1 if retention_ms < 0 else stored.commit_timestamp_ms + retention_ms
+    assert (stored.metadata_epoch, stored.expire_timestamp_ms) == (epoch if level else -1, expires_ms)
+
+
 @pytest.mark.clause("M-6")
 @pytest.mark.clause("M-7")
 @pytest.mark.clause("M-9")

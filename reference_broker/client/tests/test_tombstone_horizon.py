@@ -13,6 +13,7 @@ from kio.static.primitive import i32, i32Timedelta
 
 from reference_broker.client.draft_versions import NEEDED_DRAFTS, may_be_sent
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
+from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION
 from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.tests.test_group_consumer import SEED, T0, Driver, fetched
 from reference_broker.client.tombstone_horizon import remembered_after
@@ -217,9 +218,11 @@ def test_a_seek_is_judged_anew_unless_it_goes_to_the_start_of_the_bootstrap(offs
     assert driver.consumer.take_missed_tombstones() == ([T0] if is_told else [])
 
 
-def test_the_metadata_drafts_have_no_topic_ids_and_are_refused_beside_it() -> None:
-    with pytest.raises(ValueError, match="topic IDs"):
-        ConsumerConfig((SEED,), fetch=FetchSettings(tombstone_horizon=True))
+@pytest.mark.clause("D-1")
+@pytest.mark.parametrize(("horizon", "version"), [(True, DRAFT_VERSION), (False, PAGE_VERSION)])
+def test_with_the_metadata_epoch_the_drafts_are_those_that_have_topic_ids(horizon: bool, version: int) -> None:
+    settings = FetchSettings(tombstone_horizon=horizon, leader_epochs=False)
+    assert ConsumerConfig((SEED,), metadata_epoch=True, fetch=settings).draft_version == version
 
 
 def test_metadata_without_topic_ids_is_refused_beside_it() -> None:

@@ -3,7 +3,8 @@
 Each begins with its version (int16). Key versions 0 and 1 are OffsetCommitKey, 2 is GroupMetadataKey. Both values are
 written in version 3, as Kafka 4.1 writes them, and read in versions 0-4; version 4 is flexible. An offset that says
 when it expires is written in version 1, as Kafka does: no other version has a field for that. The metadata epoch is
-tagged field 10000 (int64) of OffsetCommitValue 4, which Kafka's readers skip (M-8, M-14). Keys of Kafka's newer kinds
+tagged field 10000 (int64) of OffsetCommitValue 4, which Kafka's readers skip (M-8, M-14). A commit with both has its
+expiration in tagged field 10001 (int64) there. Keys of Kafka's newer kinds
 of groups (consumer, share, streams) are known by their version only.
 """
 
@@ -24,6 +25,7 @@ from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.wire.decoding import primitive_reader
 
 METADATA_EPOCH_TAG: Final = 10_000
+EXPIRE_TIMESTAMP_TAG: Final = 10_001
 
 OFFSET_KEYS: Final = (0, 1)
 """The versions of OffsetCommitKey, which have the same layout. Version 1 is written."""
@@ -31,11 +33,12 @@ GROUP_KEY: Final = 2
 CLASSIC_VALUE: Final = 3
 """The version in which Kafka writes both values."""
 EXPIRING_VALUE: Final = 1
-"""The version of an offset's value that says when it expires. It has neither of the epochs."""
+"""The version of an offset's value that says when it expires, unless it has a metadata epoch. It has neither epoch."""
 EPOCH_VALUE: Final = 4
 """The version of an offset's value where the metadata epoch is switched on. It is the first flexible one."""
 
-_EPOCH_READER: Final = {METADATA_EPOCH_TAG: primitive_reader("int64", flexible=True, nullable=False)}
+_INT64_READER: Final = primitive_reader("int64", flexible=True, nullable=False)
+_TAGGED_READERS: Final = {METADATA_EPOCH_TAG: _INT64_READER, EXPIRE_TIMESTAMP_TAG: _INT64_READER}
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
@@ -93,8 +96,9 @@ def read_key(data: bytes) -> RecordKey:
 
 def offset_value(commit: CommitOffset, version: int) -> bytes:
     """OffsetCommitValue. Version CLASSIC_VALUE has no metadata epoch; EPOCH_VALUE has it, unless it is -1. A commit
-    that says when it expires becomes EXPIRING_VALUE, whatever ``version`` is."""
-    if commit.expire_timestamp_ms != NO_TIMESTAMP:
+    that says when it expires and has no metadata epoch becomes EXPIRING_VALUE, whatever ``version`` is."""
+    epoch, expires = commit.metadata_epoch, commit.expire_timestamp_ms != NO_TIMESTAMP
+    if expires and (version < EPOCH_VALUE or epoch == NO_METADATA_EPOCH):
         text = commit.metadata.encode()
         times = _TWO_INT64.pack(commit.commit_timestamp_ms, commit.expire_timestamp_ms)
         return b"".join((_EXPIRING_HEAD.pack(EXPIRING_VALUE, commit.offset, len(text)), text, times))
@@ -106,8 +110,10 @@ def offset_value(commit: CommitOffset, version: int) -> bytes:
     out.data[:] = head
     out.string(commit.metadata)
     out.int64(commit.commit_timestamp_ms)
-    epoch = commit.metadata_epoch
-    out.tagged({} if epoch == NO_METADATA_EPOCH else {METADATA_EPOCH_TAG: _INT64.pack(epoch)})
+    tagged = {} if epoch == NO_METADATA_EPOCH else {METADATA_EPOCH_TAG: _INT64.pack(epoch)}
+    if expires:
+        tagged[EXPIRE_TIMESTAMP_TAG] = _INT64.pack(commit.expire_timestamp_ms)
+    out.tagged(tagged)
     return bytes(out.data)
 
 
@@ -121,7 +127,9 @@ def read_offset_value(key: OffsetKey, data: bytes) -> CommitOffset:
     commit_ms = fields.int64()
     expire_ms = fields.int64() if version == EXPIRING_VALUE else NO_TIMESTAMP
     _check_texts(metadata)
-    epoch = fields.tagged(_EPOCH_READER).get(METADATA_EPOCH_TAG, NO_METADATA_EPOCH)
+    tagged = fields.tagged(_TAGGED_READERS)
+    epoch = tagged.get(METADATA_EPOCH_TAG, NO_METADATA_EPOCH)
+    expire_ms = tagged.get(EXPIRE_TIMESTAMP_TAG, expire_ms)
     return CommitOffset(
         topic=key.topic,
         partition=key.partition,

@@ -77,6 +77,15 @@ def test_the_metadata_epoch_is_a_tagged_field_of_version_4() -> None:
     assert offset_value(commit, EPOCH_VALUE) == expected
 
 
+@pytest.mark.clause("D-1", "M-8")
+def test_an_offset_with_a_metadata_epoch_says_when_it_expires_in_a_second_tagged_field() -> None:
+    commit = CommitOffset("t", 1, 5, -1, "m", 9, metadata_epoch=258, expire_timestamp_ms=10)
+    tagged = b"\2\x90\x4e\x08\0\0\0\0\0\0\1\2\x91\x4e\x08" + bytes(7) + b"\x0a"
+    expected = b"\0\4" + bytes(7) + b"\5\xff\xff\xff\xff\2m" + bytes(7) + b"\x09" + tagged
+    assert offset_value(commit, EPOCH_VALUE) == expected
+    assert read_offset_value(KEY, expected) == commit
+
+
 @pytest.mark.clause("M-11")
 @pytest.mark.parametrize(
     ("value", "expected"),

@@ -27,8 +27,8 @@ class OffsetCommitRequestTopic1000:
 
 @draft
 class OffsetCommitRequest1000:
-    """OffsetCommit 3's layout plus an epoch per partition. ``retention_time_ms`` is ignored, because the value of an
-    offset that says when it expires has no room for an epoch."""
+    """OffsetCommit 3's layout plus an epoch per partition. ``retention_time_ms`` replaces the broker's retention; -1
+    leaves it."""
 
     group_id: String
     generation_id_or_member_epoch: Int32 = -1
