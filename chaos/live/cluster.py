@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,6 +61,8 @@ class Member:
     has_listeners: bool = False
     child: Child | None = None
     again_at: float | None = None
+    is_awaited: bool = False
+    """Whether it was started again and does not serve yet."""
 
     def launch(self) -> None:
         words = [word for key, value in self.config.items() for word in ("--config", f"{key}={value}")]
@@ -212,18 +214,26 @@ def _ready_line(members: Sequence[Member], facts: Mapping[str, str]) -> str:
 
 
 def _look_after(members: Sequence[Member], restart: bool, now: float) -> None:
-    """Reports each death once. With ``restart`` it starts the dead node again. Raises NodeDied when no node is left."""
+    """Reports each death once. With ``restart`` it starts the dead node again, and reports that, and when it serves.
+    Raises NodeDied when no node is left."""
     for member in members:
         if member.again_at is not None and now >= member.again_at:
             member.launch()
+            _tell(f"node-{member.node_id} is started again")
+            member.is_awaited = True
+        if member.is_awaited and member.child is not None:
+            with suppress(NodeDied, SetupError):  # Its end is reported below.
+                if member.child.said("ready", 0) is not None:
+                    _tell(f"node-{member.node_id} serves again")
+                    member.is_awaited = False
         dead = member.child
         if dead is None or dead.exit_status is None:
             continue
         if not restart and not any(each.child is not None and each is not member for each in members):
             dead.check()
-        member.child = None
+        member.child, member.is_awaited = None, False
         member.again_at = now + RESTART_AFTER_S if restart else None
-        _tell(f"{dead.name} {dead.how_it_ended()}: {dead.last_words()}")
+        _tell(f"{dead.name} {dead.how_it_ended()}; the last line of its log: {dead.last_words()}")
         dead.close()
 
 

@@ -75,6 +75,9 @@ _SHARED: Mapping[type, str] = {
 """Where a bug was that belongs to no single request. What it left behind may be wrong for everybody."""
 _NO_EVENT = "outside of any request"
 
+STARTING, SHUTTING_DOWN = "the node is starting", "the node is shutting down"
+"""Why connections are closed while a node does not serve."""
+
 
 EventT = TypeVar("EventT")
 
@@ -358,7 +361,7 @@ class Node:
     def _not_ready_for(self, event: Request) -> str:
         """Why the request is not served now. Empty: it is."""
         if not self.ready and not (self.listening and is_taken_before_ready(event)):
-            return "the node is shutting down" if self._stopping else "the node is starting"
+            return SHUTTING_DOWN if self._stopping else STARTING
         return ""
 
     def is_registered(self, client_id: str) -> bool:

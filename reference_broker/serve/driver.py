@@ -18,7 +18,7 @@ from reference_broker.core.events import (
     TimerFired,
 )
 from reference_broker.core.hooks import Hooks
-from reference_broker.core.node import Node
+from reference_broker.core.node import SHUTTING_DOWN, STARTING, Node
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
@@ -249,8 +249,11 @@ class Driver:
             self._stumble(bug)
 
     def close(self, connection: Connection, reason: str) -> None:
-        facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
-        self._log.limited("warn", "connection_closed", **facts)
+        if reason in (STARTING, SHUTTING_DOWN):  # Clients and other nodes come back until it serves.
+            self._log.seldom("info", "connection_closed", reason, peer=connection.peer, connection=connection.number)
+        else:
+            facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
+            self._log.limited("warn", "connection_closed", **facts)
         self.slices.drop(connection)
         connection.close()
 

@@ -16,6 +16,8 @@ BURST_LINES = 100
 """How many lines of one limited event the log takes at once."""
 LINES_PER_SECOND = 10
 """How many lines of one limited event the log takes in the long run."""
+SELDOM_S = 10
+"""At most one line in this time says what peers do again and again while this node is not ready."""
 
 
 @dataclass(slots=True)
@@ -51,20 +53,31 @@ class LogLines:
 
     def limited(self, level: str, event: str, **facts: object) -> None:
         """Writes the line unless there were too many of this event. The next line tells how many were left out."""
+        if self._is_allowed(event, BURST_LINES, LINES_PER_SECOND, facts):
+            self._write(level, event, facts)
+
+    def seldom(self, level: str, event: str, reason: str, **facts: object) -> None:
+        """Writes the first line of this event and reason, and at most one in SELDOM_S after it."""
+        facts["reason"] = reason
+        if self._is_allowed(f"{event}: {reason}", 1, 1 / SELDOM_S, facts):
+            self._write(level, event, facts)
+
+    def _is_allowed(self, what: str, burst: int, lines_per_second: float, facts: dict[str, object]) -> bool:
+        """Whether a line may be written. Adds to ``facts`` how many were left out before it."""
         now_s = self._now_s()
-        allowance = self._allowances.get(event)
+        allowance = self._allowances.get(what)
         if allowance is None:
-            allowance = self._allowances[event] = _Allowance(BURST_LINES, now_s)
-        allowance.lines = min(BURST_LINES, allowance.lines + (now_s - allowance.at_s) * LINES_PER_SECOND)
+            allowance = self._allowances[what] = _Allowance(burst, now_s)
+        allowance.lines = min(burst, allowance.lines + (now_s - allowance.at_s) * lines_per_second)
         allowance.at_s = now_s
         if allowance.lines < 1:
             allowance.left_out += 1
-            return
+            return False
         allowance.lines -= 1
         if allowance.left_out:
             facts["left_out"] = allowance.left_out
             allowance.left_out = 0
-        self._write(level, event, facts)
+        return True
 
     def flush(self) -> None:
         """Waits until everything is written, but not for long."""

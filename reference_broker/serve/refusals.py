@@ -14,8 +14,9 @@ FIXES: Mapping[int, str] = {
     ErrorCode.inconsistent_voter_set: "it knows other voters: give every node the same IDs in controller.quorum.voters",
     ErrorCode.invalid_voter_key: "it is another voter than this node takes it for: correct its address in "
     "controller.quorum.voters",
-    ErrorCode.duplicate_broker_registration: "another broker with this node's ID is alive: give each node an ID of its "
-    "own (one that has just ended is forgotten after broker.session.timeout.ms)",
+    ErrorCode.duplicate_broker_registration: "it takes this node's earlier process for alive until "
+    "broker.session.timeout.ms has passed since its last heartbeat: wait (if this goes on, another broker has this "
+    "node's ID: give each node an ID of its own)",
     ErrorCode.invalid_registration: "it refuses this broker's registration: both must be of one version of Crucible",
     ErrorCode.unsupported_version: "it speaks or uses newer versions: both must be of one version of Crucible",
 }

@@ -168,7 +168,10 @@ def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(t
     assert answers(cluster.bootstrap[0])
     cluster.node(0).kill()
     assert answers(cluster.bootstrap[0])
-    assert "node-0 ended by SIGKILL" in cluster.end()
+    told = cluster.end()
+    assert "node-0 ended by SIGKILL; the last line of its log: {" in told
+    assert "node-0 is started again\n" in told
+    assert "node-0 serves again\n" in told
 
 
 def test_three_nodes_lead_on_without_one_and_take_it_back(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from reference_broker.serve.log_lines import BURST_LINES, LINES_PER_SECOND, LogLines
+from reference_broker.serve.log_lines import BURST_LINES, LINES_PER_SECOND, SELDOM_S, LogLines
 from reference_broker.serve.log_writer import LogWriter
 
 LINE = b'{"event": "x"}\n'
@@ -126,3 +126,23 @@ def test_an_event_that_peers_can_cause_is_limited_and_what_was_left_out_is_told(
     assert len(closed) == BURST_LINES + LINES_PER_SECOND
     assert [line["left_out"] for line in closed if "left_out" in line] == [7]
     assert len(lines) == len(closed) + 1
+
+
+def test_what_passes_by_itself_has_one_line_and_then_few_for_each_reason() -> None:
+    now_s = 0.0
+    stream = StringIO()
+    log = LogLines(1, stream, lambda: now_s)
+    for _ in range(60):
+        log.seldom("info", "closed", "it is starting", peer="p")
+        log.seldom("info", "closed", "it ends", peer="p")
+    log.limited("warn", "closed", reason="x")
+    now_s = SELDOM_S + 0.1
+    log.seldom("info", "closed", "it is starting", peer="q")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    told = [(line["reason"], line.get("peer"), line.get("left_out")) for line in lines]
+    assert told == [
+        ("it is starting", "p", None),
+        ("it ends", "p", None),
+        ("x", None, None),
+        ("it is starting", "q", 59),
+    ]
