@@ -64,3 +64,8 @@ def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[
         if last_offset < offset:
             return
         offset = last_offset + 1
+
+
+def record_count(batch: bytes) -> int:
+    """Returns how many records a batch has, as its header says."""
+    return int.from_bytes(batch[57:61])

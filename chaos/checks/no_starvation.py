@@ -9,7 +9,7 @@ answers, since more would cost too much. Starvation is then seen by so many answ
 
 from dataclasses import dataclass
 
-from chaos.checks.batches import batches_of, read_batches
+from chaos.checks.batches import batches_of, read_batches, record_count
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer, Named, Wish
 from chaos.checks.read_replicas import may_be_read
@@ -105,8 +105,3 @@ class NoEmptyAnswer(Check):
                     f"{answer.client_id} was sent no record of {partition.topic}-{partition.index}, only batches "
                     f"without records up to {begin - 1}, although {record.named} follows below {end}",
                 )
-
-
-def record_count(batch: bytes) -> int:
-    """Returns how many records a batch has, as its header says."""
-    return int.from_bytes(batch[57:61])

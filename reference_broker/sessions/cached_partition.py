@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 PartitionKey: TypeAlias = tuple[str | bytes, int]
 """(topic ID, index) in a session by topic ID (Fetch 13 and newer), else (topic name, index)."""
 
+UNSENT = -1
+"""No state of the partition was sent since it came into the session, or since its last error."""
+
 
 @dataclass(slots=True, eq=False)
 class CachedPartition:
@@ -38,8 +41,8 @@ class CachedPartition:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
-    sent_high_watermark: int = -1
-    sent_log_start_offset: int = -1
+    sent_high_watermark: int = UNSENT
+    sent_log_start_offset: int = UNSENT
     sent_error: int = 0
     sent_direction: tuple[int, ...] | None = None
     change_number: int = 0
@@ -82,9 +85,10 @@ class CachedPartition:
         self.is_of_partition = True
 
     def remember_sent(self, sent: PartitionData) -> None:
-        """Notes what an answer said about the partition."""
-        self.sent_high_watermark = sent.high_watermark
-        self.sent_log_start_offset = sent.log_start_offset
+        """Notes what an answer said about the partition. After an error the next state is always sent (F-14), also
+        where the error came with offsets, as OFFSET_MOVED_TO_TIERED_STORAGE does."""
+        self.sent_high_watermark = UNSENT if sent.error_code else sent.high_watermark
+        self.sent_log_start_offset = UNSENT if sent.error_code else sent.log_start_offset
         self.sent_error = sent.error_code
         is_elsewhere = sent.diverging_epoch is not None or sent.preferred_read_replica >= 0
         self.sent_direction = direction(sent) if is_elsewhere else None

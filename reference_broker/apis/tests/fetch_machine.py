@@ -107,6 +107,14 @@ class Fetching(RuleBasedStateMachine):
             act(partition)
             self.step(partition.changed, partition)
 
+    @rule(place=PLACES, offset=st.sampled_from([1, 2, 3]))
+    def move_to_tier(self, place: tuple[str, int], offset: int) -> None:
+        def act(partition: Partition) -> None:
+            log: Any = partition.log
+            log.here_from = max(log.here_from, min(offset, log.high_watermark))
+
+        self.change(place, act)
+
     @rule(place=PLACES, size=st.sampled_from([20, 100, 300]), commit=st.booleans())
     def append(self, place: tuple[str, int], size: int, commit: bool) -> None:
         self.append_one(place, size, commit)

@@ -150,6 +150,8 @@ class Naive:
         assert normal(fetch.call.answer) == (0, number, [line(session, *what) for what in told])
         for part, state, records in told:
             part.sent_watermark, part.sent_log_start = state.watermark, state.log_start  # F-13
+            if state.error:  # F-14: after an error the next state is told, whatever offsets the error came with.
+                part.sent_watermark = part.sent_log_start = -1
             part.sent_error, part.sent_divergence = state.error, state.divergence
             if records:  # F-15
                 session.parts.remove(part)
@@ -224,9 +226,13 @@ class Naive:
                 return state
         if part.offset > log.log_end_offset:
             return State(1)
+        if request.replica_id >= 0 and part.offset < log.local_log_start_offset:  # KIP-405: it begins behind the tier.
+            return State(109, log.high_watermark, log.last_stable_offset, log.log_start_offset)
         state.end = log.last_stable_offset if request.isolation_level else log.high_watermark
         if request.replica_id >= 0:
             state.end = log.log_end_offset
+        if part.offset < min(state.end, log.local_log_start_offset):
+            return State(1)  # This node has no tier any more.
         if part.offset < state.end:
             state.there = log.bytes_between(part.offset, state.end)
             state.available = max(1, min(part.max_bytes, state.there))  # F-16: a limit of 0 gives a batch, too

@@ -118,6 +118,7 @@ class FakeLog:
         self.batches = [batch for batch in self.batches if batch.last_offset < offset]
         self.log_end_offset = self.batches[-1].last_offset + 1 if self.batches else self.log_start_offset
         self.high_watermark = min(self.high_watermark, self.log_end_offset)
+        self.here_from = min(self.here_from, self.log_end_offset)
 
     def delete_records_before(self, offset: int) -> None:
         self.log_start_offset = offset

@@ -165,6 +165,18 @@ def test_a_follower_is_sent_to_the_tier() -> None:
     assert not reader.asked
 
 
+@pytest.mark.clause("F-14")
+def test_the_state_after_a_follower_was_sent_to_the_tier_is_told() -> None:
+    """It is told although the error came with the same offsets."""
+    world, _ = tiered()
+    end = world.log("a").log_end_offset
+    opened = world.fetch(0, 0, {("a", 0): 10}, replica_id=8).answer
+    assert told(opened)["a", 0].error_code == ErrorCode.offset_moved_to_tiered_storage
+    following = world.fetch(opened.session_id, 1, {("a", 0): end}, replica_id=8).answer
+    assert told(following)["a", 0].error_code == 0
+    assert told(world.fetch(opened.session_id, 2, {}, replica_id=8).answer) == {}
+
+
 def test_a_node_whose_tier_is_switched_off_has_no_such_offset() -> None:
     world, _ = tiered()
     world.broker.remote_log = None
