@@ -97,7 +97,10 @@ def _fetch_crate(suite: Suite, scratch: Path) -> Path:
     _fetch(["cargo", "init", "--quiet", "--name", "holder"], scratch, suite)
     _fetch(["cargo", "add", "--quiet", f"{suite.package}@={suite.version}"], scratch, suite)
     _fetch(["cargo", "vendor", "--quiet", "--versioned-dirs", "vendor"], scratch, suite)
-    return scratch / "vendor" / f"{suite.package}-{suite.version}"
+    crate = scratch / "vendor" / f"{suite.package}-{suite.version}"
+    for each in crate.glob("rust-toolchain*"):
+        each.unlink()  # It names a toolchain that may not be installed; any newer one will do.
+    return crate
 
 
 def _fetch_pypi(suite: Suite, scratch: Path) -> Path:
