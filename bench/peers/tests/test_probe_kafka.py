@@ -12,7 +12,7 @@ from bench.probe.command import of_cluster
 from bench.probe.play import play
 from bench.probe.registry import all_cases
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 
 def test_kafka_answers_as_recorded(tmp_path: Path) -> None:
