@@ -23,10 +23,10 @@ ALL_REPLICAS = -1
 
 
 class RawConnection:
-    """One connection. Raises OSError when the broker does not answer within 30 s."""
+    """One connection. Raises OSError when the broker does not answer within ``timeout_s``."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+    def __init__(self, port: int, timeout_s: float = 30.0) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
 

@@ -1,0 +1,105 @@
+"""What the reference broker and Apache Kafka respond to each request with one field changed (``field_variations``).
+
+Where they differ, ``bench/peers/field_differences.toml`` says why. A row is for one API, field and pair of responses,
+with the versions and the values that have them. A row that nothing needs any more is an error, too.
+"""
+
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bench.peers.field_variations import BASES, Difference, Side, differences, summary, variations
+from bench.peers.systems import KAFKA, REFERENCE
+from reference_broker.wire.apis import ApiKey, api_name
+
+ROWS = tomllib.loads((Path(__file__).parents[1] / "field_differences.toml").read_text())["rows"]
+CONFIG = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+def allowed() -> Iterator[Difference]:
+    for row in ROWS:
+        first, last = row["versions"]
+        for version in range(first, last + 1):
+            for value in row["values"]:
+                yield Difference(row["api"], version, row["field"], value, row["ours"], row["kafka"])
+
+
+def test_each_difference_has_a_reason() -> None:
+    known = {api_name(each) for each in BASES}
+    for row in ROWS:
+        assert row.keys() == {"api", "versions", "field", "values", "ours", "kafka", "reason"}
+        assert row["api"] in known
+        assert row["reason"]
+        assert row["ours"] != row["kafka"]
+    assert len({*allowed()}) == len([*allowed()]), "a difference is listed twice"
+
+
+def test_each_field_of_a_request_is_changed_and_nothing_else() -> None:
+    found = [*variations(ApiKey.OFFSET_DELETE)]
+    changed = {(each.field, each.value) for each in found}
+    assert len(changed) == len(found)
+    assert {each.field for each in found} == {
+        "",
+        "group_id",
+        "topics",
+        "topics.name",
+        "topics.partitions",
+        "topics.partitions.partition_index",
+    }
+    assert {
+        ("group_id", "''"),
+        ("topics", "[]"),
+        ("topics.name", "'__consumer_offsets'"),
+        ("topics.partitions.partition_index", str((1 << 31) - 1)),
+        ("topics.partitions.partition_index", "-1"),
+    } <= changed
+    valid = found[0].values
+    for each in found[1:]:
+        assert {name for name, value in each.values.items() if value != valid[name]} == {each.field.partition(".")[0]}
+
+
+def test_error_codes_lengths_and_flags_are_compared() -> None:
+    from kio.schema.offset_delete.v0.response import (
+        OffsetDeleteResponse,
+        OffsetDeleteResponsePartition,
+        OffsetDeleteResponseTopic,
+    )
+    from kio.schema.types import TopicName
+    from kio.static.primitive import i32
+
+    from reference_broker.apis.proposing import NO_THROTTLE
+    from reference_broker.wire.errors import ErrorCode
+
+    partition = OffsetDeleteResponsePartition(partition_index=i32(7), error_code=ErrorCode.group_subscribed_to_topic)
+    topic = OffsetDeleteResponseTopic(name=TopicName("t"), partitions=(partition, partition))
+    told = OffsetDeleteResponse(error_code=ErrorCode.none, throttle_time=NO_THROTTLE, topics=(topic,))
+    assert summary(told) == {
+        "error_code=NONE": 1,
+        "topics has 1": 1,
+        "topics.partitions has 2": 1,
+        "topics.partitions.error_code=GROUP_SUBSCRIBED_TO_TOPIC": 2,
+    }
+
+
+@pytest.mark.peer
+def test_both_brokers_respond_alike_or_have_a_reason(tmp_path: Path) -> None:
+    with (
+        REFERENCE.launched(tmp_path / "reference", 1, CONFIG) as reference,
+        KAFKA.launched(tmp_path / "kafka", 1, CONFIG) as kafka,
+        closing(Side(reference.ports[0])) as ours,
+        closing(Side(kafka.ports[0])) as theirs,
+    ):
+        ours.prepare()
+        theirs.prepare()
+        found = {*differences(ours, theirs)}
+    expected = {*allowed()}
+    assert sorted(found - expected) == []
+    assert sorted(expected - found) == [], "these differences are no more"
