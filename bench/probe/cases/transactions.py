@@ -251,7 +251,7 @@ def _verified(producer: Transactional, topic: str) -> dict[tuple[str, int], int]
     return codes(told)
 
 
-@case("transactions/add/internal-topic", "Apache Kafka's KafkaApis", INTERNAL, since="0.11", level=SHOULD)
+@case("transactions/add/internal-topic", "Apache Kafka's KafkaApis", INTERNAL, since="0.11", level=SHOULD, hostile=True)
 def add_internal_topic(at: Surroundings) -> None:
     """A client cannot add an internal topic: TOPIC_AUTHORIZATION_FAILED. Nothing of the request is added then, and the
     other partitions have OPERATION_NOT_ATTEMPTED."""
