@@ -215,5 +215,18 @@ def cluster(nodes: int, data: Path, port: int, toxiproxy: bool, restart: bool, c
     sys.exit(run_cluster(ClusterPlan(data, nodes, port, config, toxiproxy, restart), click.echo))
 
 
+def _keep_what_the_wheel_has() -> None:
+    """An installed wheel has no room but the broker, and no ``./crucible``."""
+    main.commands = {"broker": broker}
+    main.help = (
+        "A reference broker for the Kafka protocol.\n\nStart one with `crucible broker --listen 127.0.0.1:9092 --data "
+        "data`. The benchmarks and chaos tests need a clone of the repository."
+    )
+    broker.epilog = (broker.epilog or "").replace("./crucible", "crucible")
+
+
+if not _is_clone():
+    _keep_what_the_wheel_has()
+
 if __name__ == "__main__":
     main(prog_name="./crucible", complete_var="_CRUCIBLE_COMPLETE")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.ports import free_ports
-from chaos.live.cluster_folder import claim
+from chaos.live.cluster_folder import claim, write_pids
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.links import ANY_PORT, Links
 from chaos.live.processes import READY_LIMIT_S, Child
@@ -87,7 +87,7 @@ class Member:
 
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
     """Runs the cluster until it is told to end, and returns the exit code. ``announce`` gets the ready line, JSON with
-    ``bootstrap_servers``."""
+    ``bootstrap_servers`` and the process ID of each node. ``cluster.json`` has them, too, also after a restart."""
     try:
         return _run(plan, announce)
     except SetupError as wrong:
@@ -120,11 +120,17 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
             server = stack.enter_context(ToxiproxyServer(plan.data / "toxiproxy.log"))
             links, facts = Links(server.client), {"toxiproxy": server.address}
         members = stack.enter_context(_running(plan_members(plan, cluster_id, links), ending))
+        told = pids_of(members)
+        write_pids(plan.data, told)
         if not ending.is_set():
             announce(_ready_line(members, facts))
             sys.stdout.flush()
         while not ending.wait(LOOK_EVERY_S):
             _look_after(members, plan.restart, time.monotonic())
+            if told != pids_of(members):
+                told = pids_of(members)
+                write_pids(plan.data, told)
+    write_pids(plan.data, {})
     return EXIT_CLEAN
 
 
@@ -153,6 +159,11 @@ def _running(members: list[Member], ending: threading.Event) -> Iterator[list[Me
 def addresses_of(members: Sequence[Member]) -> tuple[str, ...]:
     """Returns HOST:PORT of each node, as clients are told."""
     return tuple(member.advertised for member in members)
+
+
+def pids_of(members: Sequence[Member]) -> dict[int, int]:
+    """Returns the process IDs of the nodes that run, by the IDs of the nodes."""
+    return {member.node_id: member.child.pid for member in members if member.child is not None}
 
 
 def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Member]:
@@ -208,6 +219,7 @@ def _ready_line(members: Sequence[Member], facts: Mapping[str, str]) -> str:
             "ready": True,
             "bootstrap_servers": ",".join(addresses_of(members)),
             "nodes": [member.listen for member in members],
+            "pids": pids_of(members),
             **facts,
         }
     )

@@ -1,8 +1,9 @@
-"""The file in a local cluster's data folder that holds the cluster's ID and size. A second start reads it, so that its
-nodes form the same quorum."""
+"""The file in a local cluster's data folder that holds the cluster's ID and size, and the process IDs of its nodes. A
+second start reads it, so that its nodes form the same quorum."""
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,14 +39,27 @@ def claim(data: Path, nodes: int, wanted_id: str = "") -> ClusterIdentity:
         if nodes > 1 and (data / "node-0").exists():
             raise SetupError(f"{data} holds a single node's data: give --nodes 1, or --data another directory.")
         identity = ClusterIdentity(wanted_id or (new_cluster_id() if nodes > 1 else ""), nodes)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(identity)) + "\n")
-        os.replace(temporary, path)
+        _write(path, asdict(identity))
     except OSError as failure:
         raise SetupError(
             f"Cannot write to {data} ({failure.strerror}): give --data a directory of your own."
         ) from failure
     return identity
+
+
+def write_pids(data: Path, pids: Mapping[int, int]) -> None:
+    """Says in the file which process each node is, by its ID. A node that does not run is missing."""
+    path = data / FILE_NAME
+    try:
+        _write(path, {**asdict(_read(path)), "pids": pids})
+    except OSError as failure:
+        raise SetupError(f"Cannot write to {path} ({failure.strerror}).") from failure
+
+
+def _write(path: Path, values: Mapping[str, object]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(values) + "\n")
+    os.replace(temporary, path)
 
 
 def _read(path: Path) -> ClusterIdentity:

@@ -1,6 +1,7 @@
 """``crucible cluster`` as a process."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -166,12 +167,20 @@ def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(t
     assert len(cluster.children()) == 2
     assert cluster.bootstrap != cluster.ready["nodes"]
     assert answers(cluster.bootstrap[0])
-    cluster.node(0).kill()
+
+    def pids() -> dict[str, int]:
+        return dict(json.loads((tmp_path / "c" / "cluster.json").read_text())["pids"])
+
+    assert pids() == cluster.ready["pids"] == {"0": cluster.node(0).pid}
+    os.kill(pids()["0"], signal.SIGKILL)
+    until(lambda: pids() != cluster.ready["pids"])
     assert answers(cluster.bootstrap[0])
+    assert pids() == {"0": cluster.node(0).pid}
     told = cluster.end()
     assert "node-0 ended by SIGKILL; the last line of its log: {" in told
     assert "node-0 is started again\n" in told
     assert "node-0 serves again\n" in told
+    assert pids() == {}
 
 
 def test_three_nodes_lead_on_without_one_and_take_it_back(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """The blocking transactional producer and its example, with a broker process."""
 
 import itertools
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from reference_broker import blocking
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.blocking.examples import consume_transform_produce
 from reference_broker.blocking.tests.raw_topics import create_topic
@@ -116,3 +119,13 @@ def test_the_example_writes_each_record_once_over_restarts(
             break
     assert capsys.readouterr().out.endswith("records\n")
     assert values(broker, target) == sorted(f"W{number}".encode() for number in range(20))
+
+
+def test_the_readmes_examples_run(broker: NodeAddress, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As they are printed, but for the address, the topic, and the loop, which has an end here."""
+    text = (Path(blocking.__file__).parent / "README.md").read_text()
+    consuming, producing = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for each in (producing, consuming):
+        example = each.replace("9092", str(broker.port)).replace('"t"', repr(topic))
+        exec(example.replace("while True:", "for _ in range(3):"), {})
+    assert capsys.readouterr().out == "0 0 None b'value'\n"
