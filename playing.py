@@ -242,12 +242,14 @@ def worst(verdicts: "Sequence[Verdict]") -> int:
 
 def as_they_must(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Verdict]") -> int:
     """Returns 0 if all controls passed and all mutants broke a guarantee, else 1. Remembers what caught which."""
-    from chaos.mutants.catches import Catch, remember
+    from chaos.mutants import by_name
+    from scenarios.ledger import caught_now, remember
 
     for (scenario, mutant), verdict in zip(plays, verdicts, strict=True):
         if mutant:
             broken = tuple(one.name for one in verdict.guarantees if one.status == "broken")
-            remember(Catch(mutant, scenario.name, "live", 1, broken))
+            target = by_name(mutant).target
+            remember(caught_now(mutant, target, scenario.name, "live", 1, broken, verdict.seed))
     wrong = [
         f"{scenario.name}{' with ' + mutant if mutant else ''}: {verdict.outcome.name}"
         for (scenario, mutant), verdict in zip(plays, verdicts, strict=True)

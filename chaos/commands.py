@@ -81,21 +81,26 @@ def proxy(
 )
 def mutants() -> None:
     """Lists the mutants, one line each: its name, the clauses that it lacks, the numbers of the scenarios that must
-    catch it. Then it says by which guarantees, in which world and after how many seeds each was last caught, or why
-    real processes cannot show it.
+    catch it. Then it says by which guarantees, in which world, after how many seeds and at which commit each was last
+    caught, or why real processes cannot show it. A catch older than 30 days, or than 300 commits of the room whose
+    function the mutant replaces, is stale.
 
-    Every command with --with-mutants remembers what it saw, in runs/mutants.jsonl. The tests ask of each scenario that
-    one of its first 20 seeds, or a seed that they name, catches the mutant in the simulator.
+    Tests, nights and every command with --with-mutants remember what they saw, in runs/mutants.jsonl. The test of a
+    commit plays a part of the mutants, each with the seed that catches it fastest; the night plays all.
     """
+    from datetime import date
+
     from chaos.mutants import live_worlds
-    from chaos.mutants.catches import last
     from chaos.mutants.registry import by_name, table
+    from scenarios.ledger import is_stale, last
 
     caught = last()
     for name, numbers in table():
         lacking = ", ".join(by_name(name).clauses) or "no clause"
         click.echo(f"{name} | {lacking} | scenarios {' '.join(numbers)}")
-        click.echo(f"        {caught.get((name, 'sim')) or 'sim: not played in this clone yet'}")
+        simulated = caught.get((name, "sim"))
+        stale = " (stale)" if simulated is not None and is_stale(simulated, date.today()) else ""
+        click.echo(f"        {simulated or 'sim: not played yet'}{stale}")
         click.echo(f"        {live_worlds.told(name, caught.get((name, 'live')))}")
 
 

@@ -1,7 +1,8 @@
 """Lists each clause with the code that names it, the tests that prove it, the scenarios that use it and the mutants
 that lack it.
 
-The list is made from the sources each time. Only ``reference_broker/clauses.toml`` is typed by hand.
+The list is made from the sources each time, and what was played comes from the ledger of mutants. Only
+``reference_broker/clauses.toml`` is typed by hand.
 """
 
 import ast
@@ -9,11 +10,15 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+
+from scenarios.ledger import last, proof
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("reference_broker", "chaos", "bench", "scenarios", "reports")
 _ID = re.compile(r"\b([DFGSHTPMXE])-(\d{1,2})\b")
+OWN_ROOMS = ("reference_broker/", "bench/")
 _OPEN = "open"
 """The table of ``clauses.toml`` that maps clauses to the reason why no mutant lacks them."""
 NOT_BUILT = "not built"
@@ -23,8 +28,8 @@ NOT_BUILT = "not built"
 @dataclass(frozen=True, slots=True)
 class Clause:
     """``code``, ``tests`` and ``scenarios`` say where the clause is named: paths relative to the clone, tests as
-    path::name. ``mutants`` are those that name the clause in their docstring and that a scenario must catch. ``open``
-    says why the clause has none, or is empty."""
+    path::name. ``mutants`` are those that name the clause in their docstring and that a scenario must catch, and
+    ``played`` says what the ledger knows of their kills. ``open`` says why the clause has none, or is empty."""
 
     id: str
     text: str
@@ -33,15 +38,22 @@ class Clause:
     scenarios: tuple[str, ...]
     mutants: tuple[str, ...] = ()
     open: str = ""
+    played: str = "not played"
+
+    @property
+    def own_tests(self) -> tuple[str, ...]:
+        """Tests of the broker's or the client's own behaviour. Others test what judges it, or play scenarios."""
+        return tuple(each for each in self.tests if each.startswith(OWN_ROOMS))
 
     @property
     def status(self) -> str:
-        """``open``; or ``proven`` (by a test, and by a mutant that is caught), ``no test``, ``no mutant``."""
+        """``open``, ``no test`` or ``no mutant``; or what its mutants prove: ``proven`` (one was killed lately),
+        ``stale`` or ``not played``."""
         if self.open:
             return "open"
         if not self.tests:
             return "no test"
-        return "proven" if self.mutants else "no mutant"
+        return self.played if self.mutants else "no mutant"
 
     @property
     def fault(self) -> str:
@@ -62,6 +74,7 @@ class Clause:
 def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
     """Returns every clause of ``reference_broker/clauses.toml`` in its order."""
     code, tests, used = _naming_code(root), marked_tests(root), _named_by_scenarios(root, "clauses")
+    caught, today = last(), date.today()
     mutants, reasons = _mutants(root), {each: str(why) for each, why in _tables(root).get(_OPEN, {}).items()}
     return tuple(
         Clause(
@@ -72,6 +85,7 @@ def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
             tuple(used.get(each, ())),
             tuple(mutants.get(each, ())),
             reasons.get(each, ""),
+            proof([found for (name, _), found in caught.items() if name in mutants.get(each, ())], today),
         )
         for each, text in texts(root).items()
     )

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable, play
 from chaos.mutants import all_mutants
-from chaos.mutants.catches import KEPT, Catch, catches_in, keep
 from chaos.mutants.live_worlds import FIRST_SEEDS, SIMULATED_ONLY
 from reports.manifest import read_manifest
 from reports.verdict import Outcome, Verdict
 from scenarios import loader
+from scenarios.ledger import KEPT, Catch, catches_in, keep
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 
@@ -151,7 +151,7 @@ def main() -> int:
         print(f"there is no mutant {', '.join(sorted(unknown))}", file=sys.stderr)  # noqa: T201
         return 2
     tell = partial(print, flush=True)
-    caught = {each.mutant for each in catches_in(KEPT) if each.guarantees} if given.missing else set()
+    caught = {each.mutant for each in catches_in(KEPT["live"]) if each.guarantees} if given.missing else set()
     wanted = [one for one in searches(given.mutants) if one.mutant not in caught]
     missed: list[str] = []
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from chaos.mutants.catches import Catch
+from scenarios.ledger import Catch
 
 _POWER = "only a power loss shows it, and in a live world the kernel keeps what a killed process wrote"
 

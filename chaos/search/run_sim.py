@@ -15,7 +15,6 @@ import click
 from chaos.checks.check import Check
 from chaos.checks.rewinds import OUT_OF_RANGE
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
-from chaos.mutants.catches import Catch, remember
 from chaos.promises import checked, is_judged
 from chaos.search.children import in_children
 from chaos.search.coverage import coverage_of, coverage_table
@@ -27,7 +26,7 @@ from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import RunStuckError, World
 from reports.strikes import is_strike
 from reports.verdict import Outcome, worst_outcome
-from scenarios import loader
+from scenarios import ledger, loader
 from scenarios.loader import Scenario
 from scenarios.revisions import each_revision
 
@@ -342,7 +341,8 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
             red = next((each for each in verdicts(scenario, seeds, 1, mutant) if each.red), None)
             played = len(seeds) if red is None else red.seed - seeds[0] + 1
             broken = () if red is None else red.broken or (red.outcome.name,)
-            remember(Catch(mutant, scenario.name, "sim", played, tuple(broken)))
+            seed, target = -1 if red is None else red.seed, by_name(mutant).target
+            ledger.remember(ledger.caught_now(mutant, target, scenario.name, "sim", played, tuple(broken), seed))
             if red is None:
                 wrong.append(f"{scenario.name} with {mutant}")
                 table.append((mutant, scenario.name, "none", ""))

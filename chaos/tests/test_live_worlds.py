@@ -5,14 +5,14 @@ from click.testing import CliRunner
 import crucible
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
-from chaos.mutants import all_mutants, catches
+from chaos.mutants import all_mutants
 from chaos.mutants.live_worlds import NOT_SEEN, SIMULATED_ONLY, told
 from reports.guarantees import GUARANTEES
-from scenarios import loader
+from scenarios import ledger, loader
 from scenarios.model import Scenario
 
 NAMES = {each.name for each in all_mutants()}
-KEPT = {each.mutant: each for each in catches.catches_in(catches.KEPT)}
+KEPT = {each.mutant: each for each in ledger.catches_in(ledger.KEPT["live"])}
 
 
 def is_playable(scenario: Scenario) -> bool:
@@ -49,10 +49,10 @@ def test_what_was_seen_live_can_be_played_again() -> None:
 
 def test_the_command_says_of_each_mutant_what_is_known_of_it_live() -> None:
     shown = CliRunner().invoke(crucible.main, ["mutants"]).output.splitlines()
-    last = catches.last()
+    last = ledger.last()
     for name in NAMES:
         at = next(number for number, line in enumerate(shown) if line.startswith(f"{name} | "))
         word = told(name, last.get((name, "live")))
-        simulated = last.get((name, "sim"), "sim: not played in this clone yet")
-        assert shown[at + 1 : at + 3] == [f"        {simulated}", f"        {word}"]
+        simulated = last.get((name, "sim"), "sim: not played yet")
+        assert [shown[at + 1].removesuffix(" (stale)"), shown[at + 2]] == [f"        {simulated}", f"        {word}"]
     assert told("no_rotation", None) == "live: not shown yet"

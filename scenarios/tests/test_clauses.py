@@ -3,15 +3,18 @@
 import re
 import tomllib
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from scenarios import clauses as clauses_module
+from scenarios import ledger
 from scenarios.clauses import NOT_BUILT, Clause, all_clauses, texts
 from scenarios.commands import clauses
 from scenarios.conformance import all_behaviours
+from scenarios.ledger import Catch, is_stale, proof
 
 
 def test_every_mark_names_a_known_clause() -> None:
@@ -133,3 +136,43 @@ def test_a_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:
     assert "no test" in one.fault
     assert three.fault == ""
     assert four.fault == "F-4 is listed as open, but the mutant caught lacks it"
+
+
+TODAY = date(2026, 11, 29)
+KILL = Catch("lacks_it", "01-a", "sim", 1, ("lost-write",), day="2026-11-20")
+
+
+@pytest.mark.parametrize(
+    ("catches", "worth"),
+    [
+        ([], "not played"),
+        ([replace(KILL, guarantees=())], "not played"),
+        ([KILL], "proven"),
+        ([replace(KILL, day="2026-10-29")], "stale"),
+        ([replace(KILL, day="2026-10-29"), KILL], "proven"),
+        ([replace(KILL, day="")], "stale"),
+    ],
+)
+def test_a_clause_is_proven_by_a_mutant_that_was_killed_lately(catches: list[Catch], worth: str) -> None:
+    assert proof(catches, TODAY) == worth
+    assert replace(BUILT, played=worth).status == worth
+
+
+@pytest.mark.parametrize(("commits", "stale"), [("300", False), ("301", True), ("", False)])
+def test_a_kill_is_stale_after_many_commits_to_its_room(
+    commits: str, stale: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def git(*words: str) -> str:
+        asked.append(words)
+        return commits
+
+    monkeypatch.setattr(ledger, "_git", git)
+    assert is_stale(replace(KILL, commit="abc", room="reference_broker/log"), TODAY) is stale
+    assert asked == [("rev-list", "--count", "abc..HEAD", "--", "reference_broker/log")]
+
+
+def test_only_tests_of_the_broker_and_its_client_are_its_own() -> None:
+    tests = ("reference_broker/log/tests/test_a.py::test_one", "chaos/tests/test_checks.py::test_two")
+    assert replace(BUILT, tests=tests).own_tests == tests[:1]

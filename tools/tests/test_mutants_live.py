@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from chaos.mutants import all_mutants, catches
-from chaos.mutants.catches import Catch
+from chaos.mutants import all_mutants
 from chaos.mutants.live_worlds import FIRST_SEEDS, SIMULATED_ONLY
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
-from scenarios import loader
+from scenarios import ledger, loader
+from scenarios.ledger import Catch
 from tools.mutants_live import Search, search, searches
 
 NAME = "no_rotation"
-KEPT = {each.mutant: each for each in catches.catches_in(catches.KEPT)}
+KEPT = {each.mutant: each for each in ledger.catches_in(ledger.KEPT["live"])}
 
 
 def verdict(outcome: Outcome) -> Verdict:
@@ -87,12 +87,12 @@ def test_a_search_begins_where_the_mutant_is_known_to_show() -> None:
 
 
 def test_a_catch_takes_the_place_of_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catches, "KEPT", tmp_path / "kept.jsonl")
-    monkeypatch.setattr(catches, "FILE", tmp_path / "runs" / "mutants.jsonl")
+    monkeypatch.setitem(ledger.KEPT, "live", tmp_path / "kept.jsonl")
+    monkeypatch.setattr(ledger, "FILE", tmp_path / "runs" / "mutants.jsonl")
     other = Catch("answers_everything", "01-lost-response", "live", 1, ("fetch-gap",), "abc")
     newer = Catch(NAME, "07-leader-moves-and-returns", "live", 2, ("no-starvation",), "abc")
     for each in (Catch(NAME, "07-leader-moves-and-returns", "live", 3, ()), other, newer):
-        catches.keep(each)
-    assert list(catches.catches_in(catches.KEPT)) == [other, newer]
-    assert catches.last()[NAME, "live"] == newer
-    assert json.loads(catches.KEPT.read_text().splitlines()[1])["seeds"] == 2
+        ledger.keep(each)
+    assert list(ledger.catches_in(ledger.KEPT["live"])) == [other, newer]
+    assert ledger.last()[NAME, "live"] == newer
+    assert json.loads(ledger.KEPT["live"].read_text().splitlines()[1])["seeds"] == 2

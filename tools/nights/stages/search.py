@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from chaos.mutants.registry import mutants_of
+from chaos.mutants.registry import by_name, mutants_of
 from chaos.promises import checked
 from chaos.search.run_sim import verdicts
 from chaos.sim.verdict import SimVerdict
@@ -23,6 +23,7 @@ from reports.night import Canary
 from reports.night_rows import PlayRow
 from reports.verdict import Outcome
 from scenarios import loader
+from scenarios.ledger import caught_now, remember
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 from tools.nights import follow_up
@@ -175,6 +176,10 @@ class Search:
         )
         self._work.change(canary=canary)
         if found:
+            target = by_name(play.mutant).target
+            remember(
+                caught_now(play.mutant, target, play.scenario, "sim", canary.seeds_tried, (play.guarantee,), play.seed)
+            )
             self._work.tell(
                 f"the canary {canary.mutant} was found by {canary.guarantee} after {canary.seeds_tried} seeds"
             )

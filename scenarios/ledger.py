@@ -1,0 +1,131 @@
+"""Ledger of mutants: what killed each one when it was last played, as lines of JSON.
+
+Every play with mutants adds to ``runs/mutants.jsonl`` of its clone: tests, nights, ``--with-mutants`` in both worlds.
+The files of ``KEPT`` are in the repository, with one line for each mutant: the seed that kills it fastest in the
+simulator, and what plays with real processes saw, which take long (``python -m tools.mutants_live``). ``crucible
+mutants`` and ``crucible clauses`` read all of them. A mutant proves something only if it was killed lately.
+``python -m scenarios.ledger`` keeps what this clone's plays in the simulator killed.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parents[1]
+World = Literal["sim", "live"]
+KEPT: dict[str, Path] = {world: ROOT / "chaos" / "mutants" / f"seen_{world}.jsonl" for world in ("sim", "live")}
+FILE = ROOT / "runs" / "mutants.jsonl"
+STALE_DAYS = 30
+STALE_COMMITS = 300
+"""A kill is stale after so many days, or so many commits to the room whose function the mutant replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """One search for a mutant, in ``seeds`` seeds up to ``seed``, the one that killed it.
+
+    ``guarantees`` are those that the mutant broke there. There are none if no seed killed it. ``commit`` is the code
+    that was played, and ``day`` when (ISO 8601); both are empty if nobody noted them. ``room`` is the folder of the
+    function that the mutant replaces.
+    """
+
+    mutant: str
+    scenario: str
+    world: World
+    seeds: int
+    guarantees: tuple[str, ...]
+    commit: str = ""
+    seed: int = -1
+    day: str = ""
+    room: str = ""
+
+    def __str__(self) -> str:
+        seeds = f"{self.seeds} seed{'s' * (self.seeds != 1)}"
+        if not self.guarantees:
+            return f"{self.world}: NOT caught in {seeds} of {self.scenario}"
+        at = f" at {self.commit[:8]}" if self.commit else ""
+        return f"{self.world}: {', '.join(self.guarantees)} after {seeds} of {self.scenario}{at}"
+
+
+def caught_now(
+    mutant: str, target: str, scenario: str, world: World, seeds: int, guarantees: tuple[str, ...], seed: int
+) -> Catch:
+    """Returns a search that ends now, with this clone's commit. ``target`` is the mutant's."""
+    room = "/".join(target.partition(":")[0].split(".")[:-1])
+    return Catch(mutant, scenario, world, seeds, guarantees, head(), seed, datetime.now(UTC).date().isoformat(), room)
+
+
+def remember(catch: Catch) -> None:
+    """Adds the catch. Raises OSError if the file cannot be written."""
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    with FILE.open("a") as lines:
+        lines.write(json.dumps(asdict(catch)) + "\n")
+
+
+def keep(catch: Catch) -> None:
+    """Remembers the catch, and puts it into the repository in place of an older one of that mutant there."""
+    remember(catch)
+    _keep(catch.world, (catch,))
+
+
+def _keep(world: World, catches: Iterable[Catch]) -> None:
+    kept = {each.mutant: each for each in (*catches_in(KEPT[world]), *catches)}
+    KEPT[world].write_text("".join(json.dumps(asdict(kept[name])) + "\n" for name in sorted(kept)))
+
+
+def last() -> dict[tuple[str, World], Catch]:
+    """Returns the last search for each mutant in each world: of those remembered here, and otherwise of those kept in
+    the repository. Lines that cannot be read are left out."""
+    return {(catch.mutant, catch.world): catch for file in (*KEPT.values(), FILE) for catch in catches_in(file)}
+
+
+def catches_in(file: Path) -> Iterator[Catch]:
+    """Yields the searches that a file remembers. There are none if there is no such file."""
+    if not file.is_file():
+        return
+    for line in file.read_text(errors="replace").splitlines():
+        try:
+            values = json.loads(line)
+            yield Catch(**{**values, "guarantees": tuple(values["guarantees"])})
+        except (ValueError, TypeError, KeyError):
+            continue
+
+
+def proof(catches: Iterable[Catch], today: date) -> str:
+    """Returns what the catches of mutants are worth: ``proven`` if one was killed lately, else ``stale`` if one ever
+    was, else ``not played``."""
+    killed = [each for each in catches if each.guarantees]
+    if not killed:
+        return "not played"
+    return "stale" if all(is_stale(each, today) for each in killed) else "proven"
+
+
+def is_stale(catch: Catch, today: date) -> bool:
+    day = catch.day or _git("log", "-1", "--format=%cs", catch.commit)
+    if not day or (today - date.fromisoformat(day)).days > STALE_DAYS:
+        return True
+    since = _git("rev-list", "--count", f"{catch.commit}..HEAD", "--", catch.room or "reference_broker")
+    return int(since or 0) > STALE_COMMITS  # Without a history of commits the day alone counts.
+
+
+def head() -> str:
+    """Returns this clone's commit, or nothing outside a repository."""
+    return _git("rev-parse", "HEAD")
+
+
+@cache
+def _git(*words: str) -> str:
+    try:
+        found = subprocess.run(("git", *words), cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
+if __name__ == "__main__":  # Keeps what this clone's plays in the simulator killed.
+    _keep("sim", (each for each in catches_in(FILE) if each.world == "sim" and each.guarantees and each.seed >= 0))
