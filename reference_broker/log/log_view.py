@@ -152,7 +152,7 @@ class LogView:
         skips_empty: bool = False,
     ) -> bytes:
         """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Without ``end_offset`` that
-        is the high watermark. With ``skips_empty`` the first one has records, unless none follow.
+        is the high watermark. With ``skips_empty`` each has records, unless none with records follow.
 
         At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
         less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange, MovedToRemote and
@@ -169,13 +169,13 @@ class LogView:
             return b""
         if segments.is_offline:
             segments.check_online()
-        if skips_empty:
-            first = reading.first_with_records(segments, offset, end_offset)
-            if first != offset:
-                records = reading.read(segments, first, max_bytes, end_offset, at_least_one)
-                if records or not at_least_one:
-                    return records
-        return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
+        if not skips_empty:
+            return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
+        first = reading.first_with_records(segments, offset, end_offset)
+        records = reading.read(segments, first, max_bytes, end_offset, at_least_one)
+        if not records and at_least_one and first != offset:  # What follows lies beyond the end.
+            return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
+        return reading.without_empty(segments, first, records)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
         """Returns how many bytes the batches have, from the one that holds ``offset`` up to ``end_offset``. It is 0

@@ -1,9 +1,11 @@
 """Reads records from a log's segments. A fetch costs one disk read, whose position comes from the index in memory."""
 
+from bisect import bisect_right
+
 from reference_broker.log.segment import Segment
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import Disk
-from reference_broker.records.batch import HEADER_BYTES, read_header
+from reference_broker.records.batch import HEADER_BYTES, iterate, read_header
 
 BOUNDARY_FROM_BYTES = 64 * 1024
 """A read of at least this size ends at a batch that the index knows, so its bytes are neither walked nor copied. The
@@ -51,6 +53,20 @@ def first_with_records(segments: Segments, offset: int, end_offset: int) -> int:
         if first < segment.next_offset:
             last = first
     return last
+
+
+def without_empty(segments: Segments, offset: int, records: bytes) -> bytes:
+    """Returns what a read from ``offset`` gave, without batches that have no records, unless it has no others.
+    kafka-go panics at one behind a batch with records."""
+    starts = segments.items[segments.index_of(offset)].empty_starts
+    if bisect_right(starts, offset) == len(starts):
+        return records
+    view, pieces, start = memoryview(records), [], 0
+    for position, header in iterate(records):
+        if header.record_count == 0:
+            pieces.append(view[start:position])
+            start = position + header.size_bytes
+    return b"".join((*pieces, view[start:])) or records if pieces else records
 
 
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:

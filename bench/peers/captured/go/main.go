@@ -1,4 +1,5 @@
-// Write the same records with each Go client: CLIENT BOOTSTRAP TOPIC, see ../capture.py.
+// Write the same records with each Go client: CLIENT BOOTSTRAP TOPIC, see ../capture.py. Or read a topic with kafka-go:
+// kafka-go-reads BOOTSTRAP TOPIC RECORDS FETCH_BYTES, see ../../tests/test_compacted_readers.py.
 package main
 
 import (
@@ -6,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 
 	"github.com/IBM/sarama"
 	"github.com/segmentio/kafka-go"
@@ -109,7 +111,33 @@ func withFranz(bootstrap, topic, clientID, codec string, idempotent bool) {
 	client.Close()
 }
 
+// withKafkaGoReader prints KEY=VALUE of so many committed records of partition 0, with fetches of at most maxBytes.
+func withKafkaGoReader(bootstrap, topic, count, maxBytes string) {
+	most, err := strconv.Atoi(maxBytes)
+	must(err)
+	wanted, err := strconv.Atoi(count)
+	must(err)
+	reader := kafka.NewReader(kafka.ReaderConfig{
+		Brokers: []string{bootstrap}, Topic: topic, Partition: 0, MinBytes: 1, MaxBytes: most,
+		IsolationLevel: kafka.ReadCommitted,
+	})
+	for read := 0; read < wanted; {
+		message, err := reader.ReadMessage(context.Background())
+		must(err)
+		if bytes.HasPrefix(message.Key, []byte{0, 0, 0}) {
+			continue // kafka-go hands out transaction markers, too.
+		}
+		read++
+		fmt.Printf("%s=%s\n", message.Key, message.Value)
+	}
+	must(reader.Close())
+}
+
 func main() {
+	if os.Args[1] == "kafka-go-reads" {
+		withKafkaGoReader(os.Args[2], os.Args[3], os.Args[4], os.Args[5])
+		return
+	}
 	name, bootstrap, topic := os.Args[1], os.Args[2], os.Args[3]
 	for _, codec := range codecs {
 		for _, kind := range []string{"plain", "idempotent"} {
