@@ -25,7 +25,7 @@ from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record
 from reference_broker.remote_log.metadata.states import SegmentState
 
-EXPIRES_MS = 1000
+EXPIRES_MS = 10_000
 FOLDER = "hot-0-AAAAAAAAAAAAAAAAAAAAAA"
 IDS = {number: f"{number:022d}" for number in range(10)}
 
