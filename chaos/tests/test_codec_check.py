@@ -36,7 +36,12 @@ PLAYED = (
 """They are quick, and together use every version of every API that any scenario uses."""
 LEAST_VERSIONS = 35
 """It depends on the seed which requests come in time."""
-NEVER_PLAYED = {(ApiKey.FETCH_SNAPSHOT, 1000), (ApiKey.FETCH, FETCH_TOMBSTONE_HORIZON)}
+NEVER_PLAYED = {
+    (ApiKey.FETCH_SNAPSHOT, 1000),
+    (ApiKey.FETCH, FETCH_TOMBSTONE_HORIZON),
+    (ApiKey.UPDATE_METADATA, 1000),
+}
+"""Nodes use UpdateMetadata 1001."""
 
 
 class Number(IntEnum):

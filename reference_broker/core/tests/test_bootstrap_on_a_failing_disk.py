@@ -8,6 +8,7 @@ import pytest
 from reference_broker.core.effects import Note
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld
+from reference_broker.metadata.features import METADATA_VERSION
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.quorum.node_files import QUORUM_STATE
@@ -55,6 +56,6 @@ def test_a_node_whose_first_record_or_bootstrap_was_refused_is_elected_again_and
     world = NodeWorld(disk)
     assert disk.left < 0, "the fault did not strike"
     assert world.node.ready
-    assert world.node.broker.loader.image.features["metadata.version"] == 25
+    assert world.node.broker.loader.image.features["metadata.version"] == METADATA_VERSION
     assert world.node.broker.quorum.epoch == 2, "the first reign has ended"
     assert world.create("t").error_code == 0
