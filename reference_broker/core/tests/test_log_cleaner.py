@@ -71,7 +71,7 @@ def test_a_dirty_log_is_cleaned_after_the_backoff_and_then_left_alone() -> None:
 
 @pytest.mark.clause("LogCleanerManagerTest.testGrabFilthiestCompactedLogReturnsLogWithDirtiestRatio")
 def test_the_dirtiest_log_comes_first_and_the_share_counts() -> None:
-    world = a_world(log_cleaner_min_cleanable_ratio="0.7")
+    world = a_world(log_cleaner_min_cleanable_ratio="0.8")
     world.create("u", cleanup_policy="compact")
     world.create("never", cleanup_policy="delete")
     fill(world)
@@ -81,10 +81,10 @@ def test_the_dirtiest_log_comes_first_and_the_share_counts() -> None:
     fill(world, 60, "never")
     world.advance(BACKOFF_MS)
     assert [note["partition"] for note in notes(world, "log_cleaned")] == ["t-0", "u-0", "t-0"]
-    fill(world, 20)
+    fill(world, 8)
     world.advance(BACKOFF_MS)
     assert len(notes(world, "log_cleaned")) == 3
-    assert 0 < gauge(world, "LogCleanerManager", "max-dirty-percent") < 70
+    assert 0 < gauge(world, "LogCleanerManager", "max-dirty-percent") < 80
 
 
 def test_switched_off_nothing_is_cleaned() -> None:
@@ -149,9 +149,7 @@ def test_a_topic_that_goes_meanwhile_takes_the_pass_with_it(again: bool) -> None
     fill(world)
     world.hold_syncs = True
     world.advance(BACKOFF_MS)
-    world.complete_sync()  # Of what is cleaned; the next one is of what it becomes.
-    world.advance(100)
-    assert world.syncs
+    assert world.syncs, "of what it becomes"
     world.hold_syncs = False
     world.delete("t")
     if again:
