@@ -81,7 +81,7 @@ def test_the_dirtiest_log_comes_first_and_the_share_counts() -> None:
     fill(world, 60, "never")
     world.advance(BACKOFF_MS)
     assert [note["partition"] for note in notes(world, "log_cleaned")] == ["t-0", "u-0", "t-0"]
-    fill(world, 8)
+    fill(world, 12)
     world.advance(BACKOFF_MS)
     assert len(notes(world, "log_cleaned")) == 3
     assert 0 < gauge(world, "LogCleanerManager", "max-dirty-percent") < 80
