@@ -74,6 +74,15 @@ class Cluster:
     def bootstrap(self) -> list[str]:
         return str(self.ready["bootstrap_servers"]).split(",")
 
+    def said_until(self, line: str) -> str:
+        """Return what it wrote to stderr up to this line."""
+        assert self.process.stderr is not None
+        lines: list[str] = []
+        while line not in lines:
+            lines.append(self.process.stderr.readline().decode())
+            assert lines[-1], f"it ended without saying {line!r}"
+        return "".join(lines)
+
     def end(self) -> str:
         """Ends it as it must, and says what it said on stderr."""
         children = self.children()
@@ -176,7 +185,7 @@ def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(t
     until(lambda: pids() != cluster.ready["pids"])
     assert answers(cluster.bootstrap[0])
     assert pids() == {"0": cluster.node(0).pid}
-    told = cluster.end()
+    told = cluster.said_until("crucible cluster: node-0 serves again\n") + cluster.end()
     assert "node-0 ended by SIGKILL; the last line of its log: {" in told
     assert "node-0 is started again\n" in told
     assert "node-0 serves again\n" in told

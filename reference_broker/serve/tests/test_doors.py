@@ -14,6 +14,8 @@ pytestmark = pytest.mark.live
 
 CODE = """
 import sys
+from types import SimpleNamespace
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core import node as module
 from reference_broker.core.effects import Close, SetTimer
 from reference_broker.core.events import Request, TimerFired
@@ -26,6 +28,7 @@ class Slow:
     def __init__(self, *_, **__):
         self.listening = self.ready = self.stopped = False
         self.metrics = Metrics()
+        self.broker = SimpleNamespace(config=BrokerConfig())
 
     def start(self, now):
         print("started", file=sys.stderr, flush=True)
