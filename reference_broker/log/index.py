@@ -100,6 +100,12 @@ class OffsetIndex(_Index):
         at = bisect_right(self.keys, relative) - 1
         return self.positions[at] if at >= 0 else 0
 
+    def ceiling(self, relative: int, size: int) -> int:
+        """Return a byte position at or behind the beginning of the batch that holds the offset: the nearest one that
+        is known, or ``size``."""
+        at = bisect_right(self.keys, relative)
+        return self.positions[at] if at < len(self.positions) else size
+
     def boundary_at_or_before(self, position: int) -> int:
         """Returns the last byte position <= ``position`` at which a batch is known to begin."""
         at = bisect_right(self.positions, position) - 1

@@ -58,8 +58,14 @@ def first_with_records(segments: Segments, offset: int, end_offset: int) -> int:
 def without_empty(segments: Segments, offset: int, records: bytes) -> bytes:
     """Returns what a read from ``offset`` gave, without batches that have no records, unless it has no others.
     kafka-go panics at one behind a batch with records."""
-    starts = segments.items[segments.index_of(offset)].empty_starts
-    if bisect_right(starts, offset) == len(starts):
+    segment = segments.items[segments.index_of(offset)]
+    starts, base = segment.empty_starts, segment.base_offset
+    following = bisect_right(starts, offset)
+    if following == len(starts):
+        return records
+    # Most reads end before the next empty batch. The index shows that without a walk over headers.
+    begins_by = segment.offsets.ceiling(offset - base, segment.size_bytes)
+    if segment.offsets.floor(starts[following] - base) - begins_by >= len(records):
         return records
     view, pieces, start = memoryview(records), [], 0
     for position, header in iterate(records):
