@@ -87,6 +87,7 @@ def cluster_rows(cluster: Mapping[str, str], asked: Collection[str] | None) -> l
 
 def _chosen(keys: Mapping[str, ConfigKey], asked: Collection[str] | None) -> Iterator[tuple[str, ConfigKey]]:
     """All settings if ``asked`` is empty or None."""
+    asked = frozenset(asked or ())
     return ((name, key) for name, key in keys.items() if not asked or name in asked)
 
 

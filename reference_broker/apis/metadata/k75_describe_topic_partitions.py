@@ -77,6 +77,7 @@ def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[Des
         topic = cache.topics.get(name)
         if topic is None:
             topics.append(_missing(name))
+            first = 0  # The cursor's partition is of its own topic only, which may be deleted by now.
             continue
         own = image.topic_by_id(topic.topic_id)
         page: list[DescribeTopicPartitionsResponsePartition] = []

@@ -278,6 +278,8 @@ def test_a_cursor_names_a_topic_of_the_request_and_no_negative_partition() -> No
     left = page(at("a", 1), "a", "none", limit=2)
     assert told(left) == [("a", "none", 2)]
     assert (left.next_cursor.topic_name, left.next_cursor.partition_index) == ("none", 0), "a missing one counts, too"
+    after_deletion = page(at("aa", 2), "aa", "b")
+    assert told(after_deletion) == [("aa", "unknown_topic_or_partition", 0), ("b", "none", 3)], "b from its beginning"
 
 
 def test_described_partitions_have_empty_lists_and_never_null() -> None:

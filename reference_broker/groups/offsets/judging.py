@@ -9,7 +9,13 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.log import KeyAndValue
 from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
 from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, WantedOffset
-from reference_broker.groups.offsets.values import NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
+from reference_broker.groups.offsets.values import (
+    MAX_TIMESTAMP_MS,
+    NO_METADATA_EPOCH,
+    NO_TIMESTAMP,
+    CommitOffset,
+    OffsetKey,
+)
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
@@ -117,10 +123,11 @@ def _commit(wanted: WantedOffset, epoch: int | None, now_ms: int, retention_ms: 
 
 
 def _expires_ms(now_ms: int, retention_ms: int) -> int:
-    """Kafka adds the two (OffsetMetadataManager), and a negative sum is over at once, too."""
+    """Kafka adds the two (OffsetMetadataManager), and a negative sum is over at once, too. Unlike in Kafka, whose sum
+    overflows, a retention time without end keeps the offset."""
     if retention_ms == BROKERS_RETENTION:
         return NO_TIMESTAMP
-    return max(now_ms + retention_ms, 0)
+    return min(max(now_ms + retention_ms, 0), MAX_TIMESTAMP_MS)
 
 
 def _refusal(image: MetadataImage, config: BrokerConfig, wanted: WantedOffset) -> Error:

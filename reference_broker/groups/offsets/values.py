@@ -7,6 +7,7 @@ NO_METADATA_EPOCH = -1
 """No metadata epoch was recorded: the value is older, or the client knows of none (M-11)."""
 NO_EPOCH = -1
 NO_TIMESTAMP = -1
+MAX_TIMESTAMP_MS = 2**63 - 1
 
 
 class OffsetKey(NamedTuple):
