@@ -3,9 +3,10 @@ time is not fenced, and nobody else gets its ID.
 
 A session lasts from each answered heartbeat for ``broker.session.timeout.ms`` on the controller's own clock. So it does
 not matter how busy the machine is: a heartbeat that comes late is a silence, and a silence of a whole session excuses.
-So does a heartbeat that asks to be fenced or to shut down. Physical: a fencing shows when it is committed, a while
-after it was decided. So what came up to a session before it excuses as well. A leader that could not commit for so long
-is no longer the leader.
+So does a heartbeat that asks to be fenced or to shut down. KIP-631: a broker that the metadata has as fenced has no
+session, whichever controller fenced it, so another start of it may register at once. Physical: a fencing shows when it
+is committed, a while after it was decided. So what came up to a session before it excuses as well. A leader that could
+not commit for so long is no longer the leader.
 """
 
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ class SessionKept(Check):
             body: Any = event.body
             known = node.broker.controller.image.brokers.get(int(body.broker_id))
             is_another = event.api_key == ApiKey.BROKER_REGISTRATION and (
-                known is not None and known.incarnation_id != body.incarnation_id.bytes
+                known is not None and not known.fenced and known.incarnation_id != body.incarnation_id.bytes
             )
             self._asked[controller, event.connection] = event, is_another
         elif type(event) is Closed:

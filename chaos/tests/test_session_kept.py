@@ -24,7 +24,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.check = SessionKept(around(alone=True))
-        image = SimpleNamespace(brokers={BROKER: SimpleNamespace(incarnation_id=THIS.bytes)})
+        image = SimpleNamespace(brokers={BROKER: SimpleNamespace(incarnation_id=THIS.bytes, fenced=False)})
         config = SimpleNamespace(broker_session_timeout_ms=SESSION_MS)
         self.node: Any = SimpleNamespace(
             broker=SimpleNamespace(node_id=0, config=config, controller=SimpleNamespace(image=image))
@@ -61,6 +61,12 @@ def test_a_broker_that_is_answered_in_time_keeps_its_session_and_its_id() -> Non
     assert Controller().is_wrong_to_register(OTHER)
     assert not Controller().is_wrong_to_register(THIS), "it asks again"
     assert not Controller().is_wrong_to_register(OTHER, error=101)
+
+
+def test_another_start_of_a_broker_that_another_controller_has_fenced_may_register() -> None:
+    controller = Controller()
+    controller.node.broker.controller.image.brokers[BROKER].fenced = True
+    assert not controller.is_wrong_to_register(OTHER)
 
 
 def silent(controller: Controller) -> None:
