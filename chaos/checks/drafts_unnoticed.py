@@ -2,7 +2,9 @@
 
 A client that knows no drafts takes the highest version that it and the node have. So the ranges must hold only what
 Apache Kafka has shipped, and an API that exists only as a draft must not be among them. A client that knows drafts
-finds each of them among the supported features, which others ignore, with one name each (D-1 lists the drafts).
+finds each of them among the supported features, which others ignore, with one name each (D-1 lists the drafts). Each is
+finalized at its one level, because administrators upgrade the features whose finalized level is below the highest
+supported one, and drafts cannot be switched.
 
 A listener that does not take an API tells neither its range nor its drafts. UpdateMetadata has no range that would show
 whether it is taken, so its draft may be left out.
@@ -56,8 +58,11 @@ def _wrong(body: ApiVersionsResponse, version: int, keeps_metadata_epoch: bool) 
             wrong.append(f"API {each.api_key}, which has drafts only")
     if version >= FEATURES_SINCE:
         names, taken = [str(each.name) for each in body.supported_features], {each.api_key for each in body.api_keys}
+        finalized = {str(each.name): int(each.max_version_level) for each in body.finalized_features}
         for draft, api_key in {**EVERYWHERE, **(OF_METADATA_EPOCH if keeps_metadata_epoch else {})}.items():
             found = sum(name.endswith(f".{draft}") for name in names)
             if found > 1 or (found == 0 and api_key in taken):
                 wrong.append(f"{found} features for the draft {draft}")
+            if any(level != 1 for level in (finalized.get(name) for name in names if name.endswith(f".{draft}"))):
+                wrong.append(f"the draft {draft} as a feature to upgrade")
     return wrong

@@ -24,6 +24,13 @@ def drafts_not_announced(original: Function, broker: Any, taken: Any) -> list[tu
     return []
 
 
+@mutant(f"{API_VERSIONS}:_finalized")
+def drafts_left_to_upgrade(original: Function, drafts: Any) -> list[tuple[str, int]]:
+    """ApiVersions announces drafts as features that nobody has finalized, so administrators upgrade them (D-3)."""
+    del original, drafts
+    return []
+
+
 @mutant(f"{API_VERSIONS}:_ranges")
 def drafts_in_the_ranges(original: Function, served: Any) -> Any:
     """ApiVersions tells drafts within the ranges, where clients that know none choose a version (D-3)."""

@@ -5,7 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse, SupportedFeatureKey
+from kio.schema.api_versions.v4.response import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from kio.static.primitive import i16
 
 from chaos.checks.draft_layout import AT_FIRST, REQUESTS, RESPONSES, THEN_EACH, DraftLayout, difference, read
@@ -110,6 +115,10 @@ ANSWER = ApiVersionsResponse(
         SupportedFeatureKey(name=f"crucible.{name}", min_version=i16(1), max_version=i16(1))
         for name in (*EVERYWHERE, *OF_METADATA_EPOCH)
     ),
+    finalized_features=tuple(
+        FinalizedFeatureKey(name=f"crucible.{name}", min_version_level=i16(1), max_version_level=i16(1))
+        for name in (*EVERYWHERE, *OF_METADATA_EPOCH)
+    ),
 )
 
 
@@ -144,3 +153,5 @@ def test_other_peoples_clients_hear_of_no_draft_and_ours_of_each() -> None:
     twice = replace(ANSWER, supported_features=(*ANSWER.supported_features, ANSWER.supported_features[-6]))
     assert told(twice) == ["2 features for the draft UpdateMetadata.1000"]
     assert told(without, keeps_epoch=False) == []
+    open_ones = replace(ANSWER, finalized_features=ANSWER.finalized_features[1:])
+    assert told(open_ones) == ["the draft Fetch.1000 as a feature to upgrade"]

@@ -154,6 +154,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "flags_before_the_session_id": "draft-layout-exact",
     "drafts_in_the_ranges": "drafts-unnoticed",
     "drafts_not_announced": "drafts-unnoticed",
+    "drafts_left_to_upgrade": "drafts-unnoticed",
     "drafts_are_flexible": "draft-layout-exact",
     "incremental_answers_not_marked": "first-answers-exact",
     "errors_without_text": "first-answers-exact",

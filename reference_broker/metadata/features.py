@@ -6,6 +6,7 @@ metadata.version is Kafka's (MetadataVersion, KIP-778); crucible.metadata.epoch 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.delta import MetadataFault
 from reference_broker.metadata.image import MetadataImage, includes
+from reference_broker.wire.apis import DRAFTS
 
 METADATA_VERSION_FEATURE = "metadata.version"
 LOWEST_METADATA_VERSION = 7
@@ -38,6 +39,10 @@ METADATA_EPOCH_LEVEL = 1
 """The highest known level. At level 0 a broker answers clients from its own image of the metadata log. At level 1 it
 answers with what the active controller sent it with UpdateMetadata, and committed offsets are stored with the epoch
 (KIP-232)."""
+
+DRAFT_FEATURES = frozenset(DRAFTS.values())
+DRAFT_LEVEL = 1
+"""The one level of a draft's feature. ApiVersions announces it as finalized; no record has it."""
 
 
 def supported_features(config: BrokerConfig) -> tuple[tuple[str, int, int], ...]:

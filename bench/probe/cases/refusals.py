@@ -7,7 +7,16 @@ from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.data import altered, batch, log_end, now_ms, produce
 from bench.probe.shape import single
 from bench.probe.surroundings import TIMEOUT_MS, Surroundings, Topic
-from bench.probe.transactional import ADD, ADD_OFFSETS, BY_CLIENTS, COMMIT_OFFSETS, END, OWNED, Transactional
+from bench.probe.transactional import (
+    ADD,
+    ADD_OFFSETS,
+    BY_CLIENTS,
+    COMMIT_OFFSETS,
+    END,
+    OWNED,
+    Transactional,
+    allowed,
+)
 from reference_broker.records.builder import Compression, Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -259,3 +268,24 @@ def too_high(at: Surroundings) -> None:
     told = _of_controller(at, FEATURES, {"timeout": TIMEOUT_MS, "feature_updates": [wanted], "validate_only": True})
     code = int(told.error_code) or next((int(each.error_code) for each in told.results if each.error_code), 0)
     at.expect("error code", code, ErrorCode.invalid_update_version)
+
+
+@case("admin/features/upgradable", "KIP-584", {FEATURES: since_version(1), API_VERSIONS: since_version(4)}, since="4.0")
+def upgradable(at: Surroundings) -> None:
+    """An administrator may upgrade each feature to the highest level that the controller supports. The exception is
+    kraft.version, which clusters with a static quorum refuse."""
+    software = {"client_software_name": "probe", "client_software_version": "1"}
+    told = _of_controller(at, API_VERSIONS, software)
+    finalized = {str(each.name): int(each.max_version_level) for each in told.finalized_features}
+    refused = []
+    for each in told.supported_features:
+        name, level = str(each.name), int(each.max_version)
+        if name == "kraft.version" or finalized.get(name, 0) >= level:
+            continue
+        wanted = {"feature": name, "max_version_level": level}
+        values = {"timeout": TIMEOUT_MS, "feature_updates": [wanted], "validate_only": True}
+        answer = _of_controller(at, FEATURES, values)
+        allowed(int(answer.error_code))
+        if answer.error_code:
+            refused.append(f"{name} {level}")
+    at.expect_that("refused upgrades", sorted(refused), not refused, "none")

@@ -4,6 +4,7 @@
   crucible.metadata.epoch have 0 (off) and 1.
 * A level must be known to this node and to every registered broker, as announced when it registered.
 * All updates of a request are done or none. The first problem is the top-level error, and no feature has a result then.
+* Level 1 of a private draft is granted and not stored: ApiVersions announces it as finalized.
 * Unlike Kafka: nothing is stored otherwise at a lower level, so a safe downgrade is always possible. A feature that is
   named twice gets INVALID_REQUEST. There is no group.version, share.version, streams.version or kraft.version, whose
   APIs this broker does not serve, so ``kafka-features upgrade --release-version`` fails as a whole: name the features

@@ -3,7 +3,8 @@
 * A version that is not served is answered in the layout of version 0, with UNSUPPORTED_VERSION and the range of
   ApiVersions itself, so that the client can ask again.
 * A listener announces only what it takes.
-* Private drafts lie outside the ranges. They are announced as supported features.
+* Private drafts lie outside the ranges. They are announced as supported features, which are finalized at their one
+  level: administrators and their tools upgrade what is supported beyond its finalized level.
 
 Version notes:
 * v3: a client names its software. A malformed name gets INVALID_REQUEST.
@@ -13,7 +14,7 @@ KIPs: 35, 511, 584.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Protocol, TypeAlias
 
@@ -32,7 +33,7 @@ from reference_broker.apis.listener_scopes import takes_api
 from reference_broker.apis.parts import HasConfig, HasLoader
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.registry import SERVED, drafts_of
-from reference_broker.metadata.features import supported_features
+from reference_broker.metadata.features import DRAFT_LEVEL, supported_features
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -65,19 +66,20 @@ def handle(broker: Needs, call: Call, body: ApiVersionsRequest | None) -> ApiVer
         return _refusal(ErrorCode.invalid_request, ())
     image = broker.loader.image
     taken = _taken_on(broker, call.listener)
+    drafts = _drafts(broker, taken)
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=_ranges(tuple((key, served) for key, served in SERVED.items() if taken(key))),
         throttle_time=NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high))
-            for name, low, high in (*supported_features(broker.config), *_drafts(broker, taken))
+            for name, low, high in (*supported_features(broker.config), *drafts)
             if low > 0 or call.api_version >= LEVEL_0_FROM
         ),
         finalized_features_epoch=i64(image.provenance.offset),
         finalized_features=tuple(
             FinalizedFeatureKey(name=name, max_version_level=i16(level), min_version_level=i16(level))
-            for name, level in image.features.items()
+            for name, level in (*image.features.items(), *_finalized(drafts))
         ),
     )
 
@@ -96,8 +98,15 @@ def _taken_on(broker: HasConfig, listener: str) -> Callable[[int], bool]:
 def _drafts(broker: HasConfig, taken: Callable[[int], bool]) -> list[tuple[str, int, int]]:
     """Each private draft that is served, as a feature with the one level 1."""
     return [
-        (feature, 1, 1) for draft, feature in drafts_of(broker.config).items() if draft[0] in SERVED and taken(draft[0])
+        (feature, DRAFT_LEVEL, DRAFT_LEVEL)
+        for draft, feature in drafts_of(broker.config).items()
+        if draft[0] in SERVED and taken(draft[0])
     ]
+
+
+def _finalized(drafts: Sequence[tuple[str, int, int]]) -> list[tuple[str, int]]:
+    """The finalized level of each draft. A node that knows a draft always serves it."""
+    return [(name, highest) for name, _, highest in drafts]
 
 
 def _refusal(error: ErrorCode, served: Served) -> ApiVersionsResponse:

@@ -226,6 +226,8 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: 
         body = request(client_software_name="a", client_software_version="1")
         answer: Any = k18_api_versions.handle(broker, Call(api_version=4), body)  # type: ignore[arg-type]
         features = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+        finalized = {each.name: each.max_version_level for each in answer.finalized_features}
+        assert finalized == {name: 1 for name in features if name in DRAFTS.values()}, "nothing is left to upgrade"
         return features, {each.api_key: each.max_version for each in answer.api_keys}
 
     levels = {

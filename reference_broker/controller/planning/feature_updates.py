@@ -8,6 +8,8 @@ from reference_broker.controller.operations import Records
 from reference_broker.controller.planning.change import Change, Situation
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.features import (
+    DRAFT_FEATURES,
+    DRAFT_LEVEL,
     ELR_FEATURE,
     ELR_FROM,
     METADATA_VERSION_FEATURE,
@@ -51,7 +53,7 @@ class FeatureUpdates(Change[Refusal | None]):
         records: list[MetadataRecord] = [
             FeatureLevelRecord(name=one.feature, feature_level=one.level)
             for one in self.wanted
-            if latest.features.get(one.feature, 0) != one.level
+            if _current(latest, one.feature) != one.level
         ]
         begins = any(one.feature == ELR_FEATURE and one.level for one in self.wanted)
         if begins and MIN_ISR_KEY not in latest.configs.get(CLUSTER, {}):
@@ -77,6 +79,8 @@ def _problem(
     name = wanted.feature
     if is_twice:
         return Refusal(ErrorCode.invalid_request, f"Feature {name} is given twice.")
+    if name in DRAFT_FEATURES:
+        known = {name: (DRAFT_LEVEL, DRAFT_LEVEL)}
     if name not in known:
         reason: str | None = "The local controller does not support this feature."
     elif wanted.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
@@ -88,6 +92,10 @@ def _problem(
     return Refusal(
         ErrorCode.invalid_update_version, f"Invalid update version {wanted.level} for feature {name}. {reason}"
     )
+
+
+def _current(latest: MetadataImage, feature: str) -> int:
+    return DRAFT_LEVEL if feature in DRAFT_FEATURES else latest.features.get(feature, 0)
 
 
 def _unmet(latest: MetadataImage, wanted: Sequence[WantedLevel]) -> Refusal | None:
@@ -104,7 +112,7 @@ def _unmet(latest: MetadataImage, wanted: Sequence[WantedLevel]) -> Refusal | No
 def _level_problem(latest: MetadataImage, known: tuple[int, int], wanted: WantedLevel) -> str | None:
     """Why the level is not possible. What this node lacks comes before what other brokers lack."""
     name, level = wanted.feature, wanted.level
-    current = latest.features.get(name, 0)
+    current = _current(latest, name)
     if not known[0] <= level <= known[1]:
         return f"Local controller only supports versions {known[0]}-{known[1]}"
     if level < current and wanted.upgrade_type == UPGRADE:
@@ -114,5 +122,7 @@ def _level_problem(latest: MetadataImage, known: tuple[int, int], wanted: Wanted
         )
     if level > current and wanted.upgrade_type != UPGRADE:
         return "Can't downgrade to a newer version."
+    if name in DRAFT_FEATURES:  # Brokers do not register them.
+        return None
     lacking = next((one for _, one in sorted(latest.brokers.items()) if not one.supports(name, level)), None)
     return None if lacking is None else f"Broker {lacking.broker_id} does not support it."

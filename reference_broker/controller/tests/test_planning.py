@@ -30,6 +30,7 @@ from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metadata.record_codec import decode, encode
 from reference_broker.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from reference_broker.wire.apis import DRAFTS
 from reference_broker.wire.errors import ErrorCode
 
 PLANS = sorted(Path(planning.__file__).parent.glob("*.py"))
@@ -256,6 +257,16 @@ def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(
         assert after(latest, records).features.get(feature, 0) == level
     else:
         assert (records, problem and problem.error) == ([], error)
+
+
+@pytest.mark.clause("D-3")
+@pytest.mark.parametrize("feature", DRAFTS.values())
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_the_one_level_of_a_draft_is_granted_and_not_stored(feature: str, level: int) -> None:
+    change = FeatureUpdates([WantedLevel(feature, level, UPGRADE if level else UNSAFE_DOWNGRADE)], False)
+    assert records_of(change, situation(LIVE)) == []
+    problem = change.outcome(None)
+    assert (problem and problem.error) == (None if level == 1 else ErrorCode.invalid_update_version)
 
 
 @pytest.mark.clause(
