@@ -18,10 +18,19 @@ def kafka_classpath() -> str:
         raise PeerError(str(wrong)) from wrong
 
 
+def applications_classpath() -> str:
+    """Returns Java's class path for Kafka Streams, Connect and MirrorMaker, without the server. Raises PeerError."""
+    try:
+        return kafka.applications(VERSION)
+    except TargetError as wrong:
+        raise PeerError(str(wrong)) from wrong
+
+
 def main() -> int:
     """Fetches the jars. Returns 2 and prints one sentence if that fails."""
     try:
         kafka_classpath()
+        applications_classpath()
     except PeerError as error:
         sys.stderr.write(f"crucible: {error}\n")
         return 2

@@ -11,12 +11,15 @@ class ToolError(PeerError):
     """A Java program failed or hung. The message is what it printed."""
 
 
-def java_command(main_class: str, words: Sequence[str], options: Sequence[str] = ()) -> list[str]:
-    """Returns the command that starts ``main_class`` with ``words``. ``options`` are those of the virtual machine.
+def java_command(
+    main_class: str, words: Sequence[str], options: Sequence[str] = (), classpath: str | None = None
+) -> list[str]:
+    """Returns the command that starts ``main_class`` with ``words``. ``options`` are those of the virtual machine. The
+    default ``classpath`` is that of Kafka's server and tools.
 
     Raises PeerError when Java or the jars cannot be had.
     """
-    return ["java", *options, "-XX:-UsePerfData", "-cp", kafka_classpath(), main_class, *words]
+    return ["java", *options, "-XX:-UsePerfData", "-cp", classpath or kafka_classpath(), main_class, *words]
 
 
 def run_java(

@@ -4,29 +4,48 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO
 
 from bench.children import ends_with_me
-from bench.peers.cluster import Cluster, settings_of
+from bench.peers.cluster import Cluster, System, settings_of
 from bench.peers.node import BrokerNode, end
 from bench.ports import free_ports
 
 NAME = "reference broker"
 LAUNCHER = Path(__file__).resolve().parents[2] / "crucible.py"
 CLUSTER_ID = "crucible-bench-cluster"
+COMMAND = (sys.executable, str(LAUNCHER))
+_PLANT = """
+import os.path, runpy, sys
+sys.path.insert(0, os.path.dirname(sys.argv[2]))
+from chaos.mutants.mutant import apply
+from chaos.mutants.registry import by_name
+apply(by_name(sys.argv[1]))
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 class ReferenceNode(BrokerNode):
-    """A node that prints a line when it is ready. ``config`` holds settings by Kafka's names."""
+    """A node that prints a line when it is ready. ``config`` holds settings by Kafka's names. ``program`` is what
+    starts Crucible's command line."""
 
-    def __init__(self, node_id: int, port: int, data: Path, config: Mapping[str, str], *words: str) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        port: int,
+        data: Path,
+        config: Mapping[str, str],
+        *words: str,
+        program: Sequence[str] = COMMAND,
+    ) -> None:
         settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]
         where = ["--listen", f"127.0.0.1:{port}", "--data", str(data), "--node-id", str(node_id)]
-        command = [sys.executable, str(LAUNCHER), "broker", *where, *words, *settings]
+        command = [*program, "broker", *where, *words, *settings]
         super().__init__(NAME, node_id, port, command, data.with_name(f"{data.name}.log"))
         self.data = data
         self._ready: SimpleQueue[bool] = SimpleQueue()
@@ -62,17 +81,29 @@ def _read(stdout: IO[bytes], ready: "SimpleQueue[bool]") -> None:
 
 
 @contextmanager
-def reference_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
-    """Makes new nodes below ``folder``, which are not launched. A single node is told of no other voters."""
+def reference_cluster(
+    folder: Path, nodes: int, config: Mapping[str, str], program: Sequence[str] = COMMAND
+) -> Iterator[Cluster]:
+    """Makes new nodes below ``folder``, which are not launched. A single node has no other voters."""
     folder.mkdir(parents=True, exist_ok=True)
     ports, told = free_ports(nodes), dict(config)
     if nodes > 1:
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports))
         told |= {"controller.quorum.voters": voters, "crucible.cluster.id": CLUSTER_ID}
     members = [
-        ReferenceNode(node, port, folder / f"node-{node}", settings_of(told, node)) for node, port in enumerate(ports)
+        ReferenceNode(node, port, folder / f"node-{node}", settings_of(told, node), program=program)
+        for node, port in enumerate(ports)
     ]
     try:
         yield Cluster(NAME, members)
     finally:
         end(members)
+
+
+def reference_with_mutant(mutant: str) -> System:
+    """Returns the reference broker without the mechanism that ``mutant`` replaces (``./crucible mutants``)."""
+
+    def prepare(folder: Path, nodes: int, config: Mapping[str, str]) -> AbstractContextManager[Cluster]:
+        return reference_cluster(folder, nodes, config, (sys.executable, "-c", _PLANT, mutant, str(LAUNCHER)))
+
+    return System(f"{NAME} with {mutant}", prepare)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers.cluster import Cluster
+from bench.peers.cluster import Cluster, System
 from bench.peers.retrying_client import LedPartition, RetryingClient
 from bench.peers.systems import REFERENCE
 
@@ -55,7 +55,9 @@ class ThreeNodes:
 
 
 @contextmanager
-def three_nodes(folder: Path, config: Mapping[str, str] | None = None) -> Iterator[ThreeNodes]:
+def three_nodes(
+    folder: Path, config: Mapping[str, str] | None = None, system: System = REFERENCE
+) -> Iterator[ThreeNodes]:
     settings = {**TIMEOUTS, **(config or {})}
-    with REFERENCE.launched(folder, NODES, settings) as cluster, RetryingClient(cluster.ports) as client:
+    with system.launched(folder, NODES, settings) as cluster, RetryingClient(cluster.ports) as client:
         yield ThreeNodes(cluster, client)

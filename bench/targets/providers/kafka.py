@@ -20,6 +20,9 @@ LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl")
 """Kafka's jars come without what writes its log. With this one errors go to stdout."""
 TIERED_STORAGE = ("org.apache.kafka", "kafka-storage")
 """Its test jar has LocalTieredStorage, the remote tier of Kafka's own tests: a folder."""
+STREAMS = ("org.apache.kafka", "kafka-streams")
+"""Its test jar has the programs of Kafka's system tests of Streams."""
+APPLICATIONS = (STREAMS, ("org.apache.kafka", "connect-mirror"), ("org.apache.kafka", "connect-file"))
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -57,6 +60,15 @@ def tiered_storage(version: str) -> str:
     """Returns the class path of LocalTieredStorage alone. Raises TargetError."""
     folder = CACHE / f"kafka-storage-tests-{version}"
     return _fetched(folder, "LocalTieredStorage", (TIERED_STORAGE,), version, _TESTS_ALONE)
+
+
+def applications(version: str) -> str:
+    """Returns the class path of Streams with its system tests, Connect with its file connectors, and MirrorMaker. The
+    first call for a version fetches about 105 MB more than ``classpath``. Raises TargetError."""
+    classpath(version)  # It names the version of log4j.
+    tests = _fetched(CACHE / f"kafka-streams-tests-{version}", "Streams' tests", (STREAMS,), version, _TESTS_ALONE)
+    own = _fetched(CACHE / f"kafka-applications-{version}", "Connect and Streams", APPLICATIONS, version)
+    return f"{own}:{tests}:{_logging(version)}"
 
 
 def _logging(version: str) -> str:
