@@ -65,6 +65,12 @@ class CoordinationSettings:
         choices=("", RACK_AWARE),
     )
     replica_socket_timeout_ms: int = setting(30_000, "A follower gives up a request after so many ms.", at_least=1)
+    request_timeout_ms: int = setting(
+        30_000,
+        "A request to a node about transactions or remote log metadata fails after this time, in ms, and so does a "
+        "marker or a record of the transaction log that is not replicated.",
+        at_least=1,
+    )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
         10_000, "Transactions that are open for too long are looked for every so many ms.", at_least=1
     )

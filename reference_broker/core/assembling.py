@@ -42,9 +42,13 @@ def assembled(
     groups = GroupCoordinator(
         outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
     )
-    verifier = Verifier(outside, node_id, lambda: replica.loader.image, serve_locally, metrics)
+    verifier = Verifier(
+        outside, node_id, lambda: replica.loader.image, serve_locally, metrics, config.request_timeout_ms
+    )
     groups.commits.verifier = OffsetsVerifier(outside, lambda: broker.config, verifier)
-    markers = MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image, groups)
+    markers = MarkerWriter(
+        outside, partitions, replication.leaders, lambda: replica.loader.image, config.request_timeout_ms, groups
+    )
     transactions = TransactionCoordinator(
         outside,
         node_id,

@@ -25,7 +25,7 @@ from reference_broker.transactions.endings import Endings
 from reference_broker.transactions.idle import IdleTransactions
 from reference_broker.transactions.markers.marker import EPOCH_RAISED_FROM, TopicPartition
 from reference_broker.transactions.markers.sending import MarkerSender
-from reference_broker.transactions.markers.writing import REQUEST_TIMEOUT_MS, MarkerWriter
+from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.transactions.metrics import TransactionMetrics
 from reference_broker.transactions.producer_ids import COME_AGAIN, ProducerIds
 from reference_broker.transactions.requests import NOBODY, AddRequest, EndRequest, Owned, TakeRequest
@@ -259,7 +259,7 @@ class TransactionCoordinator:
     # --- partitions that come and go --------------------------------------------------------------------------------
 
     def begin(self, partition: Partition) -> TransactionsPartition:
-        log = CoordinatorLog(self._ports, REQUEST_TIMEOUT_MS, self._leaders, partition)
+        log = CoordinatorLog(self._ports, self._config.request_timeout_ms, self._leaders, partition)
         expiration_ms = self._config.transactional_id_expiration_ms
         return TransactionsPartition(self._ports, log, self._steps, self._feature_level, expiration_ms)
 

@@ -144,7 +144,9 @@ class AdminWorld:
         groups = GroupCoordinator(
             self.outside, parsed, replication.leaders, lambda: self.metadata.loader.image, metrics, Random(3)
         )
-        markers = MarkerWriter(self.outside, partitions, replication.leaders, lambda: self.metadata.loader.image)
+        markers = MarkerWriter(
+            self.outside, partitions, replication.leaders, lambda: self.metadata.loader.image, 30_000
+        )
         transactions = TransactionCoordinator(
             self.outside,
             1,
@@ -169,7 +171,9 @@ class AdminWorld:
             groups=groups,
             markers=markers,
             transactions=transactions,
-            verifier=Verifier(self.outside, 1, lambda: self.metadata.loader.image, self._serve_locally, metrics),
+            verifier=Verifier(
+                self.outside, 1, lambda: self.metadata.loader.image, self._serve_locally, metrics, 30_000
+            ),
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
         )
         self.dispatcher = Dispatcher(self.broker)

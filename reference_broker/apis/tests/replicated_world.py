@@ -64,8 +64,8 @@ class ReplicatedWorld(leader_world.World):
             fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note),
             groups=unused,
             transactions=unused,
-            markers=MarkerWriter(outside, led, self.leaders, lambda: self.controller.image),
-            verifier=Verifier(outside, 1, lambda: self.controller.image, self.serve_locally, self.metrics),
+            markers=MarkerWriter(outside, led, self.leaders, lambda: self.controller.image, 30_000),
+            verifier=Verifier(outside, 1, lambda: self.controller.image, self.serve_locally, self.metrics, 30_000),
         )
         self.syncs: list[Any] = []
         self.led = [self.lead(index, **state) for index in range(partitions)]

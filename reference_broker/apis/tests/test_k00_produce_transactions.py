@@ -47,7 +47,9 @@ class TransactionWorld(ReplicatedWorld):
         super().__init__(partitions, settings=settings, isr=(1,))
         self.link = CoordinatorLink(self)
         ports: Any = self.link
-        self.broker.verifier = Verifier(ports, 1, lambda: self.controller.image, self.link.serve_locally, self.metrics)
+        self.broker.verifier = Verifier(
+            ports, 1, lambda: self.controller.image, self.link.serve_locally, self.metrics, 30_000
+        )
         demands = BrokerConfig.parse(settings or {}).transaction_partition_verification_enable
         for partition in self.led:
             partition.log.config = LogConfig(transaction_verification_enable=demands)

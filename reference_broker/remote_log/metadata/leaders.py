@@ -12,8 +12,6 @@ from reference_broker.ports.node_ports import Done, Ports
 from reference_broker.ports.timing import later
 from reference_broker.wire.apis import VERSIONS, ApiKey
 
-REQUEST_TIMEOUT_MS = 30_000
-"""As Kafka's ``request.timeout.ms``."""
 RETRY_US = 100_000
 """Whatever failed is tried again after this pause."""
 
@@ -29,6 +27,7 @@ class MetadataLeaders:
     node_id: int
     image: Callable[[], MetadataImage]
     serve_locally: ServeLocally
+    request_timeout_ms: int
 
     @property
     def topic(self) -> TopicImage | None:
@@ -56,4 +55,4 @@ class MetadataLeaders:
             later(self.ports, 0, partial(self.serve_locally, api_key, body, replied))
             return
         version = VERSIONS[api_key][1]
-        self.ports.send(leader, channel, api_key, version, body, REQUEST_TIMEOUT_MS, replied, failed)
+        self.ports.send(leader, channel, api_key, version, body, self.request_timeout_ms, replied, failed)

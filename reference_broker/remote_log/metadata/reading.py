@@ -23,7 +23,7 @@ from reference_broker.records.reader import MOST_PLAIN_BYTES, read_records
 from reference_broker.records.record import Record
 from reference_broker.remote_log.metadata.codec import decode
 from reference_broker.remote_log.metadata.events import RemoteLogEvent
-from reference_broker.remote_log.metadata.leaders import REQUEST_TIMEOUT_MS, RETRY_US, MetadataLeaders
+from reference_broker.remote_log.metadata.leaders import RETRY_US, MetadataLeaders
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
@@ -259,7 +259,7 @@ class Reads:
                     ),
                 ),
             ),
-            timeout=i32Timedelta.parse(timedelta(milliseconds=REQUEST_TIMEOUT_MS)),
+            timeout=i32Timedelta.parse(timedelta(milliseconds=self._leaders.request_timeout_ms)),
         )
         self._leaders.ask(
             leader,

@@ -45,7 +45,9 @@ class RemoteLogMetadataTopic:
 
     def __init__(self, around: MetadataSurroundings) -> None:
         self._around = around
-        self._leaders = MetadataLeaders(around.ports, around.node_id, around.image, around.serve_locally)
+        self._leaders = MetadataLeaders(
+            around.ports, around.node_id, around.image, around.serve_locally, around.config.request_timeout_ms
+        )
         self._watched: dict[tuple[bytes, int], Watched] = {}
         self._unplaced: dict[tuple[bytes, int], None] = {}
         """Watched, while there is no topic."""

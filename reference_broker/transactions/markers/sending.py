@@ -22,7 +22,7 @@ from reference_broker.ports.channels import Channel
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices, later
 from reference_broker.transactions.markers.marker import Marker, TopicPartition
-from reference_broker.transactions.markers.writing import REQUEST_TIMEOUT_MS, MarkerWriter
+from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 
@@ -164,7 +164,7 @@ class MarkerSender:
             ApiKey.WRITE_TXN_MARKERS,
             VERSIONS[ApiKey.WRITE_TXN_MARKERS][1],
             WriteTxnMarkersRequest(markers=tuple(_told(delivery.marker, partitions) for delivery, partitions in sent)),
-            REQUEST_TIMEOUT_MS,
+            self._writer.request_timeout_ms,
             partial(self._replied, node_id, sent),
             partial(self._failed, node_id, sent),
         )

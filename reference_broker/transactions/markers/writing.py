@@ -23,8 +23,6 @@ from reference_broker.wire.errors import Error, ErrorCode
 Written: TypeAlias = Callable[[dict[TopicPartition, Error]], None]
 """Told once, with the error of each partition. NONE says that the marker is replicated there."""
 
-REQUEST_TIMEOUT_MS = 30_000
-"""How long a marker may take to be replicated, as Kafka's ``request.timeout.ms``."""
 UNITS_PER_MARKER = 60
 """What an append costs, in microseconds."""
 UNITS_PER_LOOK = 3
@@ -63,8 +61,10 @@ class MarkerWriter:
         partitions: Partitions,
         leaders: Leaders,
         image: Callable[[], MetadataImage],
+        request_timeout_ms: int,
         offsets: OffsetsMarkers | None = None,
     ) -> None:
+        self.request_timeout_ms = request_timeout_ms
         self._ports = ports
         self._partitions = partitions
         self._leaders = leaders
@@ -172,7 +172,7 @@ class MarkerWriter:
                 elif partition.followers is not None:
                     waiting.append((partition, end))
             if waiting:
-                self._leaders.acknowledge(waiting, REQUEST_TIMEOUT_MS, replicated)
+                self._leaders.acknowledge(waiting, self.request_timeout_ms, replicated)
             else:
                 written(answers)
 

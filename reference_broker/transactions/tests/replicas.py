@@ -129,7 +129,7 @@ class Replicas:
         partitions.add(self.partition)
         ports: Any = self.ports
         leaders: Any = self
-        self.writer = MarkerWriter(ports, partitions, leaders, lambda: EMPTY_IMAGE)
+        self.writer = MarkerWriter(ports, partitions, leaders, lambda: EMPTY_IMAGE, 30_000)
 
     # what the writer asks of replication
 

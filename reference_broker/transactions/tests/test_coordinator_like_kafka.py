@@ -223,6 +223,12 @@ def test_who_no_longer_coordinates_forgets_the_ids_and_sends_no_markers() -> Non
     assert world.sent == []
 
 
+def test_a_marker_request_has_the_timeout_of_the_node_s_requests() -> None:
+    world, id_ = in_state(TransactionState.ONGOING, leaders=(2,), request_timeout_ms="2000")
+    assert world.end(id_, START)[0][0] is NONE
+    assert world.timeouts_ms == [2000]
+
+
 # --- steps that cannot be written -------------------------------------------------------------------------------------
 
 

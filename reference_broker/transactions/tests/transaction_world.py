@@ -69,6 +69,7 @@ class TransactionWorld(World):
         self.version = version
         self.block = 0
         self.sent: list[tuple[int, WriteTxnMarkersRequest, Any, Any]] = []
+        self.timeouts_ms: list[int] = []  # One for each request sent to another node.
         self.leaders_of = leaders or (1,) * partitions
         self.led_events = Partitions()
         for index, leader in enumerate(self.leaders_of):
@@ -81,7 +82,9 @@ class TransactionWorld(World):
         """The node begins anew; what it leads is told to it again."""
         ports: Any = self
         self.show()
-        writer = MarkerWriter(ports, self.led_events, self.leaders, lambda: self.controller.image)
+        writer = MarkerWriter(
+            ports, self.led_events, self.leaders, lambda: self.controller.image, self.parsed.request_timeout_ms
+        )
         self.ids = ProducerIds(1, lambda: self, lambda: broker_epoch_of(1))
         self.transactions = TransactionCoordinator(
             ports, 1, self.parsed, self.leaders, lambda: self.controller.image, self.metrics, writer, self.ids
@@ -128,9 +131,10 @@ class TransactionWorld(World):
     # other brokers
 
     def send(
-        self, peer: int, _channel: int, _key: int, _version: int, body: Any, _timeout: int, replied: Any, failed: Any
+        self, peer: int, _channel: int, _key: int, _version: int, body: Any, timeout_ms: int, replied: Any, failed: Any
     ) -> None:
         self.sent.append((peer, body, replied, failed))
+        self.timeouts_ms.append(timeout_ms)
 
     def reply(self, error: ErrorCode = ErrorCode.none, **errors: ErrorCode) -> WriteTxnMarkersRequest:
         """Answers the oldest request; ``p3``: the error of partition 3."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:  # Messages are loaded when they are needed first.
     from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnTransaction
     from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResult
 
-REQUEST_TIMEOUT_MS = 30_000
-"""As Kafka's ``request.timeout.ms``."""
 MOST_ITEMS = 10_000
 """A request names at most so many transactions, topics and partitions, or a single transaction."""
 
@@ -63,8 +61,10 @@ class Verifier:
         image: Callable[[], MetadataImage],
         serve_locally: ServeLocally,
         metrics: Metrics,
+        request_timeout_ms: int,
     ) -> None:
         self._ports = ports
+        self._request_timeout_ms = request_timeout_ms
         self._node_id = node_id
         self._image = image
         self._serve_locally = serve_locally
@@ -132,7 +132,7 @@ class Verifier:
             key,
             VERSIONS[key][1],
             body,
-            REQUEST_TIMEOUT_MS,
+            self._request_timeout_ms,
             replied,
             failed,
         )

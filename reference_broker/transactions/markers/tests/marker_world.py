@@ -38,7 +38,7 @@ class MarkerWorld(World):
         self.told: list[tuple[int, int, int, int, bool]] = []
         self.loading: list[int] = []
         ports: Any = self
-        self.writer = MarkerWriter(ports, self.partitions, self.leaders, lambda: self.controller.image, self)
+        self.writer = MarkerWriter(ports, self.partitions, self.leaders, lambda: self.controller.image, 30_000, self)
 
     def refuses_markers(self, index: int) -> bool:
         return index in self.loading

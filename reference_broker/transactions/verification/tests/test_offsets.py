@@ -42,7 +42,7 @@ class OffsetsWorld(MarkerWorld):
         state = PartitionImage((2,), (2,), 2, 0, 0)
         topics = {TRANSACTION_TOPIC: TopicImage(TRANSACTION_TOPIC, b"s" * 16, (state,))}
         image = MetadataImage(brokers=self.controller.image.brokers, topics=topics)
-        verifier = Verifier(ports, 1, lambda: image, self.link.serve_locally, self.metrics)
+        verifier = Verifier(ports, 1, lambda: image, self.link.serve_locally, self.metrics, 30_000)
         self.offsets = self.lead_offsets(3)
         self.offsets.log.config = LogConfig(transaction_verification_enable=demands)
         self.verifier = OffsetsVerifier(ports, lambda: config, verifier)

@@ -31,7 +31,7 @@ class VerifierWorld:
         self.metrics = Metrics()
         self.show(leaders)
         ports: Any = self.link
-        self.verifier = Verifier(ports, 1, lambda: self.image, self.link.serve_locally, self.metrics)
+        self.verifier = Verifier(ports, 1, lambda: self.image, self.link.serve_locally, self.metrics, 30_000)
         self.told: list[dict[tuple[str, int], Error]] = []
 
     def show(self, leaders: tuple[int, ...], fenced: int = 0) -> None:
