@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
 LAST_VERSION_BY_NAME: Final = 12
+PLAIN_HEADERS: Final = ((-1, -1), (-1, 0), (0, 0))
+"""Producer epoch and base sequence of a batch without a producer ID, as clients write them (``bench/peers/captured``):
+the Java client and librdkafka; sarama, franz-go and aiokafka; KafkaJS and platformatic. They are used in turn."""
 
 
 @dataclass(slots=True)
@@ -76,12 +79,10 @@ class BatchDelivery:
         return () if slot is None or slot.batch is None else self.rows(slot, slot.batch)
 
     def _encoded(self, slot: Slot, batch: Batch) -> bytes:
-        return build(
-            self.records(slot),
-            producer_id=batch.producer_id,
-            producer_epoch=batch.producer_epoch,
-            base_sequence=batch.base_sequence,
-        )
+        epoch, sequence = batch.producer_epoch, batch.base_sequence
+        if not self.state.idempotent:
+            epoch, sequence = PLAIN_HEADERS[slot.operation.index % len(PLAIN_HEADERS)]
+        return build(self.records(slot), producer_id=batch.producer_id, producer_epoch=epoch, base_sequence=sequence)
 
     def _attempts(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
         error: str | None = "not_sent"

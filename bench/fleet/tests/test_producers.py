@@ -160,6 +160,9 @@ def test_without_idempotence_a_lost_batch_is_not_sent_again(
     assert {each.producer_id for each in sends(world).values()} == {-1}
     values = values_in(broker)
     assert len(values) == len(set(values))
+    headers = [next(iter(iterate(batch)))[1] for log in broker.logs.values() for batch in log.batches]
+    written = {(each.producer_id, each.producer_epoch, each.base_sequence) for each in headers}
+    assert written == {(-1, -1, -1), (-1, -1, 0), (-1, 0, 0)}  # As several clients write them.
 
 
 def test_slots_due_but_never_sent_are_offered_and_failed(world: World, settings: ClientSettings) -> None:
