@@ -334,6 +334,34 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
 
 @click.command(
     epilog="\b\nExamples:"
+    "\n  ./crucible export --elle runs/48-consume-transform-produce-20260101-120000"
+    "\n  ./crucible export --elle RUN_DIR --whole-transactions --out history.edn"
+)
+@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR", shell_complete=completing.run_folders)
+@click.option("--elle", "for_elle", is_flag=True, required=True, help="As a list-append history in EDN.")
+@click.option("--whole-transactions", "whole", is_flag=True, help="Each transaction as one operation.")
+@click.option("--out", type=click.Path(path_type=Path), help="The file (default: RUN_DIR/elle.edn).")
+def export(run_dir: Path, for_elle: bool, whole: bool, out: Path | None) -> None:  # noqa: ARG001
+    """Writes a run's history for another checker: for Elle, which looks for cycles of dependencies.
+
+    Each partition is a list to which records are appended, each record of a transaction by an operation of its own.
+    Whole transactions form legal cycles, because Kafka isolates readers and not writers. Let Elle look for G1a, G0 and
+    G1c, and their variants with processes and time. Kafka promises nothing beyond.
+    """
+    from reports.elle import exported
+    from reports.errors import SetupError
+    from terminal import one_sentence, shown
+
+    target = out or run_dir / "elle.edn"
+    with one_sentence(SetupError, OSError):
+        history = exported(run_dir, whole)
+        with target.open("w", encoding="utf-8") as file:
+            count = history.write(file)
+    click.echo(f"{count:,} operations on {len(history.keys)} lists: {shown(target)}")
+
+
+@click.command(
+    epilog="\b\nExamples:"
     "\n  ./crucible index"
     "\n  ./crucible index --nights kept/nights --out site"
     "\n  ./crucible index --out nights.html"

@@ -29,6 +29,7 @@ COLLECTED = {
     "demo": "commands",
     "doctor": "tools.commands",
     "evidence": "commands",
+    "export": "commands",
     "fleet": "commands",
     "index": "commands",
     "judge": "commands",

@@ -79,6 +79,11 @@ _CLIENTS = (
     Guarantee("mirror-complete", "A record of the source is not in the cluster that its mirror copied to."),
     Guarantee("aborted-read", "A reader with read_committed saw a value of a transaction that was not committed."),
     Guarantee("precommitted-read", "A reader with read_committed saw a value before anybody asked to commit it."),
+    Guarantee(
+        "dependency-cycle",
+        "The order of a log, reads and the order of requests in time form a circle (G0 or G1c).",
+        keeps_writes=True,
+    ),
     Guarantee("torn-transaction", "A part of a transaction took effect, and a part did not.", keeps_writes=True),
     Guarantee(
         "lost-transaction",
@@ -266,6 +271,7 @@ EXCUSED_BY: Mapping[str, str] = {
     "mirror-complete": _THE_END,
     "aborted-read": "",
     "precommitted-read": "",
+    "dependency-cycle": "",
     "torn-transaction": _A_READ,
     "lost-transaction": _A_READ,
     "hanging-transaction": _THE_END,

@@ -48,11 +48,12 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A reader with read_committed had the value at this offset when its answer came."""
+    """A reader with read_committed had the value at this offset when the answer of its operation ``index`` came."""
 
     offset: int
     at_us: int
     process: str
+    index: int
 
 
 @once
@@ -87,7 +88,7 @@ def sightings(history: History) -> dict[Value, list[Sighting]]:
         if run.isolation == COMMITTED_READS and run.writer:
             for each in expanded(run):
                 key = (place(run), each.writer, each.sequence)
-                found.setdefault(key, []).append(Sighting(each.offset, operation.complete_us, run.process))
+                found.setdefault(key, []).append(Sighting(each.offset, operation.complete_us, run.process, run.index))
     return found
 
 

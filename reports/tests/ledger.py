@@ -25,6 +25,7 @@ from reports.tests.history import History, Row, Shape
 OF_TRANSACTIONS = (
     "aborted-read",
     "precommitted-read",
+    "dependency-cycle",
     "torn-transaction",
     "lost-transaction",
     "hanging-transaction",

@@ -251,7 +251,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "aborted read": (plant_aborted_read, {"aborted-read"}),
     "read of an open one": (plant_read_of_a_transaction_that_nobody_ended, {"aborted-read"}),
     "unknown and aborted": (legal_read_of_an_unknown_transaction_by_nobody, set()),
-    "precommitted read": (plant_precommitted_read, {"precommitted-read"}),
+    "precommitted read": (plant_precommitted_read, {"precommitted-read", "dependency-cycle"}),
     "read before the answer": (legal_read_before_the_commit_was_answered, set()),
     "torn": (plant_internally_torn, {"torn-transaction"}),
     "unknown and torn": (plant_unknown_and_internally_torn, {"torn-transaction"}),

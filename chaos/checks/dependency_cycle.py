@@ -1,0 +1,361 @@
+"""dependency-cycle (G0 and G1c): the order of logs, reads and requests in time form no circle.
+
+A graph of events, in which each edge says that one came before the other:
+
+- *ww*: records of one partition were appended in the order of their offsets.
+- *wr*: a record was appended before anybody had it. Its transaction took effect before a reader with read_committed had
+  a value of it, and before a worker asked for the commit of what it had made of that value.
+- Within an operation: it begins, its records are appended, its commit is asked for and takes effect, it ends.
+- *process* and *realtime*: what had ended before something else began came first.
+
+X-4 isolates readers, not writers. Records of open transactions interleave as they arrive, in each partition anew. So
+events are appends and commits, not whole transactions, and what two concurrent transactions form by the offsets of two
+partitions is no circle.
+
+Events with none before them, or none after them, are dropped until there are no such events. In a legal history nothing
+is left, in linear time. What is left is searched for strongly connected components (Tarjan), and each of these for the
+moment at which its first circle is closed and for a shortest one.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from chaos.checks.check import Check, History
+from chaos.checks.reads import reads
+from chaos.checks.transactions_seen import Fate, Transaction, Value, sightings, transactions
+from chaos.checks.values import Place, expanded, grouped, place
+from reports.rows import OperationRow, RunRow
+
+BEGUN, ASKED, COMMITTED, ENDED, APPENDED, TIME = "begun", "asked", "committed", "ended", "appended", "time"
+WITHIN, WW, WR, PROCESS, REALTIME = "within", "ww", "wr", "process", "realtime"
+LEADER_ONLY: Final = 1
+"""``RunRow.acks`` of a send that only the leader acknowledged."""
+MOST_STARTS = 200
+"""A shortest circle is looked for from at most this many events of a component. Only the story depends on it."""
+
+
+class Event(NamedTuple):
+    """Of operation ``number`` of the process ``of``; APPENDED: at offset ``number`` of the partition ``of``; TIME: all
+    that begins at ``number``."""
+
+    kind: str
+    of: str
+    number: int
+
+
+@dataclass(slots=True)
+class Graph:
+    """``after`` has the kind of each edge. ``at_us`` has the events whose time is recorded."""
+
+    after: dict[Event, dict[Event, str]] = field(default_factory=dict)
+    at_us: dict[Event, int] = field(default_factory=dict)
+
+    def add(self, before: Event, after: Event, kind: str) -> None:
+        self.after.setdefault(before, {}).setdefault(after, kind)
+        self.after.setdefault(after, {})
+
+    def only(self, events: Collection[Event]) -> "Graph":
+        """Returns the graph of these events. ``events`` must be quick to look up."""
+        after = {each: {to: kind for to, kind in self.after[each].items() if to in events} for each in events}
+        return Graph(after, {each: self.at_us[each] for each in events if each in self.at_us})
+
+    def core(self) -> "Graph":
+        """Returns what is left once events with none before them, or none after them, are dropped again and again."""
+        return self._without_sources()._turned()._without_sources()._turned()
+
+    def until(self, at_us: int) -> "Graph":
+        """Returns the graph without what is known to be later."""
+        return self.only({each: None for each in self.after if self.at_us.get(each, at_us) <= at_us})
+
+    def _without_sources(self) -> "Graph":
+        count = dict.fromkeys(self.after, 0)
+        for edges in self.after.values():
+            for to in edges:
+                count[to] += 1
+        free = [each for each, before in count.items() if not before]
+        while free:
+            each = free.pop()
+            del count[each]
+            for to in self.after[each]:
+                count[to] -= 1
+                if not count[to]:
+                    free.append(to)
+        return self if len(count) == len(self.after) else self.only(count)
+
+    def _turned(self) -> "Graph":
+        turned: dict[Event, dict[Event, str]] = {each: {} for each in self.after}
+        for each, edges in self.after.items():
+            for to, kind in edges.items():
+                turned[to][each] = kind
+        return Graph(turned, self.at_us)
+
+    def components(self) -> list[list[Event]]:
+        """Returns the strongly connected components of more than one event (Tarjan, without recursion). Only TIME could
+        be followed by itself, and it is not."""
+        found: list[list[Event]] = []
+        number: dict[Event, int] = {}
+        low: dict[Event, int] = {}
+        stack: dict[Event, None] = {}
+        for root in self.after:
+            if root in number:
+                continue
+            number[root] = low[root] = len(number)
+            stack[root] = None
+            path = [(root, iter(self.after[root]))]
+            while path:
+                each, rest = path[-1]
+                to = next(rest, None)
+                if to is None:
+                    path.pop()
+                    if path:
+                        low[path[-1][0]] = min(low[path[-1][0]], low[each])
+                    if low[each] == number[each]:
+                        component = []
+                        while each in stack:
+                            component.append(stack.popitem()[0])
+                        if len(component) > 1:
+                            found.append(component)
+                elif to not in number:
+                    number[to] = low[to] = len(number)
+                    stack[to] = None
+                    path.append((to, iter(self.after[to])))
+                elif to in stack:
+                    low[each] = min(low[each], number[to])
+        return found
+
+    def shortest_circle(self) -> list[Event]:
+        """Returns a circle of as few edges as possible; going on in one log, or in time, takes none. Empty if there is
+        no circle."""
+        starts = [each for each in sorted(self.after) if each.kind not in (APPENDED, TIME)][:MOST_STARTS]
+        circles = (self._circle_through(each) for each in starts)
+        return min((each for each in circles if each), key=self._edges, default=[])
+
+    def _edges(self, circle: list[Event]) -> int:
+        return sum(_cost(one, other) for one, other in pairwise(circle))
+
+    def _circle_through(self, start: Event) -> list[Event]:
+        came_from: dict[Event, Event] = {}
+        cost = {start: 0}
+        waiting = deque([start])
+        while waiting:
+            each = waiting.popleft()
+            for to in self.after[each]:
+                if to == start:
+                    way = [start, each]
+                    while way[-1] != start:
+                        way.append(came_from[way[-1]])
+                    return way[::-1]
+                step = _cost(each, to)
+                if cost[each] + step < cost.get(to, 2**31):
+                    cost[to], came_from[to] = cost[each] + step, each
+                    (waiting.append if step else waiting.appendleft)(to)
+        return []
+
+
+def _cost(one: Event, other: Event) -> int:
+    return int(one.kind != other.kind)
+
+
+# --- the events of a history ----------------------------------------------------------------------------------------
+
+
+class DependencyCycle(Check):
+    guarantee = "dependency-cycle"
+
+    def end(self, history: History) -> None:
+        if not history.transactions or not history.writes_promised:
+            return  # Physical: a log that lost what it held is written again from there.
+        self.looked_at += sum(row.asked == "commit" for row in history.transactions)
+        order = order_of(history)
+        add_time(order)
+        core = order.core()
+        for component in core.components():
+            whole = core.only(dict.fromkeys(component))
+            self.violated(first_moment(whole), told(*strongest_circle(whole, history)))
+
+
+def add_time(graph: Graph) -> None:
+    """Lets all that begins come after what had ended before. One event for each moment at which something begins keeps
+    the number of edges linear."""
+    starts = sorted({at_us for each, at_us in graph.at_us.items() if each.kind != ENDED})
+    timed = list(graph.at_us.items())
+    moments = [Event(TIME, "", at_us) for at_us in starts]
+    graph.at_us.update(zip(moments, starts, strict=True))
+    for one, other in pairwise(moments):
+        graph.add(one, other, REALTIME)
+    for each, at_us in timed:
+        if each.kind != ENDED:
+            graph.add(Event(TIME, "", at_us), each, REALTIME)
+        elif (following := bisect_right(starts, at_us)) < len(starts):
+            graph.add(each, moments[following], REALTIME)
+
+
+def strongest_circle(whole: Graph, history: History) -> tuple[Graph, list[Event]]:
+    """Returns a shortest circle that needs no time, else one that needs only the order of processes, else any, with the
+    graph in which it lies. ``whole`` is a component."""
+    graph = whole.only({each: None for each in whole.after if each.kind != TIME})
+    for add in (add_inputs, add_processes):
+        add(graph, history)
+        if circle := graph.core().shortest_circle():
+            return graph, circle
+    return whole, whole.shortest_circle()
+
+
+def add_inputs(graph: Graph, history: History) -> None:
+    """Lets a worker ask for its commit after its inputs took effect. That they were read before is known anyway, by the
+    times of the reads; so this adds no circle, but one may need no time then."""
+    wrote: dict[tuple[Place, int], Event] = {}
+    for each in transactions(history):
+        committed = Event(COMMITTED, each.row.process, each.row.index)
+        if committed in graph.after:
+            wrote.update(((where, value.offset), committed) for (where, *_), value in each.values())
+    for row in history.transforms:
+        asked = Event(ASKED, row.process, row.index)
+        for offset in range(row.source_offset, row.source_offset + row.count):
+            if asked in graph.after and (place(row), offset) in wrote:
+                graph.add(wrote[place(row), offset], asked, WR)
+
+
+def add_processes(graph: Graph, _: History) -> None:
+    """Lets each operation come after those of its process that had ended before."""
+    for events in grouped(list(graph.at_us), lambda each: each.of).values():
+        following: Event | None = None
+        for each in sorted(events, key=lambda each: (graph.at_us[each], each.kind != ENDED), reverse=True):
+            if following is not None and graph.at_us[each] < graph.at_us[following]:
+                graph.add(each, following, PROCESS)
+            following = following if each.kind == ENDED else each
+
+
+def first_moment(graph: Graph) -> int:
+    """Returns when the first circle of the graph is closed. It has one."""
+    starts = sorted(at_us for each, at_us in graph.at_us.items() if each.kind != ENDED)
+    return starts[bisect_left(starts, True, key=lambda at_us: bool(graph.until(at_us).core().after))]
+
+
+def told(graph: Graph, circle: list[Event]) -> str:
+    """Returns the circle in words, with its name as Adya and Elle have it."""
+    edges = [(one, other, graph.after[one][other]) for one, other in pairwise(circle)]
+    kinds = {kind for *_, kind in edges}
+    suffix = f"-{REALTIME}" if REALTIME in kinds else f"-{PROCESS}" if PROCESS in kinds else ""
+    steps = [_words(graph, circle[0])]
+    for number, (_, other, kind) in enumerate(edges, 1):
+        goes_on = number < len(edges) and kind in (WW, REALTIME) and edges[number][2] == kind
+        if other.kind != TIME and not goes_on:
+            steps.append(f"{_words(graph, other)} ({kind})")
+    return f"{'G1c' if WR in kinds else 'G0'}{suffix}: " + ", before ".join(steps)
+
+
+def _words(graph: Graph, event: Event) -> str:
+    if event.kind == APPENDED:
+        return f"{event.of} offset {event.number} was written"
+    verb = {BEGUN: "began", ASKED: "asked for its commit", COMMITTED: "took effect", ENDED: "ended"}[event.kind]
+    when = f" at {graph.at_us[event]} us" if event in graph.at_us else ""
+    return f"operation {event.number} of {event.of} {verb}{when}"
+
+
+def order_of(history: History) -> Graph:
+    """Returns the events of a history with all that orders them but time."""
+    return _Order(history).graph
+
+
+class _Order:
+    def __init__(self, history: History) -> None:
+        self.graph = Graph()
+        self._history = history
+        self._offsets: dict[Place, set[int]] = {}
+        self._read_at: dict[Value, list[int]] = {}
+        self._reads()
+        sent = {(each.row.process, each.row.index) for each in transactions(history)}
+        for each in transactions(history):
+            self._transaction(each)
+        for run in history.runs:
+            if run.kind == "send" and (run.process, run.index) not in sent:
+                self._plain(run)
+        self._logs()
+
+    def _appended(self, where: Place, offset: int) -> Event:
+        self._offsets.setdefault(where, set()).add(offset)
+        return Event(APPENDED, f"{where[0]}-{where[1]}", offset)
+
+    def _timed(self, kind: str, process: str, number: int, at_us: int) -> Event:
+        event = Event(kind, process, number)
+        self.graph.at_us[event] = at_us
+        return event
+
+    def _ended(self, operation: OperationRow) -> Event:
+        return self._timed(ENDED, operation.process, operation.index, operation.complete_us)
+
+    def _reads(self) -> None:
+        """Of those that read up to the same offset the first is enough."""
+        first: dict[tuple[Place, int], OperationRow] = {}
+        for run, operation in reads(self._history):
+            if run.valid and run.writer:
+                key = place(run), run.first_offset + run.count - 1
+                if key not in first or operation.complete_us < first[key].complete_us:
+                    first[key] = operation
+        for (where, offset), operation in first.items():
+            self.graph.add(self._appended(where, offset), self._ended(operation), WR)
+
+    def _transaction(self, transaction: Transaction) -> None:
+        row = transaction.row
+        seen = sightings(self._history)
+        first = min(
+            (seen[key][0] for key, _ in transaction.values() if key in seen), key=lambda each: each.at_us, default=None
+        )
+        is_done = transaction.fate is Fate.COMMITTED
+        # X-3: nobody knows the fate of an EndTxn without an answer, until somebody reads what it committed.
+        if transaction.fate is Fate.NEVER or not (is_done or first is not None):
+            return
+        begun = self._timed(BEGUN, row.process, row.index, row.from_us)
+        committed = Event(COMMITTED, row.process, row.index)
+        self.graph.add(self._timed(ASKED, row.process, row.index, row.at_us), committed, WITHIN)
+        if is_done:
+            self.graph.add(committed, self._timed(ENDED, row.process, row.index, row.until_us), WITHIN)
+        for run in transaction.sent:
+            for first_offset, last_offset in self._placed(run, is_told=run.first_offset >= 0):
+                self.graph.add(begun, self._appended(place(run), first_offset), WITHIN)
+                if run.first_offset >= 0:
+                    self.graph.add(self._appended(place(run), last_offset), committed, WITHIN)
+        for key, _ in transaction.values():
+            for sighting in seen.get(key, ())[:1]:
+                ended = self._timed(ENDED, sighting.process, sighting.index, sighting.at_us)
+                self.graph.add(committed, ended, WR)
+
+    def _plain(self, run: RunRow) -> None:
+        operation = self._history.operation_of.get((run.process, run.index))
+        if operation is None or operation.type == "fail" or operation.invoke_us < 0:
+            return  # Physical: nobody knows when it began, or it was never written.
+        # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
+        is_told = operation.type == "ok" and run.first_offset >= 0 and run.acks != LEADER_ONLY
+        begun = self._timed(BEGUN, run.process, run.index, operation.invoke_us)
+        for first_offset, last_offset in self._placed(run, is_told=is_told):
+            self.graph.add(begun, self._appended(place(run), first_offset), WITHIN)
+            if is_told:
+                self.graph.add(self._appended(place(run), last_offset), self._ended(operation), WITHIN)
+
+    def _placed(self, run: RunRow, *, is_told: bool) -> Iterator[tuple[int, int]]:
+        """Yields the first and the last offset of each place where the run's values are: as acknowledged or, if nobody
+        was told, as they were read."""
+        if is_told:
+            yield run.first_offset, run.first_offset + run.count - 1
+            return
+        for each in expanded(run):
+            for offset in self._where_read().get((place(run), each.writer, each.sequence), ()):
+                yield offset, offset
+
+    def _where_read(self) -> dict[Value, list[int]]:
+        if not self._read_at:
+            for run, _ in reads(self._history):
+                if run.valid and run.writer:
+                    for each in expanded(run):
+                        self._read_at.setdefault((place(run), each.writer, each.sequence), []).append(each.offset)
+        return self._read_at
+
+    def _logs(self) -> None:
+        for where, offsets in self._offsets.items():
+            for one, other in pairwise(sorted(offsets)):
+                self.graph.add(self._appended(where, one), self._appended(where, other), WW)

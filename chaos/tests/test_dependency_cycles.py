@@ -1,0 +1,70 @@
+"""The simulator's check of dependency cycles: planted circles, what looks like one, and drawn histories."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaos.checks.check import Violation
+from chaos.checks.dependency_cycle import DependencyCycle
+from chaos.tests.surroundings import around
+from chaos.tests.test_transaction_checks import history_of
+from reports.tests.history import History
+from reports.tests.planted_cycles import PLANTED, closed_at, drawn, planted, serial
+
+RANDOMS = st.integers(0, 2**32).map(Random)
+
+
+def violations_of(history: History) -> list[Violation]:
+    check = DependencyCycle(around())
+    check.end(history_of(history))
+    return check.violations
+
+
+@pytest.mark.clause("X-3", "X-4", "E-7")
+@pytest.mark.parametrize("name", list(PLANTED))
+def test_exactly_the_planted_circle_is_found(name: str) -> None:
+    _, circle, at_us = PLANTED[name]
+    found = violations_of(planted(name))
+    assert [(each.story.partition(":")[0], each.at_us) for each in found] == ([(circle, at_us)] if circle else []), (
+        found
+    )
+    assert closed_at(planted(name)) == at_us
+
+
+def test_a_circle_is_told_edge_by_edge() -> None:
+    (found,) = violations_of(planted("sends"))
+    assert found.story == (
+        "G0-realtime: operation 0 of b began at 20 us, before log-0 offset 2 was written (within), before log-0 offset "
+        "7 was written (ww), before operation 0 of a ended at 10 us (within), before operation 0 of b began at 20 us "
+        "(realtime)"
+    )
+
+
+@given(RANDOMS)
+@settings(max_examples=300, deadline=None)
+def test_a_serial_execution_has_no_circle(random: Random) -> None:
+    assert not violations_of(serial(random))
+
+
+@given(RANDOMS)
+@settings(max_examples=300, deadline=None)
+def test_it_finds_what_force_finds(random: Random) -> None:
+    history = drawn(random)
+    found = violations_of(history)
+    assert (found[0].at_us if found else -1) == closed_at(history)
+
+
+def test_about_half_of_the_drawn_histories_have_circles() -> None:
+    """So that the comparison above means something."""
+    red = sum(closed_at(drawn(Random(seed))) >= 0 for seed in range(200))
+    assert 40 <= red <= 160
+
+
+def test_a_log_that_may_lose_what_it_held_is_not_judged() -> None:
+    rows = history_of(planted("sends"))
+    rows.writes_promised = False
+    check = DependencyCycle(around())
+    check.end(rows)
+    assert not check.violations

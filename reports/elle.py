@@ -1,0 +1,174 @@
+"""Exports a run's history for Elle, Jepsen's checker of dependency cycles, as a list-append history in EDN.
+
+A partition is a list, and a record is an element that was appended to it. A read is that of a list up to the last
+record that came: Elle knows no positions, so the order of a log is that of its offsets here, whatever a reader skipped
+(poll-skip and its like judge that). Where transactions are, only what readers with read_committed got counts.
+
+Each record of a transaction is an operation of its own. Kafka isolates readers and not writers: records of open
+transactions interleave in each partition anew, so Elle finds G0 and G1c in ``whole`` transactions where all is well. A
+worker's transaction also reads the lists of its inputs up to the last of them.
+
+Elle's processes do one thing at a time, and nothing after an operation of unknown end. So a client that asks several
+nodes at once is several processes, and goes on as another one.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, TextIO, TypeAlias
+
+import pyarrow.parquet as pq
+
+from reports.columns import ROW_TABLES
+from reports.errors import SetupError
+from reports.rows import HistoryRow, OperationRow, RunRow, TransactionRow, TransformRow
+from reports.schema import files_of
+
+MOST_ELEMENTS: Final = 4_000_000
+"""Bounds the file to some 30 MB. A read holds its whole list, so of more only each n-th read is exported."""
+
+Row: TypeAlias = dict[str, Any]
+Key: TypeAlias = tuple[str, int]
+Value: TypeAlias = tuple[Key, str, int]
+"""The partition, the writer, and its number of the value."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation for Elle. ``appends`` has (list, element), and ``reads`` how long each list was that it read."""
+
+    process: str
+    begun_us: int
+    ended_us: int
+    end: str
+    appends: list[tuple[int, int]] = field(default_factory=list)
+    reads: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Export:
+    """``keys`` names the partition of each list, ``lists`` has the elements of each in the order of the log."""
+
+    keys: list[Key]
+    lists: list[list[int]]
+    operations: list[Operation]
+
+    def write(self, to: TextIO) -> int:
+        """Writes one map a line, the invocations and the ends in the order of time. Returns how many operations."""
+        for number, (topic, partition) in enumerate(self.keys):
+            to.write(f";; list {number} is {topic}-{partition}\n")
+        for index, (at_us, end, process, one) in enumerate(self._events()):
+            done = end == "ok"
+            parts = [f"[:r {key} {self._read(key, length) if done else 'nil'}]" for key, length in one.reads.items()]
+            parts += [f"[:append {key} {element}]" for key, element in one.appends]
+            to.write(
+                f"{{:index {index}, :type :{end}, :process {process}, :f :txn, :time {at_us * 1000}, "
+                f":value [{' '.join(parts)}]}}\n"
+            )
+        return len(self.operations)
+
+    def _read(self, key: int, length: int) -> str:
+        return f"[{' '.join(map(str, self.lists[key][:length]))}]"
+
+    def _events(self) -> list[tuple[int, str, int, Operation]]:
+        """What begins at the moment at which something else ends is concurrent with it, so it comes first."""
+        events = []
+        for process, one in _with_processes(self.operations):
+            events.append((one.begun_us, 0, "invoke", process, one))
+            events.append((one.ended_us, 1, one.end, process, one))
+        events.sort(key=lambda each: (each[0], each[1], each[3]))
+        return [(at_us, end, process, one) for at_us, _, end, process, one in events]
+
+
+def _with_processes(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
+    """Yields the operations, each with the number of a process that is free by then."""
+    numbers = count()
+    free: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for one in sorted(operations, key=lambda each: (each.begun_us, each.ended_us)):
+        waiting = free[one.process]
+        number = heappop(waiting)[1] if waiting and waiting[0][0] < one.begun_us else next(numbers)
+        if one.end != "info":
+            heappush(waiting, (one.ended_us, number))
+        yield number, one
+
+
+def exported(run_dir: Path, whole: bool = False) -> Export:
+    """Reads the history of a run. Raises SetupError if there is none."""
+    operations = {(row["process"], row["index"]): row for row in _rows(run_dir, OperationRow)}
+    if not operations:
+        raise SetupError(f"{run_dir} has no history; name the folder of a run")
+    runs = [row for row in _rows(run_dir, RunRow) if row["writer"] and (row["process"], row["index"]) in operations]
+    transactional = {(row["process"], row["index"]) for row in _rows(run_dir, TransactionRow)}
+    sent = [row for row in runs if row["kind"] == "send"]
+    read = [
+        row
+        for row in runs
+        if row["kind"] == "read"
+        and (row.get("isolation") or 0) >= bool(transactional)
+        and operations[row["process"], row["index"]]["type"] == "ok"
+    ]
+    elements = {value: number for number, (value, _) in enumerate(pair for row in sent for pair in _values(row))}
+    logs = _logs(read, elements)
+    keys = sorted({*logs, *(_key(row) for row in sent)})
+    inputs = [{**row, "first_offset": row["source_offset"]} for row in _rows(run_dir, TransformRow)]
+    found: dict[tuple[str, int, int], Operation] = {}
+
+    def of(row: Row, part: int = 0) -> Operation:
+        key = row["process"], row["index"], part
+        if key not in found:
+            told = operations[row["process"], row["index"]]
+            begun_us = told["invoke_us"] if told["invoke_us"] >= 0 else told["intended_us"]
+            found[key] = Operation(row["process"], begun_us, told["complete_us"], told["type"])
+        return found[key]
+
+    for row in (*read, *(each for each in inputs if (each["process"], each["index"]) in operations)):
+        key, last = _key(row), row["first_offset"] + row["count"] - 1
+        if length := bisect_right(logs.get(key, ()), last, key=lambda pair: pair[0]):
+            of(row).reads[keys.index(key)] = max(length, of(row).reads.get(keys.index(key), 0))
+    for row in sent:
+        for value, _ in _values(row):
+            alone = not whole and (row["process"], row["index"]) in transactional
+            of(row, 1 + elements[value] if alone else 0).appends.append((keys.index(_key(row)), elements[value]))
+    _thin(found.values())
+    lists = [[element for _, element in logs.get(key, ())] for key in keys]
+    return Export(keys, lists, [each for each in found.values() if each.appends or each.reads])
+
+
+def _logs(read: Sequence[Row], elements: Mapping[Value, int]) -> dict[Key, list[tuple[int, int]]]:
+    """Returns what readers found in each partition: offsets and elements, in the order of the offsets."""
+    found: dict[Key, set[tuple[int, int]]] = defaultdict(set)
+    for row in read:
+        found[_key(row)].update((offset, elements[value]) for value, offset in _values(row) if value in elements)
+    return {key: sorted(pairs) for key, pairs in found.items()}
+
+
+def _thin(operations: Iterable[Operation]) -> None:
+    """Leaves out reads, if all of them have too many elements. The longest of each list stay."""
+    some = [each for each in operations if each.reads]
+    total, longest = 0, dict[int, int]()
+    for each in some:
+        for key, length in each.reads.items():
+            total, longest[key] = total + length, max(length, longest.get(key, 0))
+    step = -(-total // MOST_ELEMENTS)
+    for number, each in enumerate(some):
+        if step > 1 and number % step:
+            each.reads = {key: length for key, length in each.reads.items() if length == longest[key]}
+
+
+def _key(row: Row) -> Key:
+    return row["topic"], row["partition"]
+
+
+def _values(row: Row) -> Iterator[tuple[Value, int]]:
+    """Yields the values of a run with their offsets."""
+    for step in range(row["count"]):
+        yield (_key(row), row["writer"], row["first_sequence"] + step), row["first_offset"] + step
+
+
+def _rows(run_dir: Path, kind: type[HistoryRow]) -> list[Row]:
+    table = ROW_TABLES[kind]
+    return [row for name in files_of(run_dir, table) for row in pq.read_table(name).to_pylist()]
