@@ -64,11 +64,15 @@ def typed(scenario: Scenario) -> str:
 
 
 def typed_options(scenario: Scenario) -> str:
-    """Returns what to type behind the scenario so that its clients send leader epochs, if they do although its file
-    does not say so. Else it is empty."""
-    if not sends_leader_epochs(scenario) or sends_leader_epochs(load(Path(scenario.path))):
-        return ""
-    return " --leader-epochs"
+    """Returns the options with which the scenario is played as it is here, where its file alone would not do: in the
+    final revision of several, and with clients that send leader epochs."""
+    file = load(Path(scenario.path))
+    options = ""
+    if revision_of(scenario) == "final" and len(file.revisions) > len(scenario.revisions) == 1:
+        options += " --revision final"
+    if sends_leader_epochs(scenario) and not sends_leader_epochs(file):
+        options += " --leader-epochs"
+    return options
 
 
 def load(path: Path) -> Scenario:

@@ -355,6 +355,13 @@ def test_an_option_is_typed_only_for_what_the_file_does_not_say() -> None:
     assert typed_options(with_leader_epochs(find("demo"))) == ""
 
 
+def test_one_of_two_revisions_is_repeated_alone() -> None:
+    assert find("1").revisions == ("final", "first")
+    assert typed_options(find("1@final")) == " --revision final"
+    assert typed_options(find("1@first")) == ""  # Its name says so.
+    assert typed_options(find("1")) == ""
+
+
 SWEPT = [scenario for scenario in load_all() if any(fault.swept for fault in scenario.faults)]
 
 
