@@ -96,7 +96,7 @@ def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rac
         if isinstance(found, Look):
             return found
         partition = found
-    error = leader_epoch_error(partition.leader_epoch, cached.current_leader_epoch)
+    error = leader_epoch_error(partition.leader_epoch, _known_epoch(cached))
     if error:
         leader_id = broker.node_id if partition.leader_elsewhere is None else partition.leader_elsewhere
         leader = LeaderIdAndEpoch(leader_id, partition.leader_epoch)
@@ -218,9 +218,14 @@ def missing(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool
         cached.read_from(followed)
         return followed
     there = topic.partitions[cached.index]
-    error = led_elsewhere(broker, topic, cached.index, cached.current_leader_epoch)
+    error = led_elsewhere(broker, topic, cached.index, _known_epoch(cached))
     leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
     return failed(cached.index, error, None if error == ErrorCode.unknown_leader_epoch else leader)
+
+
+def _known_epoch(cached: CachedPartition) -> int:
+    """The leader epoch that the fetcher knows. In a Fetch any negative number says that it knows none."""
+    return max(cached.current_leader_epoch, -1)
 
 
 def _error_of_unknown_id(recreated: TopicImage | None, index: int) -> ErrorCode:
@@ -236,7 +241,12 @@ def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> 
 
 
 def _failure(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> PartitionData:
-    return PartitionData(index, int(error), -1, current_leader=leader)
+    """As in Kafka, a partition that does not exist has an empty list of aborted transactions, and others have none."""
+    aborted: list[AbortedTransaction] | None = [] if error in _UNKNOWN else None
+    return PartitionData(index, int(error), -1, aborted_transactions=aborted, current_leader=leader)
+
+
+_UNKNOWN = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 
 def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, at_least_one: bool) -> PartitionData:

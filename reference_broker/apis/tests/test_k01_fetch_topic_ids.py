@@ -67,6 +67,15 @@ def test_unknown_topic_ids_resolve_one_after_the_other(world: World) -> None:
     assert world.fetch(answer.session_id, 3, version=13).answer.responses == []
 
 
+@pytest.mark.parametrize("version", [12, 13])
+def test_what_does_not_exist_has_an_empty_list_of_aborted_transactions(world: World, version: int) -> None:
+    """Other errors have none, as in Kafka."""
+    wanted = {("x", 0): 0, ("a", 99): 0, A0: FetchPartition(0, 77, LARGE)}
+    answer = world.fetch(0, -1, wanted, version=version).answer
+    assert [data.aborted_transactions for data in told(answer).values()] == [[], [], None]
+    assert [bool(data.error_code) for data in told(answer).values()] == [True] * 3
+
+
 @pytest.mark.clause("FetchSessionTest.testToForgetPartitions")
 def test_an_unresolved_partition_can_be_forgotten(world: World) -> None:
     session_id = world.open_session({("x", 0): 0, ("a", 0): 0}, version=13)
