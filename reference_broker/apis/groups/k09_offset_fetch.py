@@ -135,9 +135,10 @@ def _group(
             FetchedOffset(topic, index, None) for topic, indexes in _wanted(asked.topics) or () for index in indexes
         ]
     told = ErrorCode(error)
+    named = () if error and api_version >= GROUP_ERROR_FROM else (topic.name for topic in asked.topics or ())
     topics = tuple(
         OffsetFetchResponseTopics(name=TopicName(name), partitions=tuple(_partition(one, told) for one in offsets))
-        for name, offsets in _by_topic(found).items()
+        for name, offsets in _by_topic(found, named).items()
     )
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=told)
 
@@ -153,8 +154,9 @@ def _partition(found: FetchedOffset, error: ErrorCode) -> OffsetFetchResponsePar
     )
 
 
-def _by_topic(found: Iterable[FetchedOffset]) -> dict[str, list[FetchedOffset]]:
-    topics: dict[str, list[FetchedOffset]] = {}
+def _by_topic(found: Iterable[FetchedOffset], named: Iterable[str] = ()) -> dict[str, list[FetchedOffset]]:
+    """A topic that is ``named`` without partitions is in the response, too."""
+    topics: dict[str, list[FetchedOffset]] = {name: [] for name in named}
     for one in found:
         topics.setdefault(one.topic, []).append(one)
     return topics

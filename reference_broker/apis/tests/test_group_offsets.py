@@ -171,6 +171,14 @@ def test_a_commit_is_fetched_by_one_group_and_not_by_another() -> None:
     assert world.ask(k09_offset_fetch, fetch("h", topic=None)).groups[0].topics == ()
 
 
+def test_a_topic_without_partitions_is_in_the_response() -> None:
+    world = led()
+    topics = tuple(OffsetFetchRequestTopics(name=TopicName(name), partition_indexes=()) for name in ("t", "u", "t"))
+    asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=GroupId("g"), topics=topics),))
+    (group,) = world.ask(k09_offset_fetch, asked).groups
+    assert [(topic.name, topic.partitions) for topic in group.topics] == [("t", ()), ("u", ())]
+
+
 @pytest.mark.parametrize(("version", "lasts"), [(2, False), (3, False), (4, False), (5, True), (9, True)])
 def test_versions_2_to_4_say_how_long_an_offset_is_kept(version: int, lasts: bool) -> None:
     world = led()
