@@ -66,6 +66,15 @@ def test_an_older_coordinator_is_refused_where_nothing_is_open() -> None:
     assert world.errors(coordinator=1, producer=8) == OK
 
 
+@pytest.mark.parametrize("refused", [{"epoch": -1}, {"epoch": -2}, {"coordinator": -2}, {"producer": -1}])
+def test_negative_numbers_are_refused_where_the_producer_is_unknown(refused: dict[str, int]) -> None:
+    world = MarkerWorld()
+    errors = {"epoch": LATE, "coordinator": FENCED, "producer": [ErrorCode.invalid_request]}
+    (name,) = refused
+    assert world.errors(**refused) == errors[name]
+    assert world.led[0].log.log_end_offset == 0
+
+
 def test_a_fence_holds_for_its_partition_only() -> None:
     world = MarkerWorld(partitions=2)
     assert world.errors(ONE, coordinator=5) == OK
