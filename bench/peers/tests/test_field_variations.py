@@ -11,12 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.field_variations import BASES, Difference, Side, differences, summary, variations
+from bench.peers.field_bases import AMONG_NODES, BASES, Side
+from bench.peers.field_variations import (
+    CANNOT_SAY,
+    NOBODY,
+    NOT_SENT,
+    Difference,
+    differences,
+    frame,
+    summary,
+    variations,
+)
 from bench.peers.systems import KAFKA, REFERENCE
-from reference_broker.wire.apis import ApiKey, api_name
+from reference_broker.apis import registry
+from reference_broker.wire.apis import ApiKey
 
 ROWS = tomllib.loads((Path(__file__).parents[1] / "field_differences.toml").read_text())["rows"]
 CONFIG = {
+    "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "auto.create.topics.enable": "false",
@@ -33,7 +45,7 @@ def allowed() -> Iterator[Difference]:
 
 
 def test_each_difference_has_a_reason() -> None:
-    known = {api_name(each) for each in BASES}
+    known = {each.name for each in BASES}
     for row in ROWS:
         assert row.keys() == {"api", "versions", "field", "values", "ours", "kafka", "reason"}
         assert row["api"] in known
@@ -43,7 +55,8 @@ def test_each_difference_has_a_reason() -> None:
 
 
 def test_each_field_of_a_request_is_changed_and_nothing_else() -> None:
-    found = [*variations(ApiKey.OFFSET_DELETE)]
+    (base,) = (each for each in BASES if each.api_key is ApiKey.OFFSET_DELETE)
+    found = [*variations(base, 0)]
     changed = {(each.field, each.value) for each in found}
     assert len(changed) == len(found)
     assert {each.field for each in found} == {
@@ -66,7 +79,34 @@ def test_each_field_of_a_request_is_changed_and_nothing_else() -> None:
         assert {name for name, value in each.values.items() if value != valid[name]} == {each.field.partition(".")[0]}
 
 
-def test_error_codes_lengths_and_flags_are_compared() -> None:
+def test_each_api_for_clients_is_compared() -> None:
+    assert len({each.name for each in BASES}) == len(BASES)
+    assert {each.api_key for each in BASES}.isdisjoint(AMONG_NODES)
+    assert {each.api_key for each in BASES} | AMONG_NODES.keys() == {*registry.MODULES} - {ApiKey.UPDATE_METADATA}
+    assert all(each.versions for each in BASES)
+
+
+def test_no_variation_is_dropped_that_a_version_can_say() -> None:
+    """``frame`` raises for what a version cannot say, and for nothing else."""
+    dropped: dict[tuple[ApiKey, str, str], set[int]] = {}
+    unsent = set()
+    for base in BASES:
+        for version in base.versions:
+            for each in variations(base, version):
+                key = (base.api_key, each.field, each.value)
+                if not each.is_sent:
+                    unsent.add(key)
+                if not each.cannot_be_said(version):
+                    assert frame(NOBODY, each, version)
+                    continue
+                dropped.setdefault(key, set()).add(version)
+                with pytest.raises((AssertionError, ValueError)):
+                    frame(NOBODY, each, version)
+    assert {key: max(versions) for key, versions in dropped.items()} == CANNOT_SAY
+    assert unsent == NOT_SENT.keys()
+
+
+def test_error_codes_lengths_flags_and_nulls_are_compared() -> None:
     from kio.schema.offset_delete.v0.response import (
         OffsetDeleteResponse,
         OffsetDeleteResponsePartition,
@@ -90,6 +130,7 @@ def test_error_codes_lengths_and_flags_are_compared() -> None:
 
 
 @pytest.mark.peer
+@pytest.mark.timeout(900)
 def test_both_brokers_respond_alike_or_have_a_reason(tmp_path: Path) -> None:
     with (
         REFERENCE.launched(tmp_path / "reference", 1, CONFIG) as reference,
