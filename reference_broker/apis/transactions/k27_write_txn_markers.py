@@ -3,8 +3,8 @@
 * The coordinator of a transaction asks for it. Kafka's admin tools do so to abort one that hangs.
 * The answer comes when all replicas in sync have the markers, or have not got them in time.
 * A marker of an older coordinator is refused: TRANSACTION_COORDINATOR_FENCED.
-* Unlike Kafka: a negative producer ID is INVALID_REQUEST, and epoch -1 is INVALID_PRODUCER_EPOCH. Kafka writes the marker
-  of an ID below -1, and fails on -1: UNKNOWN_SERVER_ERROR.
+* Unlike Kafka: a negative producer ID is INVALID_REQUEST, and epoch -1 is INVALID_PRODUCER_EPOCH. Kafka writes the
+  marker of an ID below -1, and fails on -1: UNKNOWN_SERVER_ERROR.
 * All results of one producer ID come together, as in Kafka. A later marker's result replaces that of an earlier one.
 * The markers of many partitions are written in slices.
 
