@@ -156,6 +156,11 @@ class FrameFaults:
         self._book.report(rule, hit, reply.tag, f"{kept} of {len(frame)} bytes")
         self._powers.reply_cut(reply, frame[:kept])
 
+    def _double_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
+        """Both copies have the request's correlation ID, so the second one is a response to nothing."""
+        self._book.report(rule, hit, reply.tag)
+        self._powers.reply_bytes(reply, reply_frame(reply) * 2)
+
     def _refuse(self, rule: Rule, hit: int, reply: Reply) -> Reply:
         body = stamped(reply.api_key, reply.api_version, value_of(reply.body), rule.code, rule.code_in)
         self._book.report(rule, hit, reply.tag, f"{error_name(reply.tag.error)} became {error_name(rule.code)}")
@@ -169,6 +174,7 @@ class FrameFaults:
 
 _OTHER_BYTES: dict[str, Callable[[FrameFaults, Rule, int, Reply], Reply | None]] = {
     "response_damaged": FrameFaults._damage_reply,
+    "response_duplicated": FrameFaults._double_reply,
     "response_truncated": FrameFaults._truncate_reply,
     "response_error": FrameFaults._refuse,
 }
@@ -180,4 +186,4 @@ def _offers(tag: Tag, body: object, rule: Rule) -> bool:
         return body is not None and has_part(rule.part, value_of(body))
     if rule.kind == "response_error":
         return stamped(tag.api_key, tag.api_version, value_of(body), rule.code, rule.code_in) is not None
-    return rule.kind != "response_truncated" or body is not None
+    return rule.kind not in ("response_truncated", "response_duplicated") or body is not None

@@ -1,6 +1,7 @@
 """Reads ``[[fault]]`` and its ``match``, and checks which keys may stand together in one fault."""
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from scenarios.declared import read
@@ -35,7 +36,7 @@ MATCH_KEYS_AT_A_TIME = {"disk_bit_flipped": ("path",), "files_missing": ("path",
 """The keys for faults at a time, by kind. Others have no match."""
 
 _MATCH_VALUES: dict[str, Callable[[Reader, str], Any]] = {
-    "api": lambda reader, key: API_KEYS[reader.text(key, allowed=tuple(API_KEYS))],
+    "api": lambda reader, key: _api(reader, key),
     "client_id": Reader.text,
     "session": Reader.boolean,
     "session_epoch": Reader.range,
@@ -98,6 +99,19 @@ def _note(reader: Reader) -> Match:
     )
     reader.end()
     return match
+
+
+def _api(reader: Reader, key: str) -> int:
+    """Read an API's name, as ``offset_commit`` or as Kafka spells it, ``OffsetCommit``."""
+    name = reader.text(key)
+    found = _APIS.get(name.replace("_", "").lower())
+    if found is None:
+        near = get_close_matches(name.lower(), API_KEYS, n=3) or ["produce", "fetch", "offset_commit"]
+        raise reader.refusal(key, f"is {name!r}, which is no API; a name is one such as {', '.join(near)}")
+    return found
+
+
+_APIS = {name.replace("_", ""): number for name, number in API_KEYS.items()}
 
 
 def _link(reader: Reader, kind: str, node: NodeChoice) -> Link | None:

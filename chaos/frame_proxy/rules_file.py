@@ -19,7 +19,6 @@ INSIDE_ONLY = {
     "request_damaged": "what a node makes of damaged bytes is known only inside the node",
     "node_powered_off": "there is no machine to switch off",
     "clock_stepped": "there is no clock to step",
-    "response_duplicated": "a connection carries the answer to a request once",
 }
 """Kinds that a proxy cannot do, with the reason."""
 ONLY_NODES_ASK = frozenset(
@@ -69,6 +68,8 @@ def why_not(fault: Fault, nodes: Mapping[int, int | str], has_links: bool = Fals
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
     if fault.kind in INSIDE_ONLY:
         return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
+    if fault.on == AT_THE_ASKER and fault.kind == "response_duplicated":
+        return "response_duplicated cannot be done at a peer_reply: a link carries the answer to a request once"
     if between_nodes(fault):
         return "" if has_links else "other nodes do not come through the proxy, only clients do"
     known_roles = (*CONNECTION_ROLES, *roles)

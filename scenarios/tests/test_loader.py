@@ -109,7 +109,7 @@ def test_config_values_become_kafkas_texts() -> None:
         ('on = "reply"\n', "", ["fault[0].on", "or at_s", "exactly one"]),
         ('kind = "response_dropped"', 'kind = "link_cut"', ["fault[0].kind", "'link_cut'", "response_dropped"]),
         ('on = "reply"', 'on = "request"', ["fault[0].kind", "'response_dropped'", "request_duplicated"]),
-        ('api = "fetch"', 'api = "fech"', ["fault[0].match.api", "'fech'", "produce"]),
+        ('api = "fetch"', 'api = "fech"', ["fault[0].match.api", "'fech'", "fetch"]),
         ("nth = [2, 5]", "nth = [5, 2]", ["fault[0].nth", "least must come first"]),
         ("nth = [2, 5]", "nth = 0", ["fault[0].nth", "at least 1"]),
         ("nth = [2, 5]", "nth = [1, 2, 3]", ["fault[0].nth", "list of two"]),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from chaos.frame_proxy.rules_file import read_rule, read_rules, why_not
+from reference_broker.wire.apis import ApiKey, api_name
 from scenarios import loader
 from scenarios.fields import Range, ScenarioError
 from scenarios.vocabulary import PARTITION_ROLES
@@ -55,6 +56,25 @@ def test_a_role_in_a_partition_is_known_from_metadata() -> None:
         assert "or --topic, whose first partition is meant" in why_not(rule, NODES)
         assert why_not(rule, NODES, roles=PARTITION_ROLES) == ""
     assert "does not know what role" in why_not(read_rule({**LOST, "node": "leader"}), NODES, roles=PARTITION_ROLES)
+
+
+def test_each_api_can_be_named_in_both_spellings() -> None:
+    for key in ApiKey:
+        for name in (key.name.lower(), api_name(key)):
+            fault = read_rule({"name": "lost", "kind": "response_dropped", "on": "reply", "match": {"api": name}})
+            assert fault.match.api == key
+
+
+def test_a_name_that_is_no_api_is_refused_with_near_ones() -> None:
+    with pytest.raises(ScenarioError, match=r"'OffsetComit', which is no API; a name is one such as offset_commit"):
+        read_rule({"name": "lost", "kind": "response_dropped", "on": "reply", "match": {"api": "OffsetComit"}})
+
+
+def test_an_answer_is_doubled_before_clients_and_not_at_the_node_that_asked() -> None:
+    rule = {"name": "twice", "kind": "response_duplicated", "node": "any"}
+    assert why_not(read_rule({**rule, "on": "reply"}), NODES) == ""
+    told = why_not(read_rule({**rule, "on": "peer_reply"}), NODES, has_links=True)
+    assert "carries the answer to a request once" in told
 
 
 def test_a_time_is_refused() -> None:

@@ -91,6 +91,14 @@ def test_a_damaged_answer_has_one_other_bit() -> None:
     assert kinds(seen) == ["response_damaged"]
 
 
+def test_a_doubled_answer_comes_twice_and_the_next_ones_once() -> None:
+    seen = talk("response_duplicated", "reply")
+    seen.conversation.from_client(ONE + TWO)
+    seen.conversation.from_node(FIRST + SECOND)
+    assert seen.client.got == FIRST + FIRST + SECOND
+    assert kinds(seen) == ["response_duplicated"]
+
+
 def fetched(size: int) -> FetchResponse:
     data = PartitionData(0, 0, 2, records=bytes(size))
     return FetchResponse(session_id=9, responses=[FetchTopicResponse("hot", bytes(16), [data])])
