@@ -70,7 +70,7 @@ def test_unknown_topic_ids_resolve_one_after_the_other(world: World) -> None:
 @pytest.mark.parametrize("version", [12, 13])
 def test_what_does_not_exist_has_an_empty_list_of_aborted_transactions(world: World, version: int) -> None:
     """Other errors have none, as in Kafka."""
-    wanted = {("x", 0): 0, ("a", 99): 0, A0: FetchPartition(0, 77, LARGE)}
+    wanted: dict[tuple[str, int], int | FetchPartition] = {("x", 0): 0, ("a", 99): 0, A0: 77}
     answer = world.fetch(0, -1, wanted, version=version).answer
     assert [data.aborted_transactions for data in told(answer).values()] == [[], [], None]
     assert [bool(data.error_code) for data in told(answer).values()] == [True] * 3

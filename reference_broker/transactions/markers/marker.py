@@ -32,7 +32,7 @@ def refusal_of(marker: Marker, known: Producer | None) -> Error:
 
     - INVALID_REQUEST: nobody has a negative producer ID.
     - INVALID_PRODUCER_EPOCH: its epoch is negative, or older than the producer's. From transaction version 2 on it must
-      be newer, since a marker of that version with the epoch of an open transaction is late, and would end the next one.
+      be newer, since a marker of that version with the epoch of an open transaction is late and would end the next one.
     - TRANSACTION_COORDINATOR_FENCED: a newer coordinator has written a marker here (X-6).
 
     A marker of version 2 that comes again is no error: nothing is open, and it has the epoch that it has raised. Nor is
