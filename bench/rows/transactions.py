@@ -1,9 +1,13 @@
-"""Measures transactions: Kafka's perf test in transactions of 100 ms, commits without records, and committed reads."""
+"""Measures transactions: Kafka's perf test in transactions of 100 ms, transactions of one record, commits without
+records, and committed reads."""
 
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
+
+import confluent_kafka
 
 from bench.alternation import Samples, alternate
 from bench.options import Options
@@ -23,7 +27,9 @@ TRANSACTION_MS = 100
 AT_ONCE = 32
 """Transactional IDs that commit at once."""
 GOAL = 1.0
-EMPTY, READ = "empty", "read"
+EMPTY, READ, ONE = "empty", "read", "one"
+BLOCKS = 20
+"""Parts of ``sizes.transactions`` that a block of transactions of one record has."""
 
 
 def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
@@ -31,6 +37,7 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
     for nodes in options.nodes:
         with all_up(systems, folder / f"transactions-{nodes}", nodes, _config(nodes)) as clusters:
             _produce(results, clusters, options, progress)
+            _one_record(results, clusters, options, progress)
             if nodes == 1:
                 _commit(results, clusters, options, progress)
                 _read(results, clusters, folder, options, progress)
@@ -60,6 +67,42 @@ def _produce(results: Results, clusters: Sequence[Cluster], options: Options, pr
     work = f"produce in transactions of {TRANSACTION_MS} ms, {RECORD_BYTES}-byte records, {place(nodes)}"
     results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL, nodes=nodes)
     results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
+
+
+def _one_record(results: Results, clusters: Sequence[Cluster], options: Options, progress: Progress) -> None:
+    """By librdkafka, from the begin of a transaction to its acknowledged commit, one after the other."""
+    names, nodes = [each.name for each in clusters], len(clusters[0].members)
+    block = max(1, options.sizes.transactions // BLOCKS)
+    times, costs = Samples(names, "ms"), Samples(names, "ms of processor time, all nodes")
+    loads = [(cluster, _producer(cluster, nodes)) for cluster in clusters]
+    for pair, (cluster, producer) in alternate(loads, options.sizes.transaction_pairs + 1):
+        cpu_s, taken_ms = cluster.cpu_s(), []
+        for _ in range(block):
+            began = time.perf_counter()
+            producer.begin_transaction()
+            producer.produce(ONE, bytes(RECORD_BYTES), partition=0)
+            producer.commit_transaction(LIMIT_S)
+            taken_ms.append((time.perf_counter() - began) * 1000)
+        progress(f"transactions of one record, {place(nodes)}: {cluster.name} {median(taken_ms):.1f} ms")
+        if pair:
+            times.add(cluster.name, median(taken_ms))
+            costs.add(cluster.name, (cluster.cpu_s() - cpu_s) * 1000 / block)
+    work = f"a transaction of one record, librdkafka, {place(nodes)}"
+    results.beside(work, times.figures(), less_is_better=True, at_least=GOAL, nodes=nodes)
+    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
+
+
+def _producer(cluster: Cluster, nodes: int) -> confluent_kafka.Producer:
+    make_topic(cluster, ONE, 1, nodes, {"min.insync.replicas": str(min(nodes, 2))})
+    settings = {
+        "bootstrap.servers": cluster.bootstrap,
+        "transactional.id": "one-record",
+        "linger.ms": 0,
+        "log_level": 0,
+    }
+    producer = confluent_kafka.Producer(settings)
+    producer.init_transactions(LIMIT_S)
+    return producer
 
 
 def _commit(results: Results, clusters: Sequence[Cluster], options: Options, progress: Progress) -> None:

@@ -40,6 +40,20 @@ METADATA_EPOCH_LEVEL = 1
 answers with what the active controller sent it with UpdateMetadata, and committed offsets are stored with the epoch
 (KIP-232)."""
 
+GROUP_FEATURE = "group.version"
+GROUP_LEVEL = 1
+"""The highest known level. It is stored and announced and changes nothing: a node does not serve KIP-848's groups, and
+says so in ApiVersions, like Kafka where ``group.coordinator.rebalance.protocols`` lacks ``consumer``."""
+
+KRAFT_FEATURE = "kraft.version"
+KRAFT_LEVEL = 1
+"""The highest known level. It is stored and announced and changes nothing: the set of voters is fixed, and a node does
+not serve AddRaftVoter and RemoveRaftVoter (KIP-853)."""
+
+OFF_FEATURES = frozenset({"share.version", "streams.version"})
+"""Features of Kafka that only have level 0 here and are not announced. ``kafka-features downgrade --release-version``
+sets them to it."""
+
 DRAFT_FEATURES = frozenset(DRAFTS.values())
 DRAFT_LEVEL = 1
 """The one level of a draft's feature. ApiVersions announces it as finalized; no record has it."""
@@ -50,6 +64,8 @@ def supported_features(config: BrokerConfig) -> tuple[tuple[str, int, int], ...]
     features = [
         (METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION),
         (ELR_FEATURE, 0, ELR_LEVEL),
+        (GROUP_FEATURE, 0, GROUP_LEVEL),
+        (KRAFT_FEATURE, 0, KRAFT_LEVEL),
         (TRANSACTION_FEATURE, 0, TRANSACTION_LEVEL),
     ]
     if config.crucible_metadata_epoch_enable:

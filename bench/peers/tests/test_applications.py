@@ -69,6 +69,22 @@ def _fell_at_work(kills: Sequence[Kill]) -> bool:
     return len(kills) >= 2 and all(each.fell_at_work for each in kills) and kills[0].unreplicated_bytes > 0
 
 
+def test_what_is_lost_doubled_or_out_of_order_is_found() -> None:
+    """Records are taken out of what was read, or added to it, before it is judged."""
+    sent = [str(number) for number in range(5)]
+    assert delivery_problems(sent, sent, sent) == []
+    assert delivery_problems(sent[:3], sent[1:], sent) == ["1 lost: ['0']"]
+    assert delivery_problems(sent, [*sent, "3"], sent) == ["1 duplicated: ['3']"]
+    assert delivery_problems(sent, [*sent, "9"], sent) == ["1 never sent: ['9']"]
+    rows: Rows = [(None, each.encode()) for each in sent]
+    assert order_problems({0: rows}) == copy_problems({0: rows}, {0: rows}) == []
+    assert order_problems({0: rows[:2], 1: [rows[1], rows[0]]}) == ["1 out of order"]
+    assert "1 lost and 0 duplicated" in copy_problems({0: rows}, {0: rows[1:]})[0]
+    assert "0 lost and 1 duplicated" in copy_problems({0: rows}, {0: [*rows, rows[0]]})[0]
+    assert "0 lost and 0 duplicated" in copy_problems({0: rows}, {0: rows[::-1]})[0]
+    assert copy_problems({0: rows}, {})
+
+
 # The verifiable producer and consumer.
 
 TOPIC = "verified"

@@ -41,8 +41,35 @@ def test_api_versions_and_cluster_are_shown(tools: JavaTools) -> None:
     public = {key: high for key, (low, high) in SERVED.items() if low < FIRST_DRAFT_VERSION}
     assert {key: high for key, (_, high) in shown.items()} == public
     assert re.fullmatch(r"[\w-]{22}", tools.cluster_id())
-    features = run_tool(FEATURES, "--bootstrap-server", tools.bootstrap, "describe")
-    assert "metadata.version\tSupportedMinVersion" in features
+
+
+def _features(tools: JavaTools) -> dict[str, tuple[str, str, str]]:
+    """By feature the supported range and the finalized level, as ``kafka-features describe`` prints them."""
+    printed = run_tool(FEATURES, "--bootstrap-server", tools.bootstrap, "describe")
+    row = r"^Feature: (\S+)\tSupportedMinVersion: (\S+)\tSupportedMaxVersion: (\S+)\tFinalizedVersionLevel: (\S+)\t"
+    return {name: (low, high, level) for name, low, high, level in re.findall(row, printed, re.M)}
+
+
+def test_features_follow_a_release_up_and_down_as_in_kafka(tmp_path: Path) -> None:
+    """What Apache Kafka 4.1.1 prints, beside share.version 1, which is not there."""
+    with reference_node(tmp_path) as node:
+        tools = JavaTools(node.bootstrap)
+        begin = _features(tools)
+        assert begin["metadata.version"] == ("3.3-IV3", "4.1-IV1", "4.1-IV1")
+        assert begin["group.version"] == begin["kraft.version"] == ("0", "1", "0")
+        upgraded = run_tool(FEATURES, "--bootstrap-server", node.bootstrap, "upgrade", "--release-version", "4.1")
+        levels = {"eligible.leader.replicas.version": "1", "group.version": "1", "kraft.version": "1"}
+        levels |= {"metadata.version": "27", "transaction.version": "2"}
+        assert upgraded.splitlines() == [f"{name} was upgraded to {level}." for name, level in levels.items()]
+        shown = {name: level for name, (_, _, level) in _features(tools).items()}
+        assert {name: shown[name] for name in levels} == levels | {"metadata.version": "4.1-IV1"}
+        run_tool(FEATURES, "--bootstrap-server", node.bootstrap, "downgrade", "--release-version", "4.0")
+        shown = {name: level for name, (_, _, level) in _features(tools).items()}
+        assert (shown["metadata.version"], shown["eligible.leader.replicas.version"]) == ("4.0-IV3", "0")
+        with pytest.raises(ToolError, match="Can't downgrade the version of this feature"):
+            run_tool(FEATURES, "--bootstrap-server", node.bootstrap, "downgrade", "--feature", "kraft.version=0")
+        with pytest.raises(ToolError, match="does not support this feature"):
+            run_tool(FEATURES, "--bootstrap-server", node.bootstrap, "upgrade", "--feature", "share.version=1")
 
 
 def test_topics_are_created_described_grown_and_deleted(tools: JavaTools) -> None:

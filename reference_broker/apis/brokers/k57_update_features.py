@@ -1,19 +1,19 @@
 """UpdateFeatures: raises or lowers the finalized levels of features.
 
-* metadata.version has levels 7 to 27, transaction.version has 0 to 2, eligible.leader.replicas.version and
-  crucible.metadata.epoch have 0 (off) and 1.
+* metadata.version has levels 7 to 27, transaction.version has 0 to 2. eligible.leader.replicas.version, group.version,
+  kraft.version and crucible.metadata.epoch have 0 (off) and 1. share.version and streams.version are known to be off.
 * A level must be known to this node and to every registered broker, as announced when it registered.
 * All updates of a request are done or none. The first problem is the top-level error, and no feature has a result then.
 * Level 1 of a private draft is granted and not stored: ApiVersions announces it as finalized.
 * Unlike Kafka: nothing is stored otherwise at a lower level, so a safe downgrade is always possible. A feature that is
-  named twice gets INVALID_REQUEST. There is no group.version, share.version, streams.version or kraft.version, whose
-  APIs this broker does not serve, so ``kafka-features upgrade --release-version`` fails as a whole: name the features
-  one by one with ``--feature``.
+  named twice gets INVALID_REQUEST. Level 1 of group.version and of kraft.version is stored and shown, so that
+  ``kafka-features upgrade --release-version`` works, and changes nothing: the APIs of KIP-848 and KIP-853 are not
+  served. As in Kafka, kraft.version does not go down again.
 
 Version notes:
 * v0, v1: each feature has a result once all are done.
 
-KIPs: 232, 584, 778, 890, 966.
+KIPs: 232, 584, 778, 848, 853, 890, 966, 1022.
 """
 
 from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse

@@ -12,7 +12,9 @@ from reference_broker.metadata.features import (
     DRAFT_LEVEL,
     ELR_FEATURE,
     ELR_FROM,
+    KRAFT_FEATURE,
     METADATA_VERSION_FEATURE,
+    OFF_FEATURES,
     supported_features,
 )
 from reference_broker.metadata.image import BROKER_RESOURCE, MetadataImage
@@ -81,6 +83,8 @@ def _problem(
         return Refusal(ErrorCode.invalid_request, f"Feature {name} is given twice.")
     if name in DRAFT_FEATURES:
         known = {name: (DRAFT_LEVEL, DRAFT_LEVEL)}
+    if name in OFF_FEATURES and wanted.level == 0:
+        return None
     if name not in known:
         reason: str | None = "The local controller does not support this feature."
     elif wanted.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
@@ -120,6 +124,8 @@ def _level_problem(latest: MetadataImage, known: tuple[int, int], wanted: Wanted
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
             "downgrade."
         )
+    if level < current and name == KRAFT_FEATURE:
+        return "Can't downgrade the version of this feature."
     if level > current and wanted.upgrade_type != UPGRADE:
         return "Can't downgrade to a newer version."
     if name in DRAFT_FEATURES:  # Brokers do not register them.

@@ -94,6 +94,8 @@ def test_it_registers_with_what_it_is_then_beats_at_its_interval() -> None:
     assert [(one.name, one.max_supported_version) for one in body.features] == [
         ("metadata.version", 27),
         ("eligible.leader.replicas.version", 1),
+        ("group.version", 1),
+        ("kraft.version", 1),
         ("transaction.version", 2),
         ("crucible.metadata.epoch", 1),
     ]

@@ -157,7 +157,7 @@ def _elected_again(world: MetadataWorld, is_whole: bool) -> None:
 @pytest.mark.clause("FeaturesDeltaTest.testReplayWithUnsupportedFeatureLevel", "FeatureControlManagerTest.testReplay")
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize(
-    ("feature", "level"), [("crucible.metadata.epoch", 1), ("metadata.version", 28), ("group.version", 1)]
+    ("feature", "level"), [("crucible.metadata.epoch", 1), ("metadata.version", 28), ("group.version", 2)]
 )
 def test_a_level_that_this_node_does_not_know_is_a_fault(feature: str, level: int) -> None:
     """As the active controller it would not do what all others rely on: nobody would be sent an epoch."""

@@ -259,6 +259,35 @@ def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(
         assert (records, problem and problem.error) == ([], error)
 
 
+@pytest.mark.parametrize(
+    ("feature", "level", "upgrade_type", "is_granted"),
+    [
+        ("group.version", 1, UPGRADE, True),
+        ("group.version", 2, UPGRADE, False),
+        ("kraft.version", 1, UPGRADE, True),
+        ("kraft.version", 0, SAFE_DOWNGRADE, False),
+        ("share.version", 0, SAFE_DOWNGRADE, True),
+        ("share.version", 1, UPGRADE, False),
+        ("streams.version", 0, UNSAFE_DOWNGRADE, True),
+        ("no.version", 0, SAFE_DOWNGRADE, False),
+    ],
+)
+def test_features_of_a_kafka_release_that_change_nothing_here(
+    feature: str, level: int, upgrade_type: int, is_granted: bool
+) -> None:
+    """As Apache Kafka 4.1.1 grants and refuses them, except share.version 1, which it has."""
+    all_know = {
+        node: replace(broker, features=(("group.version", 0, 1), ("kraft.version", 0, 1)))
+        for node, broker in LIVE.brokers.items()
+    }
+    latest = MetadataImage(brokers=all_know, features={} if level else {"kraft.version": 1})
+    change = FeatureUpdates([WantedLevel(feature, level, upgrade_type)], False)
+    records = records_of(change, situation(latest))
+    assert (change.outcome(None) is None) == is_granted
+    if is_granted:
+        assert after(latest, records).features.get(feature, 0) == level
+
+
 @pytest.mark.clause("D-3")
 @pytest.mark.parametrize("feature", DRAFTS.values())
 @pytest.mark.parametrize("level", [0, 1, 2])
