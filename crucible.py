@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -198,10 +198,12 @@ def broker(
     sys.exit(run_broker(listen, data, node_id, config, advertised=advertise, metrics_listen=metrics))
 
 
-@main.command(
+@main.group(
+    invoke_without_command=True,
     epilog="\b\nExamples:"
     "\n  ./crucible cluster --nodes 3 --data data"
     "\n  ./crucible cluster --nodes 3 --data data --toxiproxy --restart"
+    "\n  ./crucible cluster --data data kill leader hot/0",
 )
 @click.option("--nodes", type=int, default=1, show_default=True, help="How many combined nodes: 1, 3 or 5.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of the nodes' files.")
@@ -209,11 +211,71 @@ def broker(
 @click.option("--toxiproxy", is_flag=True, help="One proxy on every directed link.")
 @click.option("--restart", is_flag=True, help="Start a dead node again after 2 s.")
 @_CONFIG
-def cluster(nodes: int, data: Path, port: int, toxiproxy: bool, restart: bool, config: dict[str, str]) -> None:
-    """Runs a local cluster of processes. It prints one JSON line when it is ready, and ends at Ctrl-C or SIGTERM."""
+@click.pass_context
+def cluster(
+    context: click.Context,
+    nodes: int,
+    data: Path,
+    port: int,
+    toxiproxy: bool,
+    restart: bool,
+    config: dict[str, str],
+) -> None:
+    """Runs a local cluster of processes. It prints one JSON line when it is ready, and ends at Ctrl-C or SIGTERM.
+
+    `kill` kills a node of a cluster that runs in the same folder.
+    """
+    if context.invoked_subcommand is not None:
+        context.obj = data
+        return
     from chaos.live.cluster import ClusterPlan, run_cluster
 
     sys.exit(run_cluster(ClusterPlan(data, nodes, port, config, toxiproxy, restart), click.echo))
+
+
+@cluster.group("kill")
+def cluster_kill() -> None:
+    """Kills (SIGKILL) the node that has a role now. Prints its ID and process ID as a JSON line."""
+
+
+@cluster_kill.command("leader")
+@click.argument("partition", metavar="TOPIC/PARTITION")
+@click.pass_obj
+def kill_leader(data: Path, partition: str) -> None:
+    """The leader of a partition."""
+    from chaos.live import kill
+
+    _killed(lambda: kill.kill_leader(data, partition))
+
+
+@cluster_kill.command("controller")
+@click.pass_obj
+def kill_controller(data: Path) -> None:
+    """The active controller."""
+    from chaos.live import kill
+
+    _killed(lambda: kill.kill_controller(data))
+
+
+@cluster_kill.command("coordinator")
+@click.argument("key", metavar="GROUP")
+@click.option("--transactional-id", is_flag=True, help="GROUP is a transactional ID.")
+@click.pass_obj
+def kill_coordinator(data: Path, key: str, transactional_id: bool) -> None:
+    """The coordinator of a consumer group, or of a transactional ID."""
+    from chaos.live import kill
+
+    _killed(lambda: kill.kill_coordinator(data, key, kill.TRANSACTION if transactional_id else kill.GROUP))
+
+
+def _killed(act: Callable[[], str]) -> None:
+    from chaos.live.errors import SetupError
+
+    try:
+        click.echo(act())
+    except SetupError as wrong:
+        click.echo(f"crucible cluster: {wrong}", err=True)
+        sys.exit(2)
 
 
 def _keep_what_the_wheel_has() -> None:

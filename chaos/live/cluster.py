@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.ports import free_ports
-from chaos.live.cluster_folder import claim, write_pids
+from chaos.live.cluster_folder import claim, write_running
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.links import ANY_PORT, Links
 from chaos.live.processes import READY_LIMIT_S, Child
@@ -121,7 +121,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
             links, facts = Links(server.client), {"toxiproxy": server.address}
         members = stack.enter_context(_running(plan_members(plan, cluster_id, links), ending))
         told = pids_of(members)
-        write_pids(plan.data, told)
+        write_running(plan.data, told, addresses_of(members))
         if not ending.is_set():
             announce(_ready_line(members, facts))
             sys.stdout.flush()
@@ -129,8 +129,8 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
             _look_after(members, plan.restart, time.monotonic())
             if told != pids_of(members):
                 told = pids_of(members)
-                write_pids(plan.data, told)
-    write_pids(plan.data, {})
+                write_running(plan.data, told, addresses_of(members))
+    write_running(plan.data, {}, ())
     return EXIT_CLEAN
 
 

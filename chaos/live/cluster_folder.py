@@ -1,9 +1,9 @@
-"""The file in a local cluster's data folder that holds the cluster's ID and size, and the process IDs of its nodes. A
-second start reads it, so that its nodes form the same quorum."""
+"""The file in a local cluster's data folder that holds the cluster's ID and size, and the process IDs and addresses of
+its nodes. A second start reads it, so that its nodes form the same quorum."""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -47,11 +47,39 @@ def claim(data: Path, nodes: int, wanted_id: str = "") -> ClusterIdentity:
     return identity
 
 
-def write_pids(data: Path, pids: Mapping[int, int]) -> None:
-    """Says in the file which process each node is, by its ID. A node that does not run is missing."""
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The nodes that ran when the file was last written: the process of each, and where clients reach it, HOST:PORT."""
+
+    pids: Mapping[int, int]
+    addresses: Sequence[str]
+
+    def address(self, node: int) -> tuple[str, int]:
+        host, _, port = self.addresses[node].rpartition(":")
+        return host, int(port)
+
+
+def running(data: Path) -> Running:
+    """Read which nodes run. Raises SetupError."""
     path = data / FILE_NAME
     try:
-        _write(path, {**asdict(_read(path)), "pids": pids})
+        values = json.loads(path.read_text())
+        pids = {int(node): int(pid) for node, pid in values.get("pids", {}).items()}
+        addresses = [str(each) for each in values.get("addresses", ())]
+    except FileNotFoundError:
+        raise SetupError(f"{data} is no cluster's folder: start one with ./crucible cluster --data {data}.") from None
+    except OSError as failure:
+        raise SetupError(f"Cannot read {path} ({failure.strerror}).") from failure
+    except (ValueError, TypeError, AttributeError) as damage:
+        raise SetupError(f"{path} is damaged ({damage}).") from damage
+    return Running({node: pid for node, pid in pids.items() if node < len(addresses)}, addresses)
+
+
+def write_running(data: Path, pids: Mapping[int, int], addresses: Sequence[str]) -> None:
+    """Write which process each node is, by its ID, and where it listens. A node that does not run has no process."""
+    path = data / FILE_NAME
+    try:
+        _write(path, {**asdict(_read(path)), "pids": pids, "addresses": addresses})
     except OSError as failure:
         raise SetupError(f"Cannot write to {path} ({failure.strerror}).") from failure
 

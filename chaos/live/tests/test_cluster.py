@@ -17,6 +17,7 @@ import pytest
 
 from bench.fleet.behaviours.bodies import ALL_TOPICS, create_topics_request, metadata_request, new_topic
 from bench.ports import free_port
+from bench.probe.bodies import body
 from chaos.live.probe import probe
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.quorum.messages import begin_epoch
@@ -39,6 +40,7 @@ sys.exit(run_cluster(ClusterPlan(Path(sys.argv[1]), int(sys.argv[2]), **options)
 """
 
 
+LAUNCHER = Path(__file__).parents[3] / "crucible.py"
 STARTED: list["subprocess.Popen[bytes]"] = []
 
 
@@ -190,6 +192,60 @@ def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(t
     assert "node-0 is started again\n" in told
     assert "node-0 serves again\n" in told
     assert pids() == {}
+
+
+def killed(data: Path, *words: str) -> dict[str, Any]:
+    """What ``crucible cluster kill`` printed."""
+    command = [sys.executable, str(LAUNCHER), "cluster", "--data", str(data), "kill", *words]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_the_node_that_has_a_role_is_killed(tmp_path: Path) -> None:
+    data = tmp_path / "c"
+    cluster = Cluster(data, 3, "restart")
+    admin = Admin(cluster.bootstrap)
+    admin.create("hot", replicas=3)
+    roles = {
+        "leader hot/0": "leader of hot/0",
+        "controller": "active controller",
+        "coordinator g": "coordinator of group g",
+    }
+    for words, role in roles.items():
+        processes = {node: cluster.node(node) for node in range(3)}
+        admin.produce("hot")  # All are there again, and the topic has its leader.
+        if words.startswith("coordinator"):
+            until(lambda: coordinator(cluster.bootstrap, "g") >= 0)
+        wanted = {
+            "leader hot/0": lambda: leader(cluster.bootstrap, "hot"),
+            "controller": lambda: controller(cluster.bootstrap),
+            "coordinator g": lambda: coordinator(cluster.bootstrap, "g"),
+        }[words]()
+        told = killed(data, *words.split())
+        assert told == {"killed": wanted, "pid": processes[wanted].pid, "role": role}
+        assert not processes[wanted].is_running()
+        cluster.said_until(f"crucible cluster: node-{wanted} serves again\n")
+    cluster.end()
+
+
+def leader(bootstrap: list[str], topic: str) -> int:
+    answer = ask(bootstrap[0], ApiKey.METADATA, 12, ALL_TOPICS)
+    assert answer is not None
+    (found,) = (each for each in answer.topics if each.name == topic)
+    return int(found.partitions[0].leader_id)
+
+
+def controller(bootstrap: list[str]) -> int:
+    wanted = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+    answer = ask(bootstrap[0], ApiKey.DESCRIBE_QUORUM, 1, body(ApiKey.DESCRIBE_QUORUM, wanted))
+    assert answer is not None
+    return int(answer.topics[0].partitions[0].leader_id)
+
+
+def coordinator(bootstrap: list[str], group: str) -> int:
+    answer = ask(bootstrap[0], ApiKey.FIND_COORDINATOR, 4, body(ApiKey.FIND_COORDINATOR, {"coordinator_keys": [group]}))
+    return -1 if answer is None else int(answer.coordinators[0].node_id)
 
 
 def test_three_nodes_lead_on_without_one_and_take_it_back(tmp_path: Path) -> None:

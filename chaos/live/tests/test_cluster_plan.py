@@ -1,14 +1,16 @@
 """Who listens where and dials whom how, and what a data folder remembers of its cluster. No process is started."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chaos.live.cluster import ClusterPlan, check_plan, plan_members, run_cluster
-from chaos.live.cluster_folder import claim
+from chaos.live.cluster_folder import claim, write_running
 from chaos.live.errors import SetupError
+from chaos.live.kill import kill_controller, kill_coordinator, kill_leader
 from chaos.live.links import Links
 from chaos.live.quorum import introductions, new_cluster_id
 from chaos.live.toxiproxy import Proxy, Toxiproxy
@@ -207,3 +209,22 @@ def test_nodes_with_a_remote_tier_share_one_object_store(tmp_path: Path) -> None
     assert {each.config["crucible.remote.store.url"] for each in plan_members(named, "id", None)} == {"s3://bucket"}
     without = plan_members(ClusterPlan(tmp_path, 3), "id", None)
     assert not any("crucible.remote.store.url" in each.config for each in without)
+
+
+def test_where_no_node_runs_one_sentence_says_so(tmp_path: Path) -> None:
+    """The process that has a dead node's ID now, here this one, is left alone."""
+    for data, told in ((tmp_path / "none", "is no cluster's folder"), (tmp_path / "c", "No node of")):
+        if told == "No node of":
+            claim(data, 3)
+            write_running(data, {0: os.getpid(), 1: 2**22 - 1}, ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"])
+        for kill in (lambda at: kill_leader(at, "hot/0"), kill_controller, lambda at: kill_coordinator(at, "g")):
+            with pytest.raises(SetupError, match=told) as refused:
+                kill(data)
+            assert "start" in str(refused.value)
+            assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["hot", "/0", "hot/", "hot/first", "hot/-1"])
+def test_what_is_no_partition_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SetupError, match="give TOPIC/PARTITION"):
+        kill_leader(tmp_path, name)
