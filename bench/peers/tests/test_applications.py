@@ -148,9 +148,10 @@ def test_a_broker_that_acknowledges_too_early_is_caught(tmp_path: Path) -> None:
 # The transactional message copier.
 
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
-COPIED = 8_000
-PER_TRANSACTION = 20
-STEP = 10 * PER_TRANSACTION
+COPIED = 100_000
+"""More than two copiers manage while nodes are killed."""
+PER_TRANSACTION = 10
+STEP = 20 * PER_TRANSACTION
 
 
 def _write_numbers(nodes: ThreeNodes, topic: str, partitions: int, count: int) -> None:
@@ -163,7 +164,7 @@ def _write_numbers(nodes: ThreeNodes, topic: str, partitions: int, count: int) -
 
 
 def test_the_transactional_copier_copies_exactly_once(nodes: ThreeNodes, tmp_path: Path) -> None:
-    """Two copiers abort a third of their transactions. One of them is killed, too."""
+    """Two copiers abort a third of their transactions. One of them is killed and restarted, and at the end both are."""
     for topic in ("source", "copy"):
         nodes.create(topic, PARTITIONS)
     _write_numbers(nodes, "source", PARTITIONS, COPIED)
@@ -183,16 +184,26 @@ def test_the_transactional_copier_copies_exactly_once(nodes: ThreeNodes, tmp_pat
         kills = [killer.kill_leader("copy", 0, ahead=True)]
         copiers[0].kill()
         copiers[0].launch()
-        nodes.whole("copy", PARTITIONS)
-        nodes.whole(TRANSACTIONS, 1)
-        kills.append(killer.kill_leader(TRANSACTIONS, 0))
-        for each in copiers:
-            each.await_end(END_LIMIT_S)
+        for topic in (TRANSACTIONS, GROUPS):
+            nodes.whole("copy", PARTITIONS)
+            nodes.whole(topic, 1)
+            kills.append(killer.kill_leader(topic, 0))
+        assert all(each.runs for each in copiers)
     nodes.whole("copy", PARTITIONS)
     assert _fell_at_work(kills)
     source, copy = (read_committed(nodes.bootstrap, each, PARTITIONS) for each in ("source", "copy"))
-    assert sum(map(len, source.values())) == COPIED
-    assert copy_problems(source, copy) == []
+    counts = {partition: len(rows) for partition, rows in copy.items()}
+    assert _committed(nodes, "copiers", "source") == counts
+    assert copy_problems({partition: rows[: counts[partition]] for partition, rows in source.items()}, copy) == []
+
+
+def _committed(nodes: ThreeNodes, group: str, topic: str) -> dict[int, int]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": nodes.bootstrap, "group.id": group, "log_level": 0})
+    try:
+        wanted = [confluent_kafka.TopicPartition(topic, each) for each in range(PARTITIONS)]
+        return {each.partition: each.offset for each in consumer.committed(wanted, timeout=LIMIT_S)}
+    finally:
+        consumer.close()
 
 
 # Kafka Streams, by the programs of its own system tests.
@@ -253,15 +264,6 @@ def test_streams_processes_exactly_once(nodes: ThreeNodes, tmp_path: Path) -> No
     for topic, fold in folds.items():
         wanted = {partition: fold(rows) for partition, rows in data.items()}
         assert copy_problems(wanted, read_committed(nodes.bootstrap, topic, PARTITIONS)) == [], topic
-
-
-def _committed(nodes: ThreeNodes, group: str, topic: str) -> dict[int, int]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": nodes.bootstrap, "group.id": group, "log_level": 0})
-    try:
-        wanted = [confluent_kafka.TopicPartition(topic, each) for each in range(PARTITIONS)]
-        return {each.partition: each.offset for each in consumer.committed(wanted, timeout=LIMIT_S)}
-    finally:
-        consumer.close()
 
 
 # Connect with a source that writes exactly once.
