@@ -39,6 +39,11 @@ class LiveNode:
         return self.spec.listen
 
     @property
+    def advertised(self) -> str:
+        """HOST:PORT of the proxy that leads clients here."""
+        return self.spec.advertised
+
+    @property
     def data(self) -> Path:
         return Path(self.spec.data)
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.fleet.behaviours.protocol import Versions
 from chaos.live import identity
 from chaos.live.casting import cast, is_live
+from chaos.live.closed_segments import OWN_LIMIT_S, ClosedSegments, segments_of
 from chaos.live.cluster import ClusterPlan, Member, addresses_of, started
 from chaos.live.crew import Crew
 from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError, TargetDied
@@ -157,6 +159,7 @@ class LiveRun:
         self._changes_client = bool(mutant) and by_name(mutant).side == "client"
         of_nodes = "" if self._changes_client else mutant
         self._outside: Outside | None = None
+        self._own_segments: ClosedSegments | None = None
         self._crew: Crew | TargetCrew
         if target == REFERENCE:
             self._crew = Crew(scenario, folder, seed, of_nodes, self._origin_us, self._evidence_line)
@@ -210,8 +213,7 @@ class LiveRun:
         links.heal_all()
         self._crew.heal()
         self._await(fleet, "load_ended", DRAIN_LIMIT_S)
-        if self._outside is not None:
-            self._outside.tier_fills(self._tick_until)
+        self._await_tier()
         fleet.final()
         self._await(fleet, "done", DRAIN_LIMIT_S)
         self._duration_us = self.now_us()
@@ -295,8 +297,9 @@ class LiveRun:
         if self._strikes is None:
             return ()
         inside = self._strikes.findings.judged(self._scenario.guarantees)
+        of_tier = () if self._own_segments is None else (self._own_segments.judged(at_us),)
         of_node = (Check(guarantee=breaks, holds=False, evidence=1, at_us=at_us, detail=ended),) if ended else ()
-        return (*of_node, *answers, *inside, *self._strikes.damage.judged(at_us))
+        return (*of_node, *answers, *inside, *of_tier, *self._strikes.damage.judged(at_us))
 
     def _start_nodes(self, links: Links) -> Way:
         """Starts the nodes behind their links, or goes to those of a target. Returns how clients reach them."""
@@ -308,8 +311,16 @@ class LiveRun:
         for node in self._crew.nodes:
             spec = node.spec
             self._progress(f"{node.name} serves at {spec.listen}, clients reach it through {spec.advertised}")
+        self._own_segments = segments_of(self._scenario, self._crew.nodes, "", Versions().metadata, OWN_LIMIT_S)
         self._sampler.start()
         return Way(bootstrap)
+
+    def _await_tier(self) -> None:
+        """Waits until the closed segments of tiered topics are in the remote tier, while more of them get there."""
+        segments = self._own_segments if self._outside is None else self._outside.segments
+        if segments is not None:
+            self._progress("closed segments go to the remote tier")
+            self._tick_until(segments.waited_for, float("inf"), "")
 
     @property
     def _frames(self) -> Sequence[Frames]:

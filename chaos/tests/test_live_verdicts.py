@@ -1,7 +1,8 @@
 """The whole path with real processes: played live, judged by Spark; controls pass, mutants are caught.
 
-One control and one mutant for each mechanism, all but those of fetch sessions at night. At night two are played
-at a time, since they wait more than they compute. All are judged in one Spark session.
+Each of the five mechanisms has a control and a mutant, in a scenario of a few seconds and few nodes. Two are played at
+a time, since they wait more than they compute, and all are judged in one Spark session. Replication and a foreign
+broker are played at night, and so are the whole scenarios of the mechanisms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +17,26 @@ from reports.judge import judge_many
 from reports.verdict import Outcome, Verdict
 from scenarios import loader
 
-SESSIONS = ("01-lost-response", "change_mark_cleared_when_sent", 1)
-SNAPSHOTS = ("10-snapshot-superseded", "position_kept_with_new_id", 1)
-TRANSACTIONS = ("15-killed-before-end", "high_watermark_decides_visibility", 0)
+SHORT = loader.FOLDER / "short"
+SESSIONS = (f"{SHORT}/lost-response.toml", "change_mark_cleared_when_sent", 1)
+SNAPSHOTS = (f"{SHORT}/snapshot-superseded.toml", "position_kept_with_new_id", 1)
+TRANSACTIONS = (f"{SHORT}/killed-before-end.toml", "high_watermark_decides_visibility", 1)
+METADATA_EPOCH = (f"{SHORT}/stale-broker.toml", "accepts_older_metadata", 1)
+PRODUCERS = (f"{SHORT}/without-producer-snapshots.toml", "unsnapshotted_segments_stay", 1)
+MECHANISMS = (SESSIONS, SNAPSHOTS, TRANSACTIONS, METADATA_EPOCH, PRODUCERS)
+
+WHOLE_SESSIONS = ("01-lost-response", "change_mark_cleared_when_sent", 1)
+WHOLE_SNAPSHOTS = ("10-snapshot-superseded", "position_kept_with_new_id", 1)
+WHOLE_TRANSACTIONS = ("15-killed-before-end", "high_watermark_decides_visibility", 0)
 """The seed's fault: the controller is killed when all batches of its transaction are committed, but not its End."""
+WHOLE_METADATA_EPOCH = ("19-stale-broker", "accepts_older_metadata", 1)
+WHOLE_PRODUCERS = ("upgrade-path", "unsnapshotted_segments_stay", 1)
 REPLICATION = ("leader-killed-under-acks-all", "acknowledged_before_replicated", 1)
 FOREIGN = ("foreign", "epoch_not_advanced_when_response_lost", 1)
 """A node of ours, or that mutant of it, as if it were a broker of others."""
-METADATA_EPOCH = ("19-stale-broker", "accepts_older_metadata", 1)
-AT_NIGHT = 2
-"""So many plays at once. By day other tests compute beside them, so they are played one by one."""
+WHOLE = (WHOLE_SESSIONS, WHOLE_SNAPSHOTS, WHOLE_TRANSACTIONS, WHOLE_METADATA_EPOCH, WHOLE_PRODUCERS)
+AT_ONCE = 2
+"""Number of plays at a time."""
 
 Verdicts = Mapping[tuple[str, str], Verdict]
 
@@ -33,87 +44,127 @@ Verdicts = Mapping[tuple[str, str], Verdict]
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     """By scenario and mutant; the control's mutant is ''."""
-    return played_and_judged(tmp_path_factory.mktemp("runs"), (SESSIONS,), at_once=1)
+    return played_and_judged(tmp_path_factory.mktemp("runs"), MECHANISMS)
 
 
 @pytest.fixture(scope="module")
 def verdicts_at_night(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
-    return played_and_judged(
-        tmp_path_factory.mktemp("runs"), (SNAPSHOTS, TRANSACTIONS, REPLICATION, METADATA_EPOCH, FOREIGN)
-    )
+    return played_and_judged(tmp_path_factory.mktemp("runs"), (*WHOLE, REPLICATION, FOREIGN))
 
 
-def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]], at_once: int = AT_NIGHT) -> Verdicts:
+def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]]) -> Verdicts:
     wanted = [(name, planted, seed) for name, mutant, seed in plays for planted in ("", mutant)]
 
     def played(name: str, mutant: str, seed: int) -> Path:
         if name == FOREIGN[0]:
             return foreign_sessions.played(runs, mutant)
-        return play(loader.find(name), runs / f"{name}-{mutant or 'control'}", seed=seed, mutant=mutant).path
+        folder = runs / f"{Path(name).stem}-{mutant or 'control'}"
+        return play(loader.find(name), folder, seed=seed, mutant=mutant).path
 
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         folders = list(pool.map(lambda each: played(*each), wanted))
     found = judge_many(folders)
     return {(name, mutant): verdict for (name, mutant, _), verdict in zip(wanted, found, strict=True)}
 
 
+CAUGHT_BY = {
+    "change_mark_cleared_when_sent": {"fetch-gap", "incremental-answer-exact"},
+    "position_kept_with_new_id": {"snapshot-transfer-bounded"},
+    # A reader sees the part, or a node that applied it finds the next controller's records contradict it and ends.
+    "high_watermark_decides_visibility": {"torn-metadata", "quorum-converges"},
+    # A client that believes the older metadata is sent to the old leader, which calls its position out of range.
+    "accepts_older_metadata": {"nonmonotonic-metadata-epoch", "rewinds"},
+    "unsnapshotted_segments_stay": {"closed-segments-stored"},
+    # What is lost is missing, and its offsets, acknowledged once, are given to other records.
+    "acknowledged_before_replicated": {
+        *("lost-write", "unseen", "inconsistent-offsets", "nonmonotonic-send", "fetch-gap"),
+    },
+    "epoch_not_advanced_when_response_lost": {"session-epoch-order"},
+}
+"""The guarantees that a mutant may break. It must break at least one."""
+
+
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.clause("F-10", "F-11", "F-14", "F-20")
 def test_a_lost_response_costs_nothing_and_its_mutant_loses_records(verdicts: Verdicts) -> None:
-    assert_caught(verdicts, SESSIONS, {"fetch-gap", "incremental-answer-exact"}, "response_lost")
+    assert_caught(verdicts, SESSIONS, "response_lost")
 
 
-@pytest.mark.nightly
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.clause("S-5", "S-10", "S-11")
-def test_a_download_begins_anew_with_a_new_snapshot_and_its_mutant_mixes_two(verdicts_at_night: Verdicts) -> None:
-    assert_caught(verdicts_at_night, SNAPSHOTS, {"snapshot-transfer-bounded"}, "stalled")
+def test_a_download_restarts_with_a_new_snapshot_and_its_mutant_mixes_two(verdicts: Verdicts) -> None:
+    assert_caught(verdicts, SNAPSHOTS, "stalled")
 
 
-@pytest.mark.nightly
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.clause("T-7", "T-8")
-def test_a_transaction_is_seen_whole_and_its_mutant_shows_a_part(verdicts_at_night: Verdicts) -> None:
-    # A reader sees the part, or a node that applied it finds the next controller's records contradict it and ends.
-    assert_caught(verdicts_at_night, TRANSACTIONS, {"torn-metadata", "quorum-converges"}, "batches_committed")
+def test_a_transaction_is_seen_whole_and_its_mutant_shows_a_part(verdicts: Verdicts) -> None:
+    assert_caught(verdicts, TRANSACTIONS, "batches_committed")
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(1500)
+@pytest.mark.clause("M-3", "M-5", "M-15")
+def test_a_stale_broker_misleads_no_client_and_its_mutant_goes_back(verdicts: Verdicts) -> None:
+    assert_caught(verdicts, METADATA_EPOCH, "cut_from_controller")
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(1500)
+@pytest.mark.clause("P-8", "P-14")
+def test_segments_without_producer_snapshots_are_uploaded_and_those_of_its_mutant_stay(verdicts: Verdicts) -> None:
+    assert_caught(verdicts, PRODUCERS, "without_snapshots")
+    judged = {each.name: each for each in verdicts[PRODUCERS[0], ""].guarantees}["closed-segments-stored"]
+    assert (judged.status, judged.evidence > 5) == ("holds", True)
 
 
 @pytest.mark.nightly
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("played", "fault"),
+    [
+        (WHOLE_SESSIONS, "response_lost"),
+        (WHOLE_SNAPSHOTS, "stalled"),
+        (WHOLE_TRANSACTIONS, "batches_committed"),
+        (WHOLE_METADATA_EPOCH, "cut_from_controller"),
+        (WHOLE_PRODUCERS, "without_snapshots"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+def test_whole_scenarios_pass_and_their_mutants_are_caught(
+    verdicts_at_night: Verdicts, played: tuple[str, str, int], fault: str
+) -> None:
+    assert_caught(verdicts_at_night, played, fault)
+
+
+@pytest.mark.nightly
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
 @pytest.mark.clause("F-19", "F-22")
 def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdicts_at_night: Verdicts) -> None:
-    # What is lost is missing, and its offsets, acknowledged once, are given to other records.
-    guarantees = {"lost-write", "unseen", "inconsistent-offsets", "nonmonotonic-send", "fetch-gap"}
-    assert_caught(verdicts_at_night, REPLICATION, guarantees, "leader_killed")
+    assert_caught(verdicts_at_night, REPLICATION, "leader_killed")
 
 
 @pytest.mark.nightly
 @pytest.mark.live
 @pytest.mark.spark
-@pytest.mark.timeout(900)
-@pytest.mark.clause("M-3", "M-5", "M-15")
-def test_a_stale_broker_misleads_no_client_and_its_mutant_goes_back(verdicts_at_night: Verdicts) -> None:
-    # A client that believes the older metadata is sent to the old leader, which calls its position out of range.
-    assert_caught(verdicts_at_night, METADATA_EPOCH, {"nonmonotonic-metadata-epoch", "rewinds"}, "cut_from_controller")
-
-
-@pytest.mark.nightly
-@pytest.mark.live
-@pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.clause("F-3", "F-10")
 def test_frames_show_how_a_foreign_broker_keeps_sessions_and_its_mutant_takes_an_epoch_twice(
     verdicts_at_night: Verdicts,
 ) -> None:
-    assert_caught(verdicts_at_night, FOREIGN, {"session-epoch-order"}, "fetch-answer-lost")
+    assert_caught(verdicts_at_night, FOREIGN, "fetch-answer-lost")
     judged = {each.name: each for each in verdicts_at_night[FOREIGN[0], ""].guarantees}
     for name in foreign_sessions.SHOWN:
         assert judged[name].status == "holds"
@@ -121,15 +172,15 @@ def test_frames_show_how_a_foreign_broker_keeps_sessions_and_its_mutant_takes_an
     assert judged["one-leader-per-epoch"].status == "not checked"
 
 
-def assert_caught(verdicts: Verdicts, played: tuple[str, str, int], guarantees: set[str], fault: str) -> None:
-    """The control passes; the mutant breaks at least one of these, and nothing else."""
+def assert_caught(verdicts: Verdicts, played: tuple[str, str, int], fault: str) -> None:
+    """The control passes; the mutant breaks at least one of its guarantees, and nothing else."""
     name, mutant, _ = played
     control, caught = verdicts[name, ""], verdicts[name, mutant]
     assert control.outcome is Outcome.PASSED, control.summary
     assert caught.outcome is Outcome.FAILED, caught.summary
     broken = {each.name for each in caught.guarantees if each.status == "broken"}
     assert broken
-    assert broken <= guarantees
+    assert broken <= CAUGHT_BY[mutant]
     for verdict in (control, caught):
         assert verdict.report is not None
         assert fault in verdict.report.read_text(encoding="utf-8")

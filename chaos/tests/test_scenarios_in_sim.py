@@ -373,6 +373,14 @@ def test_what_a_search_found_stays_mended(file: Path) -> None:
         assert run(scenario, seed, mutant).outcome is Outcome.FAILED
 
 
+@pytest.mark.parametrize("file", sorted((loader.FOLDER / "short").glob("*.toml")), ids=lambda file: file.stem)
+def test_short_scenarios_are_green_and_red_with_their_mutants(file: Path) -> None:
+    scenario = loader.load(file)
+    assert run(scenario, 1).outcome is Outcome.PASSED
+    for mutant in mutants_of(scenario):
+        assert run(scenario, 1, mutant).outcome is Outcome.FAILED
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

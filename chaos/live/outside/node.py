@@ -52,6 +52,11 @@ class TargetNode:
         return name_of(self.number)
 
     @property
+    def advertised(self) -> str:
+        """The same: proxies stand in front of a target without its knowledge."""
+        return self.listen
+
+    @property
     def data(self) -> Path:
         """Returns its data folder, or an empty path if nobody knows it."""
         return Path() if self.layout is None else self.layout.data

@@ -7,12 +7,12 @@ from typing import TypeAlias
 from bench.targets.model import Chosen
 from chaos.frame_proxy.proxy import Node, Pair
 from chaos.frame_proxy.target import nodes_of
+from chaos.live.closed_segments import GUARANTEE, ClosedSegments, segments_of
 from chaos.live.errors import SetupError
 from chaos.live.foreign_frames import ForeignFrames, Frames, LinkFrames, has_frame_faults, has_link_faults
 from chaos.live.foreign_target import behind_proxies
 from chaos.live.links import Links
 from chaos.live.load.fleet import Way
-from chaos.live.outside.closed_segments import GUARANTEE, LIMIT_S, ClosedSegments, segments_of
 from chaos.live.outside.crew import TargetCrew
 from chaos.live.outside.needs import chosen, needs_links, playable
 from chaos.live.outside.roles import watched
@@ -50,7 +50,7 @@ class Outside:
         self._progress = progress
         self._before: ForeignFrames | None = None
         self._between: LinkFrames | None = None
-        self._segments: ClosedSegments | None = None
+        self.segments: ClosedSegments | None = None
 
     @property
     def frames(self) -> Sequence[Frames]:
@@ -73,7 +73,8 @@ class Outside:
             self._progress(f"{address} is reached through {dialled}")
         ids = [each.node_id for each in nodes]
         version = way.versions["metadata"]
-        self._segments = segments_of(self.scenario, crew.nodes, prefix, version)
+        if all(each.layout is not None for each in crew.nodes):  # Otherwise their files are not known.
+            self.segments = segments_of(self.scenario, crew.nodes, prefix, version)
         crew.seen = watched(self.scenario, prefix, way.bootstrap, ids, crew.voters, version, crew.lives)
         if not has_frame_faults(self.scenario) and not promised_on_the_wire(self.scenario):
             return way
@@ -139,13 +140,6 @@ class Outside:
             for node, role in roles.items():
                 frames.role(node, role)
 
-    def tier_fills(self, tick_until: TickUntil) -> None:
-        """Waits until all closed segments of tiered topics are in the remote tier, but not for long."""
-        segments, deadline_s = self._segments, time.monotonic() + LIMIT_S
-        if segments is not None:
-            self._progress("closed segments go to the remote tier")
-            tick_until(lambda: segments.are_stored() or time.monotonic() > deadline_s, float("inf"), "")
-
     # What the manifest says
 
     def checks(self, died: str, at_us: int) -> tuple[Check, ...]:
@@ -153,7 +147,7 @@ class Outside:
         if not self.crew.nodes:
             return ()
         up = Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.crew.nodes), at_us=at_us, detail=died)
-        return (up,) if self._segments is None else (up, self._segments.judged(at_us))
+        return (up,) if self.segments is None else (up, self.segments.judged(at_us))
 
     def notes(self) -> tuple[str, ...]:
         """Returns what a reader must know, for the report."""
@@ -166,7 +160,7 @@ class Outside:
 
     @property
     def guarantees(self) -> tuple[str, ...]:
-        of_tier = () if self._segments is None else (GUARANTEE,)
+        of_tier = () if self.segments is None else (GUARANTEE,)
         return (STAYS_UP, *of_tier) if self.crew.nodes else ()
 
 

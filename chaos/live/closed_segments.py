@@ -1,7 +1,7 @@
-"""Judges from outside whether the closed segments of tiered topics get to the remote tier (closed-segments-stored).
+"""Judges after the load whether the closed segments of tiered topics get to the remote tier (closed-segments-stored).
 
-Which segments a partition has shows in the files of its leader, so we must have started that. How far the partition is
-in the tier its leader tells (ListOffsets with the latest tiered offset, KIP-1005).
+The files of a partition's leader show which segments it has, so we must have started that node. ListOffsets with the
+latest tiered offset (KIP-1005) shows how far the partition is in the tier.
 """
 
 import time
@@ -10,13 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bench.fleet.behaviours.bodies import list_offsets_request, metadata_request
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.fleet.negotiation import CONNECT_LIMIT_US
 from bench.fleet.spec import address_of
-from chaos.live.outside.node import TargetNode
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from reports.manifest import Check
@@ -24,7 +23,10 @@ from scenarios.model import Scenario
 
 GUARANTEE: Final = "closed-segments-stored"
 LIMIT_S: Final = 60.0
-"""After the heal a closed segment must be in the tier within this time."""
+"""After the heal a closed segment of a foreign target must get to the tier within this time, again and again, until all
+are there."""
+OWN_LIMIT_S: Final = 15.0
+"""The same for nodes of ours, whose scenarios retry a copy within a second or two."""
 LOOK_EVERY_S: Final = 0.5
 CALL_LIMIT_US: Final = 5_000_000
 LATEST_TIERED: Final = -5
@@ -33,32 +35,51 @@ TIERED_VERSION: Final = 9
 CLIENT_ID: Final = "crucible-tier"
 
 
+class SegmentsNode(Protocol):
+    """What is needed of a node. ``listen`` is HOST:PORT without a proxy, ``advertised`` the address in its metadata."""
+
+    @property
+    def listen(self) -> str: ...
+    @property
+    def advertised(self) -> str: ...
+    @property
+    def data(self) -> Path: ...
+    @property
+    def running(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class ClosedSegments:
-    """``nodes`` are those of the target. ``topics`` has the number of partitions of each tiered topic, and
-    ``metadata_version`` is that of Metadata. ``left`` names what was missing at the last look."""
+    """Closed segments of the tiered topics of one run."""
 
-    nodes: Sequence[TargetNode]
-    topics: Mapping[str, int]
+    nodes: Sequence[SegmentsNode]
+    topics: Mapping[str, int]  # number of partitions
     metadata_version: int
-    left: list[str] = field(default_factory=list)
+    limit_s: float = LIMIT_S  # ends the wait if no further segment got to the tier for so long
+    left: list[str] = field(default_factory=list)  # missing at the last look
     looked_at: int = 0
     _again_s: float = 0.0
+    _progress_s: float = 0.0
 
-    def are_stored(self) -> bool:
-        """Looks now and then. A node that does not answer is asked again."""
+    def waited_for(self) -> bool:
+        """Returns whether nothing is left to wait for: all are stored, or none got there within the limit. It looks
+        only now and then, so it is cheap to call. A node that does not respond is tried again."""
         now_s = time.monotonic()
         if now_s < self._again_s:
             return False
         self._again_s = now_s + LOOK_EVERY_S
+        before = self.left
+        stored = False
         with suppress(TransportError):
             self.left = list(self._missing())
-            return not self.left
-        return False
+            stored = not self.left
+        if not self._progress_s or (self.left and len(self.left) < len(before)):
+            self._progress_s = now_s
+        return stored or now_s > self._progress_s + self.limit_s
 
     def judged(self, at_us: int) -> Check:
-        told = f"{LIMIT_S:g} s after the heal {len(self.left)} closed segments were not in the tier: "
-        detail = told + ", ".join(self.left[:5]) if self.left else ""
+        missing = f"{len(self.left)} closed segments were not in the tier after the heal, and none got there within "
+        detail = f"{missing}{self.limit_s:g} s: {', '.join(self.left[:5])}" if self.left else ""
         return Check(guarantee=GUARANTEE, holds=not self.left, evidence=self.looked_at, at_us=at_us, detail=detail)
 
     def _missing(self) -> Iterator[str]:
@@ -72,10 +93,10 @@ class ClosedSegments:
                 if tiered < end - 1:
                     yield f"{where.topic}-{where.partition} from {base} to {end}"
 
-    def _leaders(self) -> dict[TopicPartition, TargetNode]:
+    def _leaders(self) -> dict[TopicPartition, SegmentsNode]:
         asked = next(each for each in self.nodes if each.running)
         answer = _asked(asked, ApiKey.METADATA, self.metadata_version, metadata_request(list(self.topics)))
-        at = {each.listen: each for each in self.nodes}
+        at = {each.advertised: each for each in self.nodes}
         told = {int(each.node_id): at[f"{each.host}:{each.port}"] for each in answer.brokers}
         return {
             TopicPartition(str(topic.name), int(each.partition_index)): told[int(each.leader_id)]
@@ -85,16 +106,16 @@ class ClosedSegments:
         }
 
 
-def segments_of(scenario: Scenario, nodes: Sequence[TargetNode], prefix: str, version: int) -> ClosedSegments | None:
-    """Returns None if the scenario promises nothing of them, or if the nodes' files are not known."""
+def segments_of(
+    scenario: Scenario, nodes: Sequence[SegmentsNode], prefix: str, version: int, limit_s: float = LIMIT_S
+) -> ClosedSegments | None:
+    """Returns None if the scenario promises nothing of them. The run's topics begin with ``prefix``."""
     topics = {
         f"{prefix}{each.name}": each.partitions
         for each in scenario.load.topics
         if dict(each.config).get("remote.storage.enable") == "true"
     }
-    if GUARANTEE not in scenario.guarantees or not topics or any(each.layout is None for each in nodes):
-        return None
-    return ClosedSegments(nodes, topics, version)
+    return ClosedSegments(nodes, topics, version, limit_s) if GUARANTEE in scenario.guarantees and topics else None
 
 
 def bases_in(folder: Path) -> list[int]:
@@ -102,14 +123,14 @@ def bases_in(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.glob("*.log"))
 
 
-def _tiered(node: TargetNode, where: TopicPartition) -> int:
+def _tiered(node: SegmentsNode, where: TopicPartition) -> int:
     """Returns the last offset in the tier, or -1. Raises TransportError."""
     answer = _asked(node, ApiKey.LIST_OFFSETS, TIERED_VERSION, list_offsets_request([where], LATEST_TIERED))
     (told,) = (each for topic in answer.topics for each in topic.partitions)
     return -1 if int(told.error_code.value) else int(told.offset)
 
 
-def _asked(node: TargetNode, api_key: ApiKey, version: int, body: object) -> Any:
+def _asked(node: SegmentsNode, api_key: ApiKey, version: int, body: object) -> Any:
     address = address_of(node.listen)
     connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
     try:

@@ -1,4 +1,4 @@
-"""Closed segments of a target's leader are compared with how far it says that they are in the tier."""
+"""Closed segments of a partition's leader are compared with how far it reports them to be in the tier."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,34 +6,35 @@ from typing import Any
 
 import pytest
 
-from chaos.live.outside import closed_segments
-from chaos.live.outside.closed_segments import ClosedSegments, segments_of
+from chaos.live import closed_segments
+from chaos.live.closed_segments import ClosedSegments, segments_of
 from reference_broker.blocking.transport import TransportError
 from reference_broker.wire.apis import ApiKey
 from scenarios.loader import find
 
 TOPIC = "crucible-1-hot"
-HERE, NOWHERE = "127.0.0.1:1", "127.0.0.1:2"
+HERE, NOWHERE, PROXY = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 
 
 class Leader:
-    """Answers for both nodes: node 4 leads the only partition, and ``tiered`` is the last offset in its tier."""
+    """Answers for both nodes: node 4 leads the only partition, and ``tiered`` is the last offset in its tier. ``now_s``
+    is the time."""
 
     def __init__(self, folder: Path, *bases: int) -> None:
-        self.tiered, self.error = -1, 0
+        self.tiered, self.error, self.now_s = -1, 0, 100.0
         place = folder / f"{TOPIC}-0"
         place.mkdir()
         for base in bases:
             (place / f"{base:020}.log").touch()
         self.nodes: list[Any] = [
-            SimpleNamespace(listen=NOWHERE, data=folder / "elsewhere", running=True, layout=1),
-            SimpleNamespace(listen=HERE, data=folder, running=True, layout=1),
+            SimpleNamespace(listen=NOWHERE, advertised=NOWHERE, data=folder / "elsewhere", running=True),
+            SimpleNamespace(listen=HERE, advertised=PROXY, data=folder, running=True),
         ]
         self.segments = ClosedSegments(self.nodes, {TOPIC: 1}, 12)
 
     def answer(self, node: Any, api_key: ApiKey, version: int, body: object) -> Any:  # noqa: ARG002
         if api_key is ApiKey.METADATA:
-            brokers = [SimpleNamespace(node_id=4, host="127.0.0.1", port=1)]
+            brokers = [SimpleNamespace(node_id=4, host="127.0.0.1", port=3)]
             partition: Any = SimpleNamespace(partition_index=0, leader_id=4)
         else:
             assert (node.listen, version) == (HERE, 9)
@@ -41,15 +42,17 @@ class Leader:
             partition = SimpleNamespace(error_code=SimpleNamespace(value=self.error), offset=self.tiered)
         return SimpleNamespace(brokers=brokers, topics=[SimpleNamespace(name=TOPIC, partitions=[partition])])
 
-    def looks(self) -> bool:
-        self.segments._again_s = 0.0
-        return self.segments.are_stored()
+    def looks(self, after_s: float = 1.0) -> bool:
+        """Returns whether nothing is left to wait for."""
+        self.now_s += after_s
+        return self.segments.waited_for()
 
 
 @pytest.fixture
 def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Leader:
     made = Leader(tmp_path, 0, 100, 250)
     monkeypatch.setattr(closed_segments, "_asked", made.answer)
+    monkeypatch.setattr("chaos.live.closed_segments.time.monotonic", lambda: made.now_s)
     return made
 
 
@@ -83,11 +86,21 @@ def test_a_node_that_does_not_answer_is_asked_again(leader: Leader, monkeypatch:
     assert leader.looks()
 
 
-def test_it_is_judged_where_it_is_promised_and_files_are_known(leader: Leader) -> None:
+def test_the_wait_goes_on_while_segments_get_there_and_ends_when_none_does(leader: Leader) -> None:
+    assert not leader.looks()
+    assert not leader.looks(after_s=closed_segments.LIMIT_S)
+    leader.tiered = 99
+    assert not leader.looks()
+    assert not leader.looks(after_s=closed_segments.LIMIT_S - 1.0)
+    assert leader.looks(after_s=2.0)
+    judged = leader.segments.judged(7)
+    assert not judged.holds
+    assert "1 closed segments were not in the tier after the heal, and none got there within 60 s" in judged.detail
+
+
+def test_it_is_judged_where_it_is_promised(leader: Leader) -> None:
     scenario = find("upgrade-path")
     found = segments_of(scenario, leader.nodes, "crucible-1-", 12)
     assert found is not None
     assert found.topics == {TOPIC: 1}
-    leader.nodes[0].layout = None
-    assert segments_of(scenario, leader.nodes, "crucible-1-", 12) is None
     assert segments_of(find("plain-load"), leader.nodes[1:], "", 12) is None
