@@ -104,7 +104,7 @@ def _played(
             say(f"differs from the oracle: {line}")
         say(f"{len(cases) - len(differ)} of {len(cases)} cases are answered as {wanted.oracle} does")
     say(summary + ("" if before is None else f"; {len(red)} worse than {wanted.baseline}"))
-    _write(wanted, outcomes, summary)
+    _write(wanted, outcomes, red, summary)
     return FAILED if red else PASSED
 
 
@@ -135,14 +135,14 @@ def _tell(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], s
         say(f"{missing[0]}; {len(missing)} of {len(outcomes)} cases were not played")
 
 
-def _write(wanted: Wanted, outcomes: Sequence[Outcome], summary: str) -> None:
+def _write(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], summary: str) -> None:
     kafka = kafka_answers.told()
     if wanted.json is not None:
         wanted.json.write_text(as_json.document(wanted.target, outcomes, kafka), encoding="utf-8")
     if wanted.junit is not None:
         wanted.junit.write_text(junit.document(wanted.words, outcomes, wanted.strict, kafka), encoding="utf-8")
     if wanted.page is not None:
-        wanted.page.write_text(page.document(wanted.target, outcomes, summary, kafka), encoding="utf-8")
+        wanted.page.write_text(page.document(wanted.words, outcomes, red, summary, kafka), encoding="utf-8")
 
 
 @contextmanager

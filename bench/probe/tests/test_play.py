@@ -268,12 +268,28 @@ def test_junit_counts_what_fails_and_what_is_skipped() -> None:
 
 def test_the_page_and_the_document_tell_everything() -> None:
     line = Line(1, RECEIVED, "ListGroups 0 {<b>}", b"\x01\x02")
-    shown = page.document("host:1", [_outcome(Verdict.FAIL, line)], "1 case", {"handshake/of-test": "4.1.1: pass"})
+    failed = [_outcome(Verdict.FAIL, line)]
+    shown = page.document("host:1", failed, failed, "1 case", {"handshake/of-test": "4.1.1: pass"})
     assert "ListGroups 0 {&lt;b&gt;}" in shown
     assert "0102" in shown
     assert "4.1.1: pass" in shown
     (told,) = json.loads(as_json.document("host:1", [_outcome(Verdict.FAIL, line)], {}))["cases"]
     assert told["conversation"] == [{"connection": 1, "direction": "<", "words": "ListGroups 0 {<b>}", "bytes": "0102"}]
+
+
+def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:
+    outcomes = [_outcome(each) for each in (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED)]
+    failed = page.document("host:1", outcomes, outcomes[1:2], "3 cases", {})
+    passed = page.document("host:1", outcomes[:1], (), "1 case", {})
+    assert "<title>failed: Kafka protocol of host:1</title>" in failed
+    assert "1 of 3 cases count against the broker" in failed
+    assert failed.index("count against the broker") < failed.index("What fails</h2>") < failed.index('class="case"')
+    assert "None of 1 cases counts against the broker" in passed
+    assert "What fails" not in passed
+    for verdict in (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED):
+        assert f'<input type="checkbox" value="{verdict.value}" checked>' in failed
+        assert f'data-verdict="{verdict.value}"' in failed
+    assert page.STYLE.read_text(encoding="utf-8") in failed
 
 
 def test_the_oracle_tells_the_first_field_that_differs() -> None:

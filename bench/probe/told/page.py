@@ -1,66 +1,207 @@
-"""Outcomes as one HTML page."""
+"""Outcomes as one HTML page in the look of a run's page: the verdict first, then what fails, then all cases."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
+from pathlib import Path
+from typing import Final
 
-from bench.probe.told.text import in_full
+from bench.probe.told.text import in_full, repeat
 from bench.probe.verdict import Outcome, Verdict
+
+STYLE: Final = Path(__file__).resolve().parents[3] / "reports" / "page" / "style.css"
+"""The style of a run's page. It is read as a file, since loads and probes do not import the code of pages."""
+
+_MORE_STYLE = """
+.filter { display: flex; flex-wrap: wrap; gap: 8px 14px; align-items: center; padding: 12px 16px; }
+.filter input[type="search"] { font: inherit; flex: 1 1 200px; min-width: 0; color: var(--ink);
+  background: var(--ground); border: 1px solid var(--line); border-radius: 6px; padding: 6px 10px; }
+.filter label { font-size: 13px; white-space: nowrap; cursor: pointer; }
+.filter output { color: var(--muted); font-size: 13px; }
+.case pre { font: 12px/1.45 var(--mono); white-space: pre-wrap; overflow-wrap: anywhere; background: var(--ground);
+  border: 1px solid var(--line); border-radius: 6px; padding: 8px 10px; margin: 6px 0 2px; }
+.case details > summary { padding: 0; font-size: inherit; color: inherit; }
+.case .why { display: block; color: var(--bad); }
+table.counts td { text-align: right; } table.counts td:last-child { min-width: 0; }
+@media (max-width: 640px) { table.counts { font-size: 12.5px; } .case td.kafka:empty { display: none; } }
+"""
+
+_SCRIPT = """
+"use strict";
+const root = document.documentElement;
+const words = document.getElementById("words"), shown = document.getElementById("shown");
+const boxes = [...document.querySelectorAll(".filter input[type=checkbox]")];
+const cases = [...document.querySelectorAll("tr.case")];
+const filter = () => {
+  const kinds = new Set(boxes.filter((each) => each.checked).map((each) => each.value));
+  const wanted = words.value.toLowerCase().split(/\\s+/).filter(Boolean);
+  let count = 0;
+  for (const each of cases) {
+    const text = each.dataset.text;
+    each.hidden = !kinds.has(each.dataset.verdict) || !wanted.every((word) => text.includes(word));
+    count += !each.hidden;
+  }
+  for (const each of document.querySelectorAll("section.cases")) {
+    each.hidden = !each.querySelector("tr.case:not([hidden])");
+  }
+  shown.textContent = `${count} of ${cases.length} cases`;
+};
+words.addEventListener("input", filter);
+for (const each of boxes) each.addEventListener("change", filter);
+const unfold = () => {
+  const row = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!row?.matches("tr.case")) return;
+  if (row.hidden) { words.value = ""; for (const each of boxes) each.checked = true; filter(); }
+  row.querySelector("details").open = true;
+  row.scrollIntoView();
+};
+addEventListener("hashchange", unfold);
+document.getElementById("theme").addEventListener("click", () => {
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+});
+addEventListener("beforeprint", () => { for (const each of document.querySelectorAll("details")) each.open = true; });
+filter(); unfold();
+"""
 
 _PAGE = """<!doctype html>
 <html lang="en">
+<head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>Kafka protocol of {target}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }}
-table {{ border-collapse: collapse; width: 100%; font-size: 14px; }}
-th, td {{ text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }}
-pre {{ font-size: 12px; white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: .5rem; }}
-.fail, .inconsistent {{ color: #a33; font-weight: 600; }}
-.differs {{ color: #a60; }}
-.not-advertised, .not-played {{ color: #777; }}
-</style>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{said}: Kafka protocol of {target}</title>
+<style>{style}</style>
+</head>
+<body>
+<nav class="bar" aria-label="sections"><div><b>Crucible</b>
+{links}
+<button id="theme" type="button" title="light or dark">◐</button></div></nav>
+<main>
+<header class="verdict {tone}" id="verdict">
+<p class="kicker">Protocol probe</p>
 <h1>Kafka protocol of {target}</h1>
+<p class="summary"><span class="word">{mark} {said}</span>{verdict}</p>
+<div class="tiles">{tiles}</div>
+</header>
+{red}
+<section>
+<h2 id="sections">Sections</h2>
 <p>{summary}</p>
-<table><tr><th>section</th>{heads}</tr>
-{counts}</table>
+<div class="card scroll"><table class="counts"><thead><tr><th>section</th>{heads}</tr></thead><tbody>
+{counts}
+</tbody></table></div>
+</section>
+<section>
+<h2 id="cases">Cases</h2>
+<p>Each case unfolds: what was sent, what came back, and the command that plays it again.</p>
+<div class="card filter"><input type="search" id="words" placeholder="words of a case" aria-label="words of a case">
+{boxes}
+<output id="shown"></output></div>
+</section>
 {sections}
+</main>
+<script>{script}</script>
+</body>
 </html>
 """
 
+_CHIPS = {
+    Verdict.PASS: "holds",
+    Verdict.FAIL: "broken",
+    Verdict.DIFFERS: "warn",
+    Verdict.INCONSISTENT: "broken",
+    Verdict.OUR_ERROR: "warn",
+}
 
-def document(target: str, outcomes: Sequence[Outcome], summary: str, kafka: Mapping[str, str]) -> str:
-    """A table that counts, then each case. What was sent and answered unfolds. ``kafka``: what Apache Kafka answers."""
+
+def document(
+    target: str, outcomes: Sequence[Outcome], red: Sequence[Outcome], summary: str, kafka: Mapping[str, str]
+) -> str:
+    """Return the page. ``red`` are the outcomes for which the command fails, and ``kafka`` is what Apache Kafka
+    responds in each case."""
     sections = [(name, list(found)) for name, found in groupby(outcomes, key=lambda each: each.case.section)]
+    counted = Counter(each.verdict for each in outcomes)
+    there = [each for each in Verdict if counted[each]]
     return _PAGE.format(
         target=escape(target),
+        style=STYLE.read_text(encoding="utf-8") + _MORE_STYLE,
+        script=_SCRIPT,
+        tone="failed" if red else "passed",
+        mark="✕" if red else "✓",
+        said="failed" if red else "passed",
+        verdict=escape(_verdict(outcomes, red)),
+        links="".join(f'<a href="#{name}">{title}</a>' for name, title in _links(bool(red))),
+        tiles="".join(f"<div><b>{counted[each]}</b><span>{each.value}</span></div>" for each in there),
+        red=_red(red),
         summary=escape(summary),
-        heads="".join(f"<th>{each.value}</th>" for each in Verdict),
-        counts="\n".join(_counts(name, found) for name, found in sections),
+        heads="".join(f'<th class="n">{each.value}</th>' for each in there),
+        counts="\n".join(_counts(name, found, there) for name, found in sections),
+        boxes="\n".join(
+            f'<label><input type="checkbox" value="{each.value}" checked> {each.value} {counted[each]}</label>'
+            for each in there
+        ),
         sections="\n".join(_section(name, found, target, kafka) for name, found in sections),
     )
 
 
-def _counts(name: str, outcomes: Sequence[Outcome]) -> str:
+def _links(has_red: bool) -> Sequence[tuple[str, str]]:
+    return (*((("red", "What fails"),) if has_red else ()), ("sections", "Sections"), ("cases", "Cases"))
+
+
+def _verdict(outcomes: Sequence[Outcome], red: Sequence[Outcome]) -> str:
+    ends = sum(each.ended for each in outcomes)
+    death = f" The broker ended {ends} time{'s' * (ends > 1)}." if ends else ""
+    if not red:
+        return f"None of {len(outcomes)} cases counts against the broker.{death}"
+    first = red[0]
+    why = f": {first.reason}" if first.reason else ""
+    return f"{len(red)} of {len(outcomes)} cases count against the broker. The first is {first.case.id}{why}.{death}"
+
+
+def _red(red: Sequence[Outcome]) -> str:
+    if not red:
+        return ""
+    rows = "\n".join(
+        f'<tr><th scope="row"><a href="#{each.case.id}">{escape(each.case.id)}</a></th><td>{_chip(each.verdict)}</td>'
+        f"<td>{each.case.level.value}: {escape(each.case.words)}</td><td>{escape(each.reason)}</td></tr>"
+        for each in red
+    )
+    heads = "<tr><th>case</th><th>verdict</th><th>what must hold</th><th>what was seen</th></tr>"
+    return (
+        '<section><h2 id="red">What fails</h2>\n<div class="card long scroll"><table class="stack">'
+        f"<thead>{heads}</thead><tbody>\n{rows}\n</tbody></table></div></section>"
+    )
+
+
+def _counts(name: str, outcomes: Sequence[Outcome], there: Sequence[Verdict]) -> str:
     counted = Counter(each.verdict for each in outcomes)
-    cells = "".join(f"<td>{counted[each] or ''}</td>" for each in Verdict)
-    return f'<tr><td><a href="#{name}">{name}</a></td>{cells}</tr>'
+    cells = "".join(f"<td>{counted[each] or ''}</td>" for each in there)
+    return f'<tr><th scope="row"><a href="#{name}">{name}</a></th>{cells}</tr>'
 
 
 def _section(name: str, outcomes: Sequence[Outcome], target: str, kafka: Mapping[str, str]) -> str:
     rows = "\n".join(_row(each, target, kafka.get(each.case.id, "")) for each in outcomes)
-    heads = "<tr><th>case</th><th>verdict</th><th>what must hold</th><th>Apache Kafka</th></tr>"
-    return f'<h2 id="{name}">{name}</h2>\n<table>{heads}\n{rows}</table>'
+    heads = "<tr><th>case</th><th>verdict</th><th>Apache Kafka</th><th>what must hold</th></tr>"
+    return (
+        f'<section class="cases"><h2 id="{name}">{name}</h2>\n<div class="card long scroll"><table class="stack">'
+        f"<thead>{heads}</thead><tbody>\n{rows}\n</tbody></table></div></section>"
+    )
 
 
 def _row(outcome: Outcome, target: str, kafka: str) -> str:
     case, verdict = outcome.case, outcome.verdict.value
-    again = f"./crucible probe {target} --case {case.id}"
-    conversation = escape("\n".join(in_full(outcome, again, kafka)))
-    words = f"{case.level.value}: {escape(case.words)} <small>({escape(case.source)})</small>"
-    why = f"<br>{escape(outcome.reason)}" if outcome.reason else ""
+    conversation = escape("\n".join(in_full(outcome, repeat(target, case.id), kafka)))
+    words = f"{case.level.value}: {escape(case.words)} <small>{escape(case.source)}</small>"
+    why = f'<span class="why">{escape(outcome.reason)}</span>' if outcome.reason else ""
     shown = f"<details><summary>{words}{why}</summary><pre>{conversation}</pre></details>"
-    mark = f'<td class="{verdict.replace(" ", "-")}">{verdict}</td>'
-    return f"<tr><td>{escape(case.id.rpartition('/')[2])}</td>{mark}<td>{shown}</td><td>{escape(kafka)}</td></tr>"
+    text = escape(f"{case.id} {case.words} {case.source} {outcome.reason} {kafka}".lower(), quote=True)
+    return (
+        f'<tr class="case" id="{case.id}" data-verdict="{verdict}" data-text="{text}">'
+        f'<th scope="row">{escape(case.id.rpartition("/")[2])}</th><td>{_chip(outcome.verdict)}</td>'
+        f'<td class="kafka">{escape(kafka)}</td><td>{shown}</td></tr>'
+    )
+
+
+def _chip(verdict: Verdict) -> str:
+    return f'<span class="chip {_CHIPS.get(verdict, "")}">{verdict.value}</span>'
