@@ -23,6 +23,7 @@ _MORE_STYLE = """
   border: 1px solid var(--line); border-radius: 6px; padding: 8px 10px; margin: 6px 0 2px; }
 .case details > summary { padding: 0; font-size: inherit; color: inherit; }
 .case .why { display: block; color: var(--bad); }
+tr.case[hidden] { display: none !important; }
 table.counts td { text-align: right; } table.counts td:last-child { min-width: 0; }
 @media (max-width: 640px) { table.counts { font-size: 12.5px; } .case td.kafka:empty { display: none; } }
 """
@@ -88,9 +89,10 @@ _PAGE = """<!doctype html>
 <section>
 <h2 id="sections">Sections</h2>
 <p>{summary}</p>
-<div class="card scroll"><table class="counts"><thead><tr><th>section</th>{heads}</tr></thead><tbody>
+<details class="card"><summary>cases of each section</summary>
+<div class="scroll"><table class="counts"><thead><tr><th>section</th>{heads}</tr></thead><tbody>
 {counts}
-</tbody></table></div>
+</tbody></table></div></details>
 </section>
 <section>
 <h2 id="cases">Cases</h2>
