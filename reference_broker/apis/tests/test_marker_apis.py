@@ -153,6 +153,7 @@ def describe(world: ReplicatedWorld, topic: str = "events", index: int = 0) -> P
     return found
 
 
+@pytest.mark.clause("X-12")
 def test_producers_are_told_with_their_open_transactions() -> None:
     world = ReplicatedWorld()
     write(world, marker(0, producer=8, epoch=2, coordinator=6))

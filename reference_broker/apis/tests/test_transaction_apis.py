@@ -138,6 +138,7 @@ def test_the_first_question_for_a_coordinator_creates_the_topic_as_kafka_does() 
     assert find(world, "") == [("none", 1)], "as in Kafka, although no producer can take it"
 
 
+@pytest.mark.clause("X-12")
 @pytest.mark.clause("TransactionCoordinatorTest.testDescribeTransactions")
 def test_a_transaction_from_its_first_partition_to_its_end() -> None:
     world = ready()
@@ -249,6 +250,7 @@ def test_the_offsets_of_a_group_are_a_partition_of_the_transaction() -> None:
     assert (topic.topic, len(topic.partitions)) == (OFFSETS_TOPIC, 1)
 
 
+@pytest.mark.clause("X-12")
 @pytest.mark.clause("TransactionCoordinatorTest.testDescribeTransactionsWithEmptyTransactionalId")
 def test_describing_what_nobody_has() -> None:
     world = ready()
@@ -277,6 +279,7 @@ def test_an_id_without_a_transaction_has_no_start() -> None:
     assert b"\xff" * 8 in frame, "-1, as in Kafka"
 
 
+@pytest.mark.clause("X-12")
 @pytest.mark.clause("TransactionStateManagerTest.testListTransactionsFiltering")
 @pytest.mark.clause("TransactionStateManagerTest.testListTransactionsFilteringWithInvalidPattern")
 def test_transactions_are_listed_by_state_producer_and_duration() -> None:

@@ -174,6 +174,7 @@ def test_a_fenced_last_member_becomes_eligible_and_eligible_ones_lead_before_any
     assert cluster.partition.leader_recovery_state == 0
 
 
+@pytest.mark.clause("E-7")
 @pytest.mark.clause(
     "QuorumControllerTest.testUncleanShutdownBrokerElrEnabled",
     "ReplicationControlManagerTest.testEligibleLeaderReplicas_UncleanShutdown",
@@ -201,6 +202,7 @@ def test_a_restart_that_nobody_noticed_leaves_the_isr_either_way() -> None:
         assert cluster.state() == (2, (2,), elr, ())
 
 
+@pytest.mark.clause("E-7")
 @pytest.mark.clause("PartitionChangeBuilderTest.testEligibleLeaderReplicas_ElectLastKnownLeaderShouldFail")
 @pytest.mark.clause("E-3")
 @pytest.mark.clause("E-4")
@@ -244,6 +246,7 @@ def test_a_topic_with_one_replica_comes_back_after_an_unclean_stop() -> None:
     assert cluster.state() == (1, (1,), (), ())
 
 
+@pytest.mark.clause("E-7")
 @pytest.mark.clause("E-6")
 def test_nobody_leads_a_replica_whose_directory_is_gone_until_it_is_back_or_an_unclean_election_is_asked_for() -> None:
     cluster = Cluster(1)

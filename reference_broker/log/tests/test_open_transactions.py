@@ -182,6 +182,7 @@ def test_a_marker_that_fences_ends_the_transaction_and_its_epoch_stays_known() -
     assert refused(log, 1, 1, epoch=0) == ErrorCode.invalid_producer_epoch
 
 
+@pytest.mark.clause("X-13")
 @pytest.mark.clause(
     "ProducerStateManagerTest.testFirstUnstableOffsetAfterTruncation",
     "UnifiedLogTest.testTruncateBelowFirstUnstableOffset",
@@ -215,6 +216,7 @@ def test_a_cut_opens_a_transaction_again_or_takes_it_away(restarted: bool) -> No
         assert each.last_stable_offset == each.log_end_offset
 
 
+@pytest.mark.clause("X-13")
 @pytest.mark.clause(
     "ProducerStateManagerTest.testRecoverFromSnapshotUnfinishedTransaction",
     "ProducerStateManagerTest.testRecoverFromSnapshotFinishedTransaction",
@@ -246,6 +248,7 @@ def test_transactions_are_known_again_after_a_restart(clean: bool) -> None:
     assert again.last_stable_offset == 7
 
 
+@pytest.mark.clause("X-13")
 @pytest.mark.clause(
     "UnifiedLogTest.testTransactionIndexUpdated",
     "UnifiedLogTest.testTransactionIndexUpdatedThroughReplication",

@@ -39,6 +39,7 @@ TRANSACTIONAL = 2
 PRODUCERS = st.integers(0, 5)
 
 
+@pytest.mark.clause("X-13")
 @pytest.mark.clause(
     "P-1",
     "P-2",

@@ -132,6 +132,7 @@ def played(disk: MemoryDisk) -> PartitionLog:
     return log
 
 
+@pytest.mark.clause("X-5", "X-13")
 @pytest.mark.clause("LogLoaderTest.testFullTransactionIndexRecovery", "LogSegmentTest.testRecoverTransactionIndex")
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("how", ["flipped", "emptied", "missing", "whole"])
