@@ -277,7 +277,7 @@ class Node:
         config = self._live_config.of(image)
         if config is not self.broker.config:
             self.broker.config = config
-            self._cleaner.topics.default_changed(config.log_cleanup_policy)
+            run_slices(self.broker.outside, self._cleaner.topics.default_changed(config.log_cleanup_policy))
             if self.broker.remote_log is not None:
                 self.broker.remote_log.settings_changed(config)
 
