@@ -6,7 +6,7 @@ so that a transaction which ended meanwhile is not opened again. The order of th
 Kafka's ReplicaManager.handleProduceAppend.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
 from reference_broker.apis.call import Call, contained
@@ -53,7 +53,7 @@ def judge_transaction(
         told(_refuse_all(broker, body))
         return
     purpose = purpose_of_produce(call.api_version)
-    if not begun or not (purpose.adds or broker.config.transaction_partition_verification_enable):
+    if not begun or not (purpose.adds or _is_demanded(broker, begun)):
         told({})
         return
     (owner,) = owners
@@ -81,6 +81,13 @@ def judge_transaction(
         told(verdicts)
 
     ask()
+
+
+def _is_demanded(broker: HasPartitions, begun: Iterable[TopicPartition]) -> bool:
+    """Whether a log demands that a transaction is verified. The logs' settings count, and not the broker's
+    (``transaction.partition.verification.enable``), since a change of it reaches many logs one after the other."""
+    found = (broker.partitions.by_name.get(key) for key in begun)
+    return any(each is not None and each.log.verification.is_demanded for each in found)
 
 
 def _transactional(broker: HasPartitions, body: ProduceRequest) -> dict[TopicPartition, BatchHeader]:

@@ -361,6 +361,18 @@ def test_verification_can_be_switched_off() -> None:
     assert world.led[1].log.verification.guards == {}
 
 
+@pytest.mark.clause("ReplicaManagerTest.testTransactionVerificationDynamicDisablement")
+@pytest.mark.parametrize("switched_off", [0, 1])
+def test_while_it_is_switched_off_each_log_has_its_own_setting(switched_off: int) -> None:
+    """The broker's setting changes first, and then that of one log after the other."""
+    world = TransactionWorld(settings={"transaction.partition.verification.enable": "false"})
+    world.led[1 - switched_off].log.config = LogConfig(transaction_verification_enable=True)
+    call = world.produce_to(transactional(), transactional(), version=TV1)
+    assert len(world.link.asked) == 1
+    world.link.answer()
+    assert errors_of(call) == [0, 0]
+
+
 @pytest.mark.clause("UnifiedLogTest.testNonZeroSequenceOnFirstAppendNonZeroEpoch")
 def test_after_a_marker_that_raised_the_epoch_the_sequences_begin_again(world: TransactionWorld) -> None:
     world.open(version=TV2)
