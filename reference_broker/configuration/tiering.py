@@ -1,4 +1,4 @@
-"""What Kafka demands of a topic with a remote tier (LogConfig.validateTopicLogConfigValues)."""
+"""What Kafka demands of a topic's settings together (LogConfig.validateValues and validateTopicLogConfigValues)."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,15 @@ DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 RETENTIONS = (("retention.bytes", "local.retention.bytes"), ("retention.ms", "local.retention.ms"))
 
 
-def check_tiering(config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """``before`` and ``after`` are the settings that the topic itself has. Raises ConfigError with one sentence."""
+def check_topic(config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """``before`` and ``after`` are the settings that the topic itself has. Where it has none, the broker's count.
+    Raises ConfigError with one sentence."""
     values = config.topic_values(after)
+    shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    assert isinstance(shortest, int), "the lag is a number"
+    assert isinstance(longest, int), "the lag is a number"
+    if shortest > longest:
+        raise ConfigError(f"min.compaction.lag.ms is {shortest}, above max.compaction.lag.ms {longest}: lower it.")
     if not values[ENABLE]:
         if before.get(ENABLE) == "true" and not values[DELETE_ON_DISABLE]:
             raise ConfigError(

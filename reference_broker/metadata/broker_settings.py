@@ -9,7 +9,7 @@ Kafka keeps it, and shows it without its value. Numbers of threads have no effec
 factor. ``log.retention.ms`` may be 0 but not below -1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYN
 from reference_broker.configuration.idle_settings import IDLE_KEYS
 from reference_broker.configuration.setting import ConfigError, check_lengths, parse_all
 from reference_broker.configuration.units import OTHER_UNITS
+from reference_broker.log.config import AS_RETENTION
 from reference_broker.metadata.image import BROKER_RESOURCE, MetadataImage
 
 PER_BROKER_ONLY = frozenset({"sasl.kerberos.min.time.before.relogin"})
@@ -39,6 +40,9 @@ DYNAMIC = frozenset(
 """The settings that an Apache Kafka 4.1.1 describes as not read-only, as far as this broker has them."""
 
 NONE_SET: Mapping[str, str] = {}
+LEAST_SEGMENT_BYTES = 1 << 20
+"""Kafka's minimum of ``log.segment.bytes``. Only a file may give less, which tests need."""
+CLEANER_MEMORY = frozenset({"log.cleaner.dedupe.buffer.size", "log.cleaner.threads"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,30 @@ def amended(config: BrokerConfig, layers: Layers) -> BrokerConfig:
     return replace(config, static=config, **values) if values else config
 
 
+def check_together(config: BrokerConfig, layers: Layers, changed: Collection[str]) -> None:
+    """Check what Kafka demands of a running broker's settings together (KafkaConfig.validateValues,
+    DynamicLogConfig.validateReconfiguration). A demand counts where one of its settings is ``changed``.
+
+    ``config`` is the controller's, by which another broker's file is not known. Raises ConfigError.
+    """
+    static = config.static or config
+    live = amended(static, layers)
+    for name, kept, kept_here in (
+        ("retention.ms", live.log_retention_ms, live.log_local_retention_ms),
+        ("retention.bytes", live.log_retention_bytes, live.log_local_retention_bytes),
+    ):
+        whole, here = f"log.{name}", f"log.local.{name}"
+        is_more = kept >= 0 and kept_here != AS_RETENTION and (kept_here < 0 or kept_here > kept)
+        if is_more and not {whole, here}.isdisjoint(changed):
+            raise ConfigError(f"{here} is {kept_here}, but {whole} is {kept}: give no more than that.")
+    buffer_bytes, threads = live.log_cleaner_dedupe_buffer_size, live.log_cleaner_threads
+    if buffer_bytes // threads <= 1 << 20 and not CLEANER_MEMORY.isdisjoint(changed):
+        raise ConfigError(
+            f"log.cleaner.dedupe.buffer.size is {buffer_bytes}, and log.cleaner.threads is {threads}: give more than "
+            f"1 MiB for each thread."
+        )
+
+
 def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) -> dict[str, str]:
     """The text of each setting as it is kept and described. Raises ConfigError for what cannot change, or not for all
     brokers at once, and for a bad value."""
@@ -93,8 +121,14 @@ def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) ->
     if fixed:
         raise ConfigError(f"Cannot update these configs dynamically: {', '.join(fixed)}")
     values = parse_all({name: BROKER_KEYS[name] for name in DYNAMIC}, pairs, "broker")
-    if values.get("max.connections") == 0:
-        raise ConfigError("max.connections is 0: nobody could set it to anything else any more.")
+    for name in ("max.connections", "max.connections.per.ip", "max.connection.creation.rate"):
+        if values.get(name) == 0:
+            raise ConfigError(f"{name} is 0: nobody could set it to anything else any more.")
+    segment_bytes = values.get("log.segment.bytes")
+    if isinstance(segment_bytes, int) and segment_bytes < LEAST_SEGMENT_BYTES:
+        raise ConfigError(
+            f"log.segment.bytes is {segment_bytes}: give a whole number of at least {LEAST_SEGMENT_BYTES}."
+        )
     of_each = [name for name in pairs if name in PER_BROKER_ONLY]
     if of_each and not of_one_broker:
         raise ConfigError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig, ConfigError
-from reference_broker.configuration.tiering import check_tiering
+from reference_broker.configuration.tiering import check_topic
 
 ON = {"remote.storage.enable": "true"}
 COPY_OFF = {**ON, "remote.log.copy.disable": "true"}
@@ -15,7 +15,7 @@ TIER = {"remote.log.storage.system.enable": "true"}
 
 def check(after: Mapping[str, str], before: Mapping[str, str] | None = None, **broker: str) -> None:
     given = {name.replace("_", "."): text for name, text in broker.items()}
-    check_tiering(BrokerConfig.parse({**TIER, **given}), before or {}, after)
+    check_topic(BrokerConfig.parse({**TIER, **given}), before or {}, after)
 
 
 @pytest.mark.clause(
@@ -77,8 +77,8 @@ def test_these_settings_are_refused_with_one_sentence(after: Mapping[str, str], 
 @pytest.mark.clause("RemoteTopicCrudTest.testEnableRemoteLogWhenSystemRemoteStorageIsDisabled")
 def test_a_cluster_without_a_tier_has_no_tiered_topics() -> None:
     with pytest.raises(ConfigError, match=r"remote\.log\.storage\.system\.enable"):
-        check_tiering(BrokerConfig.parse({}), {}, ON)
-    check_tiering(BrokerConfig.parse({}), {}, {})
+        check_topic(BrokerConfig.parse({}), {}, ON)
+    check_topic(BrokerConfig.parse({}), {}, {})
 
 
 @pytest.mark.clause(

@@ -5,19 +5,19 @@ INVALID_REQUEST for a broker and INVALID_CONFIG for a topic.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.setting import ConfigError, Kind
-from reference_broker.configuration.tiering import check_tiering
+from reference_broker.configuration.tiering import check_topic
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
 from reference_broker.controller.refusal import Refusal
-from reference_broker.metadata.broker_settings import normalised_broker_settings
+from reference_broker.metadata.broker_settings import Layers, check_together, normalised_broker_settings
 from reference_broker.metadata.features import keeps_eligible_leaders
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY
@@ -116,9 +116,13 @@ def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord |
     try:
         if is_topic:
             after = normalised(after)
-            check_tiering(situation.config, before, after)
+            check_topic(situation.config, before, after)
         else:
-            after = normalised_broker_settings(after, of_one_broker=bool(wanted.resource[1]))
+            name = wanted.resource[1]
+            after = normalised_broker_settings(after, of_one_broker=bool(name))
+            changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+            for layers in _layers(latest, name, after):
+                check_together(situation.config, layers, changed)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config if is_topic else ErrorCode.invalid_request, str(error))
     problem = _existence_problem(latest, wanted.resource[1]) if is_topic else _min_isr_problem(latest, wanted, after)
@@ -129,6 +133,18 @@ def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord |
     if keeps_eligible_leaders(latest) and not is_of_one_broker and before.get(MIN_ISR_KEY) != after.get(MIN_ISR_KEY):
         records.append(ClearElrRecord(topic_name=wanted.resource[1]))
     return records
+
+
+def _layers(latest: MetadataImage, broker: str, after: Mapping[str, str]) -> Iterator[Layers]:
+    """The settings of each broker after a change of one's own, or of those of all, with ``broker`` empty."""
+    if broker:
+        yield Layers(after, latest.configs.get(CLUSTER, {}))
+        return
+    yield Layers({}, after)
+    for each in latest.brokers:
+        own = latest.configs.get((BROKER_RESOURCE, str(each)))
+        if own:
+            yield Layers(own, after)
 
 
 def _difference(resource: Resource, before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigRecord]:

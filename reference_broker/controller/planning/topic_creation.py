@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import ConfigError
-from reference_broker.configuration.tiering import check_tiering
+from reference_broker.configuration.tiering import check_topic
 from reference_broker.configuration.topic_config import normalised
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation, outcomes_by_name
@@ -209,7 +209,7 @@ def _checked_configs(config: BrokerConfig, wanted: WantedTopic) -> Mapping[str, 
     configs = {key: value for key, value in wanted.configs if value is not None}
     try:
         found = normalised(configs)
-        check_tiering(config, {}, found)
+        check_topic(config, {}, found)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config, str(error))
     return found

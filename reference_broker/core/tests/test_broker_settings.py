@@ -119,6 +119,13 @@ def test_what_cannot_change_is_read_only() -> None:
         (OWN, "min.insync.replicas", "2", "invalid_config", "while ELR is enabled"),
         (CLUSTER, "log.retention.hours", "1", "invalid_request", "Cannot update these configs dynamically"),
         (OWN, "max.connections", "0", "invalid_request", "max.connections is 0"),
+        (CLUSTER, "max.connections.per.ip", "0", "invalid_request", "max.connections.per.ip is 0"),
+        (CLUSTER, "max.connection.creation.rate", "0", "invalid_request", "max.connection.creation.rate is 0"),
+        (CLUSTER, "log.segment.bytes", "100", "invalid_request", "log.segment.bytes is 100"),
+        (CLUSTER, "log.cleaner.dedupe.buffer.size", "1000", "invalid_request", "more than 1 MiB for each thread"),
+        (OWN, "log.cleaner.threads", "128", "invalid_request", "more than 1 MiB for each thread"),
+        (CLUSTER, "log.local.retention.ms", "-1", "invalid_request", "log.local.retention.ms is -1, but log.retention"),
+        (OWN, "log.local.retention.ms", str(2**63 - 1), "invalid_request", "but log.retention.ms is 604800000"),
         (OWN, "log.retention.mss", "2", "invalid_request", "did you mean log.retention.ms?"),
     ],
 )
@@ -126,6 +133,50 @@ def test_each_bad_change_gets_its_error(name: str, setting: str, value: str | No
     told = alter(NodeWorld(), name, setting, value)
     assert told[0] == error
     assert word in told[1]
+
+
+def alter_together(world: NodeWorld, name: str, settings: dict[str, str], kind: int = BROKER) -> tuple[str, str]:
+    body = changes((name, [(setting, SET, value) for setting, value in settings.items()], kind))
+    (told,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
+    return told.error_code.name, told.error_message or ""
+
+
+@pytest.mark.parametrize("name", [CLUSTER, OWN])
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"log.retention.ms": "500", "log.local.retention.ms": "1000"}, "invalid_request"),
+        ({"log.retention.ms": "1000", "log.local.retention.ms": "500"}, "none"),
+        ({"log.retention.ms": "-1", "log.local.retention.ms": "-1"}, "none"),
+        ({"log.retention.bytes": "500", "log.local.retention.bytes": "1000"}, "invalid_request"),
+        ({"log.retention.bytes": "500", "log.local.retention.bytes": "-1"}, "invalid_request"),
+        ({"log.retention.bytes": "500", "log.local.retention.bytes": "-2"}, "none"),
+        ({"log.local.retention.bytes": "1000"}, "none"),
+        ({"log.cleaner.dedupe.buffer.size": str(2 << 20), "log.cleaner.threads": "2"}, "invalid_request"),
+        ({"log.cleaner.dedupe.buffer.size": str((2 << 20) + 2), "log.cleaner.threads": "2"}, "none"),
+        ({"log.cleaner.min.compaction.lag.ms": "5000", "log.cleaner.max.compaction.lag.ms": "400"}, "none"),
+    ],
+)
+def test_settings_must_fit_each_other(name: str, settings: dict[str, str], error: str) -> None:
+    assert alter_together(NodeWorld(), name, settings)[0] == error
+
+
+def test_a_brokers_own_setting_must_fit_that_of_all() -> None:
+    world = NodeWorld()
+    assert alter(world, CLUSTER, "log.retention.ms", "1000")[0] == "none"
+    assert alter(world, OWN, "log.local.retention.ms", "1001")[0] == "invalid_request"
+    assert alter(world, OWN, "log.local.retention.ms", "1000")[0] == "none"
+    assert alter(world, OWN, "log.retention.bytes", "5")[0] == "none"
+    assert alter(world, CLUSTER, "log.local.retention.bytes", "6")[0] == "invalid_request"
+
+
+def test_a_topics_lag_must_fit_the_brokers() -> None:
+    world = NodeWorld()
+    world.create("t")
+    assert alter(world, CLUSTER, "log.cleaner.max.compaction.lag.ms", "400")[0] == "none"
+    told = alter(world, "t", "min.compaction.lag.ms", "401", kind=TOPIC)
+    assert told == ("invalid_config", "min.compaction.lag.ms is 401, above max.compaction.lag.ms 400: lower it.")
+    assert alter(world, "t", "min.compaction.lag.ms", "400", kind=TOPIC)[0] == "none"
 
 
 def test_only_lists_are_appended_to() -> None:
@@ -165,7 +216,7 @@ def test_every_setting_that_can_change_reaches_the_node_and_its_logs(setting: st
     world.create("t")
     key = BROKER_KEYS[setting]
     wanted = next(
-        text for text in (*key.choices, "true", "false", "9", "7", "0.25", "1234567") if is_another_value(key, text)
+        text for text in (*key.choices, "true", "false", "1234567", "9", "7", "0.25") if is_another_value(key, text)
     )
     before = world.log("t").config
     assert alter(world, CLUSTER, setting, wanted) == ("none", "")
