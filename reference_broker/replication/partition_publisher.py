@@ -383,10 +383,11 @@ class PartitionPublisher:
         return self._topic_defaults[1]
 
     def _reconfigure(self, topic: TopicImage, image: MetadataImage) -> Slices:
-        log_config = self._log_config(topic, image)
+        log_config = None
         for index in range(len(topic.partitions)):
             log = self.log_of((topic.topic_id, index))
             if log is not None:
+                log_config = log_config or self._log_config(topic, image)
                 log.config = log_config
                 partition = self.partitions.by_id.get((topic.topic_id, index))
                 if partition is not None:

@@ -5,6 +5,7 @@ Everything runs in the event loop's thread. Only syncs run in other threads; the
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from reference_broker.configuration.listeners import ListenerPlan
@@ -191,16 +192,29 @@ class Driver:
     # What connections call.
 
     def opened(self, connection: Connection) -> bool:
-        """Gives the connection its number. Returns False if there are too many; it is then closed at once."""
-        if self.has_ended or len(self.connections) >= self.max_connections():
+        """Gives the connection its number. Returns False if there are too many; it is then closed at once.
+
+        As in Kafka, a node that comes to a listener of nodes is let in always, in place of a client: nodes must reach
+        each other, whatever ``max.connections`` has become. With a single listener nobody can tell them apart so early.
+        """
+        is_full = len(self.connections) >= self.max_connections()
+        if self.has_ended or (is_full and not connection.of_node):
             self._log.limited("warn", "connection_refused", peer=connection.peer, reason="max.connections is reached")
             return False
+        if is_full:
+            self._evict_a_client()
         self._last_connection += 1
         connection.number = self._last_connection
         self.connections[connection.number] = connection
         connection.last_active_us = self.clock.now().mono_us
         self.give(Opened(connection.number, connection.peer, connection.listener))
         return True
+
+    def _evict_a_client(self) -> None:
+        """Closes the client's connection that has been idle for longest, if there is any."""
+        clients = [each for each in self.connections.values() if not each.of_node and not each.closing]
+        if clients:
+            min(clients, key=attrgetter("last_active_us")).evict("max.connections is reached, and a node connects")
 
     def decoded(self, connection: Connection, frame: memoryview) -> Request | None:
         """Returns None if the frame is large. It is decoded in slices then, and given to the node at the end. Raises

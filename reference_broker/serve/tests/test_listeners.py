@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -191,6 +192,44 @@ def test_a_stranger_on_the_clients_listener_asks_nothing_of_the_quorum(start_bro
     assert all(asked(address, api_versions) for address in listeners.values())
     assert not broker.log_events("listens_beyond_loopback")
     assert broker.stop() == 0
+
+
+@pytest.mark.live
+def test_a_node_comes_in_place_of_the_client_that_was_idle_for_longest(start_broker: "Callable[..., Broker]") -> None:
+    settings = {**LISTENERS, "max.connections": "2"}
+    words = [word for key, value in settings.items() for word in ("--config", f"{key}={value}")]
+    broker = start_broker(*words, listen="")
+    api_versions = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+
+    def connected(listener: str) -> socket.socket:
+        host, _, port = broker.ready["listeners"][listener].rpartition(":")
+        sock = socket.create_connection((host, int(port)), timeout=10)
+        sock.sendall(api_versions)
+        return sock
+
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected("PLAINTEXT")) for _ in range(2)]
+        assert [bool(sock.recv(1 << 16)) for sock in clients] == [True, True]
+        clients[0].sendall(api_versions)
+        assert clients[0].recv(1 << 16)  # So the second one is idle for longer.
+        assert asked(broker.ready["listeners"]["PLAINTEXT"], api_versions) == b""
+        nodes = []
+        for listener, evicted in (("REPLICATION", 1), ("CONTROLLER", 0), ("REPLICATION", None)):
+            node = stack.enter_context(connected(listener))
+            assert node.recv(1 << 16)
+            nodes.append(node)
+            if evicted is not None:
+                assert is_closed(clients[evicted])
+        for node in nodes:
+            node.sendall(api_versions)
+            assert node.recv(1 << 16)
+
+
+def is_closed(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 @pytest.mark.live
