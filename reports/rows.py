@@ -232,7 +232,7 @@ class TransactionRow(Row):
     ]
     timeout_us: Annotated[int, "after so long its coordinator aborts it"]
     from_us: Annotated[int, Moment("when it began")]
-    at_us: Annotated[int, Moment("when its end was asked for; without that, when it was given up")]
+    at_us: Annotated[int, Moment("when EndTxn was first sent, or at least wanted; without that, when it was given up")]
     until_us: Annotated[int, Moment("when its outcome was known, or given up")]
 
 

@@ -32,6 +32,8 @@ class Driver:
     wake_us: int = 0
     rows: list[HistoryRow] = field(default_factory=list)
     finished: bool = False
+    ends_us: list[int] = field(default_factory=list)
+    """when EndTxn was sent"""
 
     def give(self, event: protocol.FleetEvent) -> None:
         todo = [event]
@@ -52,6 +54,7 @@ class Driver:
     def _answer(self, request: protocol.Request) -> protocol.FleetEvent:
         if request.api_key == API_VERSIONS:
             return protocol.Answered(self.broker.versions(), lane=request.lane)
+        self.ends_us += [self.now_us] if request.api_key == ApiKey.END_TXN else []
         asked = GroupRequest(request.api_key, request.api_version, request.body, request.timeout_us)
         body = self.broker.answer(asked)
         if body is None:
@@ -101,6 +104,18 @@ def test_each_transaction_is_recorded_with_its_fate(level: int, seed: int) -> No
         shown = len({each.decode("latin-1") for each in made} & there.keys())
         expected = {"ok": (row.count,), "fail": (0,), "info": (0, row.count)}[types[row.index]]
         assert shown in expected, (types[row.index], ends[row.index])
+
+
+@pytest.mark.parametrize("abort_percent", [0, 100])
+def test_an_end_is_asked_for_when_the_records_are_there(abort_percent: int) -> None:
+    """The first answer to records comes late, and the first answer to EndTxn is lost."""
+    played = driver(2, abort_percent=abort_percent)
+    played.broker.will(ApiKey.PRODUCE, NOT_ARRIVED)
+    played.broker.will(ApiKey.END_TXN, LOST)
+    played.run(120_000_000)
+    first, *_ = (row for row in played.rows if isinstance(row, TransactionRow))
+    assert first.at_us == played.ends_us[0]
+    assert first.from_us + 1_000_000 < first.at_us < first.until_us - 1_000_000
 
 
 def test_one_that_is_closed_records_what_is_open() -> None:

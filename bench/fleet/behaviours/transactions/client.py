@@ -37,6 +37,7 @@ from reference_broker.client.transactions.requests import ProducerIdentity
 from reference_broker.client.transactions.states import State
 from reference_broker.client.transactions.values import Outcome, TransactionConfig
 from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
 from reports.rows import RunRow, TransactionRow
 
 TIMER_LANE: Final = 0
@@ -86,6 +87,7 @@ class Open:
     rows: list[HistoryRow] = field(default_factory=list)
     asked: str = NOTHING
     asked_us: int = -1
+    is_end_sent: bool = False
     outcome: Outcome | None = None
     error: str | None = None
 
@@ -253,6 +255,9 @@ class TransactionalClient(ABC):
             if self._life is not life:
                 return
             for lane, request in life.producer.next_requests(self.now_us):
+                if request.api_key == ApiKey.END_TXN and life.current is not None and not life.current.is_end_sent:
+                    # A commit waits for the records' answers. Until then nobody has asked the coordinator for it.
+                    life.current.asked_us, life.current.is_end_sent = self.now_us, True
                 life.lanes.send(lane, request)
 
     def _advance(self, life: Life) -> bool:
