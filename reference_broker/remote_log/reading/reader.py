@@ -24,7 +24,7 @@ from reference_broker.remote_log.reading.aborted import aborted_in_segments
 from reference_broker.remote_log.reading.auxiliary import Auxiliary, auxiliary_of
 from reference_broker.remote_log.reading.parts import BLOCK_BYTES, block, block_count
 from reference_broker.remote_log.reading.readings import Failure, Reading, Readings
-from reference_broker.remote_log.reading.records import MOST_BYTES, batches_from
+from reference_broker.remote_log.reading.records import MOST_BYTES, batches_from, without_empty
 from reference_broker.remote_log.reading.remote_records import Layout, RemoteRecords
 from reference_broker.remote_log.reading.timestamps import first_of_time
 from reference_broker.wire.errors import Error, ErrorCode
@@ -65,7 +65,8 @@ class RemoteReader:
         is_committed: bool = False,
     ) -> Abandon:
         """Reads whole batches of a log, from the one that holds ``offset`` on. ``offset`` lies below the log's local
-        start. ``is_committed``: with the aborted transactions.
+        start. ``is_committed``: with the aborted transactions. As in a local read each batch has records, unless none
+        with records follow (``log.reading``).
 
         Returns at most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. Errors
         are those of Kafka's RemoteLogReader: OFFSET_OUT_OF_RANGE if no segment with the offset is listed (any more),
@@ -115,30 +116,38 @@ class RemoteReader:
             return known
         lineage = lineage_of(log)
         segment = known.segment_at(lineage, offset)
+        only_empty: RemoteRecords | None = None
         while segment is not None:
             end_offset = common_end(segment, lineage, log.log_end_offset)
             if offset >= end_offset:
                 return ErrorCode.offset_out_of_range
             batches = yield from batches_from(segment, offset, end_offset, max_bytes, at_least_one=at_least_one)
-            if batches.records or batches.position < segment.size_bytes:
+            records = yield from without_empty(batches.records)
+            if records or (not batches.records and batches.end_offset < end_offset):
                 self._read_ahead(segment, batches.end_position)
                 break
-            offset = segment.next_offset  # Only the end of the segment is left of it: a hole.
+            if batches.records:
+                none_aborted = () if is_committed else None
+                only_empty = only_empty or RemoteRecords(batches.records, none_aborted, batches.end_offset)
+                yield None
+            offset = batches.end_offset  # What is left of the segment up to there is empty batches, or a hole.
             if offset >= log.local_log_start_offset:
-                return _local(log, max_bytes, at_least_one, is_committed)
+                local = _local(log, max_bytes, at_least_one, is_committed)
+                return local if local.records or only_empty is None else only_empty
             segment = known.segment_at(lineage, offset)
         else:
-            return ErrorCode.offset_out_of_range
-        layout = Layout(batches.offset_index, segment.start_offset, batches.position)
-        if not is_committed or not batches.records:
-            return RemoteRecords(batches.records, () if is_committed else None, batches.end_offset, layout)
+            return only_empty or ErrorCode.offset_out_of_range
+        is_whole = len(records) == len(batches.records)
+        layout = Layout(batches.offset_index, segment.start_offset, batches.position) if is_whole else Layout()
+        if not is_committed or not records:
+            return RemoteRecords(records, () if is_committed else None, batches.end_offset, layout)
         first, end = batches.first_offset, batches.end_offset
         remote = yield from aborted_in_segments(known, segment, lineage, first, end, log.local_log_start_offset)
         aborted = {(each.first_offset, each.producer_id) for each in remote.found}
         if not remote.is_complete:
             aborted |= {(each.first_offset, each.producer_id) for each in log.aborted_transactions(first, end)}
         told = [AbortedTransaction(producer_id, first_offset) for first_offset, producer_id in sorted(aborted)]
-        return RemoteRecords(batches.records, told, end, layout)
+        return RemoteRecords(records, told, end, layout)
 
     def _read_ahead(self, segment: RemoteSegment, position: int) -> None:
         """The next blocks come while the reader takes the last one. There is one get at a time for each."""

@@ -2,6 +2,7 @@
 
 from typing import Final, NamedTuple
 
+from reference_broker.records.batch import HEADER_BYTES, iterate
 from reference_broker.remote_log.metadata.events import RemoteSegment
 from reference_broker.remote_log.objects import ObjectKind
 from reference_broker.remote_log.reading.parts import header_at, headers_in, log_bytes, whole, window_end
@@ -13,6 +14,8 @@ MOST_BYTES: Final = 4 << 20
 """A read gives no more than this, unless its first batch is larger. To put so many bytes together takes some 2 ms."""
 HEADERS_PER_SLICE: Final = 1000
 """So many headers are looked at in one event, which takes some 2 ms."""
+EMPTY_LENGTH: Final = (HEADER_BYTES - 12).to_bytes(4, "big")
+"""The length field of a batch without records, which counts what follows the field."""
 BOUNDARY_FROM_BYTES: Final = 64 * 1024
 """A read of so many bytes ends at a batch that the index knows, so that its batches need not be walked over."""
 
@@ -70,6 +73,20 @@ def batches_from(
         if at + each.size_bytes <= position + len(data):
             size, next_offset = at + each.size_bytes - position, each.last_offset + 1
     return Batches(data[:size], position, position + size, first_offset, next_offset, index)
+
+
+def without_empty(records: bytes) -> Reading[bytes]:
+    """The batches that have records. The cleaner leaves others, and a topic may get a tier when it is not compacted any
+    more."""
+    if EMPTY_LENGTH not in records:
+        return records
+    view, kept = memoryview(records), []
+    for number, (position, header) in enumerate(iterate(view), 1):
+        if header.record_count:
+            kept.append(view[position : position + header.size_bytes])
+        if number % HEADERS_PER_SLICE == 0:
+            yield None
+    return b"".join(kept)
 
 
 def _batch_of(segment: RemoteSegment, position: int, offset: int) -> Reading[tuple[int, int]]:

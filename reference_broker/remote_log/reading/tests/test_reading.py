@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from struct import pack_into
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from reference_broker.log.tests.log_world import all_bytes, appended, at, batch_
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.records.batch import HEADER_BYTES
 from reference_broker.remote_log.reading.tests.reading_world import (
     BLOCK_SIZES,
     Tiered,
@@ -180,3 +183,64 @@ def probe_has_two_segments(fill: Callable[[PartitionLog], object]) -> bool:
     log = opened(MemoryDisk(), TIERED)
     fill(log)
     return len(log.bases) > 1
+
+
+# --- batches without records ----------------------------------------------------------------------------------------
+
+
+def emptied(batch: bytes) -> bytes:
+    """The batch as the cleaner keeps it for its producer's last sequence: all records are gone, by Kafka's format."""
+    header = bytearray(batch[:HEADER_BYTES])
+    pack_into(">i", header, 8, HEADER_BYTES - 12)
+    pack_into(">i", header, 57, 0)
+    pack_into(">I", header, 17, crc32c(bytes(header[21:])))
+    return bytes(header)
+
+
+def sparse(*kept: int, batches: int = 24) -> Callable[[PartitionLog], None]:
+    """Batches of two offsets, of which only ``kept`` have records."""
+
+    def fill(log: PartitionLog) -> None:
+        for number in range(batches):
+            batch = batch_of(2, base_offset=2 * number, leader_epoch=number // 7)
+            log.append_replicated(at(0), batch if number in kept else emptied(batch))
+
+    return fill
+
+
+@pytest.mark.usefixtures("block_bytes")
+@pytest.mark.parametrize("kept", [(22,), (3, 4, 15, 23), (0, 8, 20), (23,)])
+@pytest.mark.parametrize("max_bytes", [1, 61, 130, 70_000])
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_reading_on_over_batches_without_records(kept: tuple[int, ...], max_bytes: int, is_committed: bool) -> None:
+    """A consumer gets each record, in order, and never a batch without records."""
+    tiered = Tiered(sparse(*kept))
+    found: list[int] = []
+    offset = 0
+    while offset < tiered.log.local_log_start_offset and len(found) < len(kept):
+        headers = headers_of(tiered.read(offset, max_bytes, is_committed=is_committed).records)
+        assert headers
+        assert all(header.record_count for header in headers)
+        found += [header.base_offset // 2 for header in headers]
+        offset = headers[-1].last_offset + 1
+    there = [number for number in kept if 2 * number < tiered.log.local_log_start_offset]
+    assert found[: len(there)] == there
+    assert found == [*kept[: len(found)]]
+
+
+def test_where_no_records_follow_the_empty_batches_take_the_reader_on() -> None:
+    tiered = Tiered(sparse(1))
+    local = tiered.log.local_log_start_offset
+    assert headers_of(tiered.read(4).records)[0].base_offset == local
+    tiered.log.high_watermark = local  # The log's own batches must not be read yet.
+    (first, *_) = headers_of(tiered.read(4).records)
+    assert (first.base_offset, first.record_count) == (4, 0)
+    assert tiered.read(4, 10, at_least_one=False).records == b""
+
+
+def test_what_fits_is_found_where_empty_batches_were_left_out() -> None:
+    tiered = Tiered(sparse(0, 2, 23))
+    records = tiered.read(0, 70_000)
+    whole = headers_of(records.records)
+    assert [header.base_offset for header in whole] == [0, 4][: len(whole)]
+    assert headers_of(records.fitting(whole[0].size_bytes, 1 << 40, at_least_one=False)) == whole[:1]
