@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-_STAGES = ("search", "live", "brokers", "bench", "checks")
+_STAGES = ("search", "live", "brokers", "bench", "checks", "suites")
 _ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live", "spark")
 
 
@@ -52,8 +52,9 @@ def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[
     """Plays a night: as much as fits into a budget of hours, with new seeds, kept as one folder in nights/.
 
     The stages are search (seeds of all scenarios in the simulator), live (some of them with real processes), brokers
-    (the probe and scenarios on other brokers), bench (rows of the benchmark beside Apache Kafka) and checks (tests that
-    take too long for a push). Each has its share of the time. What was not played for longest comes first.
+    (the probe and scenarios on other brokers), bench (rows of the benchmark beside Apache Kafka), checks (tests that
+    take too long for a push) and suites (other people's tests of their clients). Each has its share of the time. What
+    was not played for longest comes first.
 
     A mutant is planted in each night, and the search must find it. Each seed that turns red is made smaller, kept in
     the night's folder as a candidate for scenarios/regressions, played three times with real processes, and traced back

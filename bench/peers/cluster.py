@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -62,22 +63,29 @@ def settings_of(config: Mapping[str, str], node_id: int) -> dict[str, str]:
     return {name: value.replace("{node}", str(node_id)) for name, value in config.items()}
 
 
-Prepares = Callable[[Path, int, Mapping[str, str]], AbstractContextManager[Cluster]]
+class Prepares(Protocol):
+    def __call__(
+        self, folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = (), /
+    ) -> AbstractContextManager[Cluster]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A broker that can be measured. ``prepare(folder, nodes, config)`` makes new nodes, which are not launched yet and
-    end with the block. ``config`` holds the settings that differ from the defaults, by Kafka's names. In a value
-    ``{node}`` stands for the node's ID. It raises PeerError when the nodes cannot be had."""
+    """A broker that can be measured. ``prepare(folder, nodes, config, advertised)`` makes new nodes, which are not
+    launched yet and end with the block. ``config`` holds the settings that differ from the defaults, by Kafka's names.
+    In a value ``{node}`` stands for the node's ID. ``advertised`` holds the HOST:PORT of a proxy for each node, if
+    clients go through proxies; then brokers reach each other on a listener of their own. It raises PeerError when the
+    nodes cannot be had."""
 
     name: str
     prepare: Prepares
 
     @contextmanager
-    def launched(self, folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
+    def launched(
+        self, folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
+    ) -> Iterator[Cluster]:
         """Prepares the same nodes, launches them and waits until each of them is ready. Raises PeerError."""
-        with self.prepare(folder, nodes, config) as cluster:
+        with self.prepare(folder, nodes, config, advertised) as cluster:
             cluster.launch()
             cluster.await_ready()
             yield cluster

@@ -1,6 +1,6 @@
 """Combined nodes of Apache Kafka in KRaft mode, with the heap of its own start script."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,10 @@ NAME = "Apache Kafka"
 
 
 @contextmanager
-def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
+def kafka_cluster(
+    folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
+) -> Iterator[Cluster]:
     """Makes new nodes below ``folder``, which are formatted and not launched. Raises PeerError when that fails."""
     kafka = replace(find("kafka"), nodes=nodes)
-    with target_cluster(kafka, folder, {**SETTINGS, **config}, {"vm": HEAP}) as cluster:
+    with target_cluster(kafka, folder, {**SETTINGS, **config}, {"vm": HEAP}, advertised) as cluster:
         yield cluster

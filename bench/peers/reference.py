@@ -43,8 +43,10 @@ class ReferenceNode(BrokerNode):
         *words: str,
         program: Sequence[str] = COMMAND,
     ) -> None:
+        """Without ``listeners`` in the settings, the node has the one listener at ``port``."""
         settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]
-        where = ["--listen", f"127.0.0.1:{port}", "--data", str(data), "--node-id", str(node_id)]
+        where = [] if "listeners" in config else ["--listen", f"127.0.0.1:{port}"]
+        where += ["--data", str(data), "--node-id", str(node_id)]
         command = [*program, "broker", *where, *words, *settings]
         super().__init__(NAME, node_id, port, command, data.with_name(f"{data.name}.log"))
         self.data = data
@@ -82,18 +84,25 @@ def _read(stdout: IO[bytes], ready: "SimpleQueue[bool]") -> None:
 
 @contextmanager
 def reference_cluster(
-    folder: Path, nodes: int, config: Mapping[str, str], program: Sequence[str] = COMMAND
+    folder: Path,
+    nodes: int,
+    config: Mapping[str, str],
+    advertised: Sequence[str] = (),
+    program: Sequence[str] = COMMAND,
 ) -> Iterator[Cluster]:
     """Makes new nodes below ``folder``, which are not launched. A single node has no other voters."""
     folder.mkdir(parents=True, exist_ok=True)
     ports, told = free_ports(nodes), dict(config)
+    broker_ports = free_ports(nodes) if advertised else ports
     if nodes > 1:
-        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports))
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(broker_ports))
         told |= {"controller.quorum.voters": voters, "crucible.cluster.id": CLUSTER_ID}
-    members = [
-        ReferenceNode(node, port, folder / f"node-{node}", settings_of(told, node), program=program)
-        for node, port in enumerate(ports)
-    ]
+    members = []
+    for node, port in enumerate(ports):
+        own = settings_of(told, node)
+        if advertised:
+            own |= _two_listeners(port, broker_ports[node], advertised[node])
+        members.append(ReferenceNode(node, port, folder / f"node-{node}", own, program=program))
     try:
         yield Cluster(NAME, members)
     finally:
@@ -103,7 +112,21 @@ def reference_cluster(
 def reference_with_mutant(mutant: str) -> System:
     """Returns the reference broker without the mechanism that ``mutant`` replaces (``./crucible mutants``)."""
 
-    def prepare(folder: Path, nodes: int, config: Mapping[str, str]) -> AbstractContextManager[Cluster]:
-        return reference_cluster(folder, nodes, config, (sys.executable, "-c", _PLANT, mutant, str(LAUNCHER)))
+    program = (sys.executable, "-c", _PLANT, mutant, str(LAUNCHER))
+
+    def prepare(
+        folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
+    ) -> AbstractContextManager[Cluster]:
+        return reference_cluster(folder, nodes, config, advertised, program)
 
     return System(f"{NAME} with {mutant}", prepare)
+
+
+def _two_listeners(port: int, broker_port: int, advertised: str) -> dict[str, str]:
+    """Returns the settings of a node whose clients come through a proxy, and its brokers do not."""
+    return {
+        "listeners": f"CLIENTS://127.0.0.1:{port},BROKERS://127.0.0.1:{broker_port}",
+        "advertised.listeners": f"CLIENTS://{advertised},BROKERS://127.0.0.1:{broker_port}",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+        "inter.broker.listener.name": "BROKERS",
+    }

@@ -1,7 +1,7 @@
 """The nodes of any target file whose processes we start. They can be killed and started again, and are always ended."""
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,18 +15,25 @@ from bench.targets.model import Chosen
 
 @contextmanager
 def target_cluster(
-    chosen: Chosen, folder: Path, settings: Mapping[str, str], words: Mapping[str, str] | None = None
+    chosen: Chosen,
+    folder: Path,
+    settings: Mapping[str, str],
+    words: Mapping[str, str] | None = None,
+    advertised: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """Makes new nodes below ``folder``, which are prepared and not launched. Raises PeerError when that fails.
 
-    ``settings`` are those of the brokers, by Kafka's names, and ``words`` replace placeholders of the file. A target
+    ``settings`` are those of the brokers, by Kafka's names, and ``words`` replace placeholders of the file. With
+    ``advertised``, clients reach each node at that HOST:PORT, if the file has the placeholder {advertised}. A target
     whose one process is all nodes has one member. All end by SIGKILL: nobody reads their files again, and nodes that
     end in order all at once may wait for a controller that has gone.
     """
     if chosen.file.node is None:
         raise PeerError(f"{chosen.text} runs elsewhere, and nothing here starts it; give its HOST:PORT.")
     folder.mkdir(parents=True, exist_ok=True)
-    plan = Plan(chosen, folder, words=words or {}, settings=lambda node: settings_of(settings, node))
+    plan = Plan(
+        chosen, folder, words=words or {}, settings=lambda node: settings_of(settings, node), advertised=advertised
+    )
     try:
         layouts = plan.lay_out()
         for layout in layouts:

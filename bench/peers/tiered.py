@@ -4,7 +4,7 @@ Apache Kafka has LocalTieredStorage (``bench/targets/kafka.toml``), which writes
 reference broker writes them through obstore, and syncs each before its segment is listed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,15 +34,17 @@ def tiered(system: System) -> System:
 
 
 @contextmanager
-def _reference(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
+def _reference(
+    folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
+) -> Iterator[Cluster]:
     settings = {**BOTH, "crucible.remote.store.url": str(folder / "tier"), **config}
-    with reference.reference_cluster(folder, nodes, settings) as cluster:
+    with reference.reference_cluster(folder, nodes, settings, advertised) as cluster:
         yield cluster
 
 
 @contextmanager
-def _kafka(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
-    with kafka_cluster.kafka_cluster(folder, nodes, {**BOTH, **config}) as cluster:
+def _kafka(folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()) -> Iterator[Cluster]:
+    with kafka_cluster.kafka_cluster(folder, nodes, {**BOTH, **config}, advertised) as cluster:
         yield cluster
 
 

@@ -91,6 +91,8 @@ class Plan:
     words: Mapping[str, str] = field(default_factory=dict)
     settings: Callable[[int], Mapping[str, str]] = lambda _: {}
     features: Mapping[str, str] = field(default_factory=dict)
+    advertised: Sequence[str] = ()
+    """the HOST:PORT at which clients reach each node, if that is not the node's own"""
     ports: list[dict[str, int]] = field(init=False)
     _shared: Mapping[str, str] = field(init=False, default_factory=dict)
 
@@ -143,6 +145,7 @@ class Plan:
     def _words(self, number: int, folder: Path, via: Via) -> dict[str, str]:
         return {
             **self._address(number),
+            "advertised": self.advertised[number] if self.advertised else f"{HOST}:{self.ports[number]['client']}",
             "version": self.chosen.version,
             "ports": ",".join(str(ports["client"]) for ports in self.ports),
             "nodes": str(self.total),

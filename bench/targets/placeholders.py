@@ -8,6 +8,7 @@ from bench.targets.errors import TargetError
 OF_AN_ADDRESS = ("id", "name", "host", "port", "address")
 OF_A_NODE = (
     *OF_AN_ADDRESS,
+    "advertised",
     *("ports", "nodes", "replicas", "version", "folder", "data", "hosts", "root", "python"),
     *("cluster_id", "voters", "peers", "settings", "features"),
 )

@@ -7,7 +7,6 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 
 from reports.night import Reason, night_folders, outcome_of, why_red
@@ -15,16 +14,24 @@ from reports.verdict import Outcome
 from tools.nights import follow_up, journal
 from tools.nights.kept import control_outcomes, kept_nights, settle
 from tools.nights.opening import NightRefusal, Wish, opened
-from tools.nights.planning import SHARES, share_s
+from tools.nights.planning import share_s
+from tools.nights.stages import bench, brokers, checks, live, search
 from tools.nights.work import Skipped, Work
 
 SKIPPED = "SKIPPED"
 WORTH_S, WORTH_SHARE = 10.0, 0.01
 """When less than this, or less than this share of the budget, is left, no stage is begun."""
 Play = Callable[[Work, float], tuple[Outcome, str]]
-STAGES: Mapping[str, Play] = {each: import_module(f"tools.nights.stages.{each}").play for each in SHARES}
-"""Each stage's function ``play``, by the name of its file. It plays until the time that it is given, and returns its
-outcome and, if no play tells it, why."""
+STAGES: Mapping[str, Play] = {
+    "search": search.play,
+    "live": live.play,
+    "brokers": brokers.play,
+    "bench": bench.play,
+    "checks": checks.play,
+    "suites": checks.play_suites,
+}
+"""Each stage's function. It plays until the time that it is given, and returns its outcome and, if no play tells it,
+why."""
 
 
 def run(wish: Wish, tell: Callable[[str], None]) -> int:

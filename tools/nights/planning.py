@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from chaos.seeds import random_for
 
-SHARES: Mapping[str, int] = {"search": 45, "live": 25, "brokers": 10, "bench": 12, "checks": 8}
+SHARES: Mapping[str, int] = {"search": 42, "live": 25, "brokers": 10, "bench": 12, "checks": 5, "suites": 6}
 """Each stage's share of a night, in the order in which they are played. What one leaves over goes to the next ones."""
 SEEDS_A_NIGHT = 100_003
 """Seeds that one night may use for a scenario. It is a prime, so that nights begin in different places of what goes

@@ -9,33 +9,36 @@ from pathlib import Path
 import click
 
 from bench.peers.systems import KAFKA, REFERENCE
-from tools.suites.play import Result, page, play
+from tools.suites.card import PAGE, Card, keep, kept, page
+from tools.suites.play import Result, play
 from tools.suites.suite import FOLDER, Outcome, SuiteError, bundled, load
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "suites.md"
 
 
 @click.command(
     epilog="\b\nExamples:\n  python -m tools.suites\n  python -m tools.suites kafka-go --no-peer\n"
+    "  python -m tools.suites sarama --test TestFuncAdminUpdateFeatures\n"
     "  python -m tools.suites --write"
 )
 @click.argument("names", nargs=-1, metavar="[SUITE]...")
 @click.option("--peer/--no-peer", default=True, help="Play a suite with failures on Apache Kafka, too (needs Java).")
-@click.option("--write", is_flag=True, help="Write docs/evidence/suites.md.")
+@click.option("--test", default="", metavar="NAME", help="Play this test only.")
+@click.option("--write", is_flag=True, help="Write what was seen into docs/evidence/suites.md.")
 @click.option("--logs", type=click.Path(path_type=Path), default=Path("runs/suites"), show_default=True)
-def main(names: tuple[str, ...], peer: bool, write: bool, logs: Path) -> None:
+def main(names: tuple[str, ...], peer: bool, test: str, write: bool, logs: Path) -> None:
     """Play other people's client suites on the reference broker.
 
     Exit code 1: a test fails here and not on Apache Kafka, 2: a suite cannot be fetched or started, 3: a suite ran no
     test.
     """
+    if test and write:
+        raise click.UsageError("--write needs a whole suite: leave --test out.")
     results: list[Result] = []
     status = 0
     for name in names or bundled():
         try:
             suite = load(FOLDER / f"{name}.toml")
             click.echo(f"{suite.title} {suite.version} ...", err=True)
-            result = play(suite, REFERENCE, KAFKA if peer else None, logs)
+            result = play(suite, REFERENCE, KAFKA if peer else None, logs, test)
         except SuiteError as error:
             click.echo(f"crucible: {error}", err=True)
             status = status or 2
@@ -48,9 +51,11 @@ def main(names: tuple[str, ...], peer: bool, write: bool, logs: Path) -> None:
         if not result.ours:
             status = status or 3
         status = 1 if result.red else status
-    if write and results:
-        where = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-        PAGE.write_text(page(results, where), encoding="utf-8")
+    if write:
+        seen = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+        for each in results:
+            keep(each.suite.name, Card.of(each, seen))
+        PAGE.write_text(page(kept()), encoding="utf-8")
     sys.exit(status)
 
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
-from xml.etree import ElementTree
 
 FOLDER = Path(__file__).parent
-REGISTRIES = ("go", "crates", "pypi")
-FORMATS = ("go", "libtest", "junit")
+REGISTRIES = ("go", "crates")
+FORMATS = ("go", "libtest", "librdkafka")
 _KEYS = {
     "title",
     "registry",
@@ -24,8 +23,9 @@ _KEYS = {
     "version",
     "nodes",
     "subfolder",
+    "build",
     "command",
-    "install",
+    "one",
     "format",
     "limit_s",
     "config",
@@ -36,6 +36,8 @@ _KEYS = {
 }
 _LIBTEST_LINE = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)", re.MULTILINE)
 _LIBTEST_START = re.compile(r"^\s+Running (?:unittests )?(\S+) \(", re.MULTILINE)
+
+_LIBRDKAFKA_ROW = re.compile(r"^\|\S* (\d{4}_\w+) +\| +(PASSED|FAILED|RUNNING|SKIPPED) \|", re.MULTILINE)
 
 
 class SuiteError(Exception):
@@ -84,17 +86,19 @@ class Suite:
     command: tuple[str, ...]
     format: str
     """one of FORMATS: how the command reports its tests"""
+    one: tuple[str, ...]
+    """words behind the command that choose the one test {test}"""
     nodes: int = 1
     subfolder: str = "."
-    """of the package, in which the command runs"""
-    install: tuple[str, ...] = ()
-    """requirements of the tests (pypi)"""
+    """of the package, in which the commands run"""
+    build: tuple[str, ...] = ()
+    """command that runs once, before the first run"""
     limit_s: float = 1800.0
     config: Mapping[str, str] = field(default_factory=dict)
     """settings of the broker, by Kafka's names"""
     environment: Mapping[str, str] = field(default_factory=dict)
     toxiproxy: bool = False
-    """whether a Toxiproxy server runs beside the cluster, as {toxiproxy}"""
+    """whether a Toxiproxy server runs beside the cluster, as {toxiproxy}, and nodes advertise {proxies} to clients"""
     replace: tuple[Replacement, ...] = ()
     allow: tuple[Allowance, ...] = ()
 
@@ -118,7 +122,7 @@ def load(path: Path) -> Suite:
         raise SuiteError(f"{path.name}: {error}.") from error
     for key in table.keys() - _KEYS:
         raise SuiteError(f"{path.name}: unknown key {key}; the keys are {', '.join(sorted(_KEYS))}.")
-    for key in ("title", "registry", "package", "version", "command", "format"):
+    for key in ("title", "registry", "package", "version", "command", "one", "format"):
         if key not in table:
             raise SuiteError(f"{path.name}: {key} is missing.")
     for key, allowed in (("registry", REGISTRIES), ("format", FORMATS)):
@@ -129,21 +133,20 @@ def load(path: Path) -> Suite:
 
 def _suite(name: str, table: Mapping[str, Any]) -> Suite:
     values = dict(table)
-    values["command"] = tuple(values["command"])
-    values["install"] = tuple(values.get("install", ()))
+    for key in ("command", "one", "build"):
+        values[key] = tuple(values.get(key, ()))
     values["replace"] = tuple(Replacement(**each) for each in values.get("replace", ()))
     values["allow"] = tuple(Allowance(**each) for each in values.get("allow", ()))
     return Suite(name, **values)
 
 
-def outcomes(output_format: str, output: str, results: Path) -> Outcomes:
-    """Return what a run of a suite reported. ``output`` is what the command printed, ``results`` the file that it may
-    have written (junit)."""
+def outcomes(output_format: str, output: str) -> Outcomes:
+    """Return what a run of a suite reported. ``output`` is what the command printed."""
     if output_format == "go":
         return _from_go(output.splitlines())
     if output_format == "libtest":
         return _from_libtest(output)
-    return _from_junit(results)
+    return _from_librdkafka(output)
 
 
 def _from_go(lines: Iterable[str]) -> Outcomes:
@@ -185,17 +188,7 @@ def _from_libtest(output: str) -> Outcomes:
     return found
 
 
-def _from_junit(results: Path) -> Outcomes:
-    """Read a JUnit file of pytest."""
-    if not results.exists():
-        return {}
-    found: dict[str, Outcome] = {}
-    for case in ElementTree.parse(results).getroot().iter("testcase"):
-        name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name', '')}"
-        if case.find("failure") is not None or case.find("error") is not None:
-            found[name] = Outcome.FAILED
-        elif case.find("skipped") is not None:
-            found[name] = Outcome.SKIPPED
-        else:
-            found[name] = Outcome.PASSED
-    return found
+def _from_librdkafka(output: str) -> Outcomes:
+    """Read the table that the test program of librdkafka prints last. A test that runs until then has failed."""
+    ends = {"PASSED": Outcome.PASSED, "SKIPPED": Outcome.SKIPPED}
+    return {each[1]: ends.get(each[2], Outcome.FAILED) for each in _LIBRDKAFKA_ROW.finditer(output)}

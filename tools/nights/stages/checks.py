@@ -1,10 +1,10 @@
 """Runs what takes too long for a push: tests with more of Hypothesis's examples, those that are marked ``nightly``, the
-two judges of the same runs, the revisions of fetch sessions, and the test suites of clients. Each night begins with
-another one."""
+two judges of the same runs, and the revisions of fetch sessions. Another stage runs the test suites of clients. Each
+night begins with another one."""
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,25 +39,39 @@ def checks(seed: int, minutes: float) -> dict[str, Check]:
         "nightly tests": Check((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
         "two judges": Check(("-m", "tools.two_judges", "--seeds", "20", *within)),
         "revisions compared": Check(("-m", "chaos.search.revisions_compared", "--seeds", "5")),
-        # A suite that cannot be fetched here says nothing of the broker.
-        **{f"suite {name}": Check(("-m", "tools.suites", name), good=(0, SUITE_MISSING)) for name in bundled()},
     }
 
 
+def suites(seed: int, minutes: float) -> dict[str, Check]:  # noqa: ARG001
+    """All test suites of clients. One that cannot be fetched here says nothing of the broker."""
+    return {name: Check(("-m", "tools.suites", name), good=(0, SUITE_MISSING)) for name in bundled()}
+
+
 def play(work: Work, until: float) -> tuple[Outcome, str]:
-    """Runs them until the time is over. One that has no time to end says nothing."""
+    """Runs the checks until the time is over. One that has no time to end says nothing."""
+    return _play(work, until, "checks", checks)
+
+
+def play_suites(work: Work, until: float) -> tuple[Outcome, str]:
+    """Runs the suites likewise."""
+    return _play(work, until, "suites", suites)
+
+
+def _play(
+    work: Work, until: float, stage: str, commands: Callable[[int, float], dict[str, Check]]
+) -> tuple[Outcome, str]:
     failed, ended = [], True
-    for name in in_turn(list(checks(0, 0)), work.tried_before("checks"), work.turn):
+    for name in in_turn(list(commands(0, 0)), work.tried_before(stage), work.turn):
         left_s = until - time.monotonic()
         if left_s < LEAST_S or not ended:
             break
         work.try_(name)
-        check = checks(work.night.seed, left_s / 60 * 0.8)[name]
+        check = commands(work.night.seed, left_s / 60 * 0.8)[name]
         done = children.run(
             [sys.executable, *check.words],
             until,
             work.folder / "logs" / f"{name.replace(' ', '-')}.log",
-            partial(work.beat, f"checks: {name}"),
+            partial(work.beat, f"{stage}: {name}"),
             {**work.environment, **dict(check.environment)},
         )
         ended = done.code != children.OVER

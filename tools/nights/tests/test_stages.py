@@ -18,7 +18,7 @@ from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.revisions import each_revision
 from tools.evidence.probing import Cell
-from tools.nights import children, follow_up, live_plays
+from tools.nights import children, command, follow_up, live_plays
 from tools.nights.children import OVER, Done
 from tools.nights.planning import SHARES
 from tools.nights.stages import bench, brokers, checks, live
@@ -238,6 +238,19 @@ def test_checks_fail_by_their_exit_code_and_one_without_time_says_nothing(
 
 def test_the_checks_are_what_there_is() -> None:
     found: dict[str, Any] = checks.checks(7, 5.0)
-    suites = {f"suite {name}" for name in bundled()}
-    assert set(found) == {"quick tests", "nightly tests", "two judges", "revisions compared", *suites}
+    assert set(found) == {"quick tests", "nightly tests", "two judges", "revisions compared"}
     assert "7" in found["two judges"].words
+
+
+def test_a_suite_that_cannot_be_fetched_fails_no_night_and_a_red_one_does(
+    work: Work, running: Callable[..., Ran]
+) -> None:
+    ran = running(lambda words: Done(1 if "kgo" in words else 2, "2 red"))
+    work.begin("suites", LONG_S)
+    assert checks.play_suites(work, time.monotonic() + LONG_S) == (Outcome.FAILED, "kgo: 2 red")
+    assert sorted(work.stage("suites").tried) == bundled()
+    assert len(ran) == len(bundled())
+
+
+def test_each_stage_has_a_share_and_a_function() -> None:
+    assert list(command.STAGES) == list(SHARES)

@@ -10,10 +10,11 @@ import pytest
 
 from bench.peers.cluster import Cluster, System
 from tools.suites import play as playing
-from tools.suites.play import Result, page, run_on
+from tools.suites.card import Card, keep, kept, page
+from tools.suites.play import Result, run_on
 from tools.suites.suite import FOLDER, Allowance, Outcome, Replacement, Suite, SuiteError, bundled, load, outcomes
 
-SUITE = Suite("mine", "Mine", "go", "example.org/mine", "v1", ("true",), "go")
+SUITE = Suite("mine", "Mine", "go", "example.org/mine", "v1", ("true",), "go", ("-run={test}",))
 
 
 def go(*events: tuple[str, str]) -> str:
@@ -52,12 +53,12 @@ def test_go_counts_leaves_and_a_test_without_an_end_has_failed() -> None:
         go(("run", "TestA"), ("run", "TestA/one"), ("pass", "TestA/one"), ("pass", "TestA"), ("run", "TestB"))
         + "\nnot JSON\n"
     )
-    assert outcomes("go", output, Path()) == {"mine.TestA/one": Outcome.PASSED, "mine.TestB": Outcome.FAILED}
+    assert outcomes("go", output) == {"mine.TestA/one": Outcome.PASSED, "mine.TestB": Outcome.FAILED}
 
 
 def test_go_package_that_is_not_built_has_failed() -> None:
     output = json.dumps({"Package": "a/mine", "Action": "fail"})
-    assert outcomes("go", output, Path()) == {"mine (not built)": Outcome.FAILED}
+    assert outcomes("go", output) == {"mine (not built)": Outcome.FAILED}
 
 
 def test_libtest_names_begin_with_the_binary() -> None:
@@ -67,23 +68,29 @@ def test_libtest_names_begin_with_the_binary() -> None:
         "     Running tests/client.rs (target/debug/deps/client-1)\n"
         "test plain ... FAILED\ntest tls ... ignored, no TLS\n"
     )
-    assert outcomes("libtest", output, Path()) == {
+    assert outcomes("libtest", output) == {
         "lib::codec": Outcome.PASSED,
         "client::plain": Outcome.FAILED,
         "client::tls": Outcome.SKIPPED,
     }
 
 
-def test_junit_counts_errors_as_failures(tmp_path: Path) -> None:
-    results = tmp_path / "results.xml"
-    results.write_text(
-        "<testsuites><testsuite><testcase classname='t.a' name='x'/><testcase classname='t.a' name='y'><error/>"
-        "</testcase><testcase classname='t.a' name='z'><skipped/></testcase></testsuite></testsuites>",
-        encoding="utf-8",
+def test_librdkafka_counts_the_rows_of_its_table() -> None:
+    output = (
+        "%4|1700000000.000|x| a line of a log that says PASSED\n"
+        "|\x1b[36m <MAIN>                                   |    RUNNING |  12.000s \x1b[0m|\n"
+        "|\x1b[32m 0001_multiobj                            |     PASSED |   1.200s \x1b[0m|\n"
+        "|\x1b[31m 0081_admin                               |     FAILED |   1.200s \x1b[0m|\x1b[31m it broke\x1b[0m\n"
+        "|\x1b[35m 0093_holb                                |    RUNNING |   9.000s \x1b[0m|\n"
+        "|\x1b[36m 0034_offset_reset                        |    SKIPPED |   0.000s \x1b[0m|\x1b[36m no\x1b[0m\n"
+        "|\x1b[33m 8000_idle                                |        DNS |   0.000s \x1b[0m|\n"
     )
-    found = outcomes("junit", "", results)
-    assert found == {"a.x": Outcome.PASSED, "a.y": Outcome.FAILED, "a.z": Outcome.SKIPPED}
-    assert outcomes("junit", "", tmp_path / "none.xml") == {}
+    assert outcomes("librdkafka", output) == {
+        "0001_multiobj": Outcome.PASSED,
+        "0081_admin": Outcome.FAILED,
+        "0093_holb": Outcome.FAILED,
+        "0034_offset_reset": Outcome.SKIPPED,
+    }
 
 
 def test_a_failure_is_red_unless_it_is_allowed_or_kafka_fails_too() -> None:
@@ -93,10 +100,18 @@ def test_a_failure_is_red_unless_it_is_allowed_or_kafka_fails_too() -> None:
     assert alone.red == ["here", "there"]
     beside = Result(suite, ours, {"there": Outcome.FAILED, "here": Outcome.PASSED})
     assert beside.red == ["here"]
-    card = page([beside], "today")
-    assert "| Mine | v1 | 1 | 0 | 3 | 1 | 1 | 1 |" in card
+    card = page([Card.of(beside, "today")])
+    assert "| Mine | v1 | 1 | 0 | 3 | 1 | 1 | 1 | today |" in card
     assert "| `here` | **red** |" in card
     assert "| `acl` | no ACLs are served |" in card
+
+
+def test_a_suite_that_is_played_replaces_its_own_card_only(tmp_path: Path) -> None:
+    first, second = Card("Mine", "v1", "yesterday", 1, 0, {}), Card("Other", "v1", "yesterday", 2, 0, {"here": ""})
+    keep("mine", first, tmp_path)
+    keep("other", second, tmp_path)
+    keep("mine", replace(first, seen="today", passed=3), tmp_path)
+    assert kept(tmp_path) == [replace(first, seen="today", passed=3), second]
 
 
 def test_an_allowance_covers_whole_names_only() -> None:
@@ -104,7 +119,7 @@ def test_an_allowance_covers_whole_names_only() -> None:
 
 
 @contextmanager
-def no_nodes(folder: Path, nodes: int, config: object) -> Iterator[Cluster]:  # noqa: ARG001
+def no_nodes(folder: Path, nodes: int, config: object, advertised: object = ()) -> Iterator[Cluster]:  # noqa: ARG001
     yield Cluster("nothing", [])
 
 
@@ -124,6 +139,16 @@ def test_a_run_replaces_addresses_in_a_copy_and_leaves_the_fetched_suite_as_it_w
     assert found == {"mine.TestA": Outcome.PASSED}
     assert (tmp_path / "logs" / "mine-nothing.log").read_text(encoding="utf-8").endswith("at []")
     assert (source / "address").read_text(encoding="utf-8") == "at localhost:9092"
+
+
+@pytest.mark.live
+def test_one_test_adds_its_words_to_the_command(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    suite = replace(SUITE, command=("echo",))
+    for test, words in (("TestA", "-run=TestA\n"), ("", "\n")):
+        run_on(suite, source, System("nothing", no_nodes), tmp_path / "logs", test)
+        assert (tmp_path / "logs" / "mine-nothing.log").read_text(encoding="utf-8") == words
 
 
 def test_a_replacement_that_hits_nothing_is_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Report card of suites: ``docs/evidence/suites.md``, made from one file a suite in ``docs/evidence/data/suites``.
+
+A suite that is played replaces its own file only, so the others keep what was seen last.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tools.suites.play import ON_KAFKA, Result
+from tools.suites.suite import Outcome
+
+EVIDENCE = Path(__file__).resolve().parents[2] / "docs" / "evidence"
+PAGE = EVIDENCE / "suites.md"
+CARDS = EVIDENCE / "data" / "suites"
+INTRODUCTION = """# Test suites of clients
+
+Suites that others wrote for their clients, played on the reference broker, and on Apache Kafka where a test
+failed that is not allowed. `nox -s suites` plays them again. A red test fails here and not on Apache Kafka.
+[tools/suites](../../tools/suites/README.md) says how, and which suites no registry has.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a suite showed."""
+
+    title: str
+    version: str
+    seen: str
+    """when and where it was played"""
+    passed: int
+    skipped: int
+    failed: dict[str, str]
+    """why a failed test does not count against the broker, by its name; empty if it counts"""
+
+    @classmethod
+    def of(cls, result: Result, seen: str) -> "Card":
+        """Make the card of a run."""
+        failed = {name: result.why(name) for name in result.failed}
+        counts = result.count(Outcome.PASSED), result.count(Outcome.SKIPPED)
+        return cls(result.suite.title, result.suite.version, seen, *counts, failed)
+
+    @property
+    def red(self) -> int:
+        return sum(not why for why in self.failed.values())
+
+    @property
+    def on_kafka(self) -> int:
+        """Number of tests that fail on Apache Kafka, too."""
+        return sum(why == ON_KAFKA for why in self.failed.values())
+
+    @property
+    def allowed(self) -> int:
+        return len(self.failed) - self.on_kafka - self.red
+
+
+def keep(name: str, card: Card, folder: Path = CARDS) -> None:
+    """Write the file of a suite."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(asdict(card), indent=1) + "\n", encoding="utf-8")
+
+
+def kept(folder: Path = CARDS) -> list[Card]:
+    """Return the cards of all suites that were played, by name."""
+    return [Card(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
+
+
+def page(cards: Sequence[Card]) -> str:
+    """Return the report card in Markdown."""
+    lines = [
+        INTRODUCTION,
+        "| suite | version | passed | skipped | failed | of these on Apache Kafka, too | allowed | red | seen |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for each in cards:
+        counts = (each.passed, each.skipped, len(each.failed), each.on_kafka, each.allowed, each.red)
+        lines.append(f"| {' | '.join(map(str, (each.title, each.version, *counts, each.seen)))} |")
+    for each in cards:
+        if each.failed:
+            lines += ["", f"## {each.title}", "", "| test | why |", "| --- | --- |"]
+            lines += [f"| `{name}` | {why or '**red**'} |" for name, why in each.failed.items()]
+    return "\n".join(lines) + "\n"
