@@ -55,7 +55,7 @@ def peer(session: nox.Session) -> None:
 @nox.session
 def suites(session: nox.Session) -> None:
     """Plays other people's test suites of their clients on the broker, and on Apache Kafka what fails there. It fetches
-    them from the registries of their languages, and needs Go and Java."""
+    them from the registries of their languages, and needs Go, Cargo, a C++ compiler and Java."""
     session.run(sys.executable, "-m", "tools.suites", *session.posargs, external=True)
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bench.children import ends_with_me
@@ -168,10 +169,14 @@ def _await_all(cluster: Cluster) -> None:
     """Wait until clients see the controller and every node. Raise PeerError if they do not in time."""
     if not cluster.members:
         return
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
 
     def is_whole() -> bool:
-        seen = admin.list_topics(timeout=5)
+        # A new client each time: an older one goes to the advertised proxies, which the suite makes later.
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        try:
+            seen = admin.list_topics(timeout=5)
+        except KafkaException:
+            return False
         return seen.controller_id >= 0 and len(seen.brokers) == len(cluster.members)
 
     until(is_whole, CLUSTER_WHOLE_WITHIN_S, "a cluster with its controller and all its nodes")
