@@ -55,7 +55,7 @@ def main(names: tuple[str, ...], peer: bool, test: str, write: bool, logs: Path)
         seen = f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
         for each in results:
             keep(each.suite.name, Card.of(each, seen))
-        PAGE.write_text(page(kept()), encoding="utf-8")
+        PAGE.write_text(page(kept(), [load(FOLDER / f"{name}.toml") for name in bundled()]), encoding="utf-8")
     sys.exit(status)
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tools.suites.play import ON_KAFKA, Result
-from tools.suites.suite import Outcome
+from tools.suites.suite import Outcome, Suite
 
 EVIDENCE = Path(__file__).resolve().parents[2] / "docs" / "evidence"
 PAGE = EVIDENCE / "suites.md"
@@ -67,8 +67,8 @@ def kept(folder: Path = CARDS) -> list[Card]:
     return [Card(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
 
 
-def page(cards: Sequence[Card]) -> str:
-    """Return the report card in Markdown."""
+def page(cards: Sequence[Card], suites: Sequence[Suite]) -> str:
+    """Return the report card in Markdown. ``suites`` are all that could be played."""
     lines = [
         INTRODUCTION,
         "| suite | version | passed | skipped | failed | of these on Apache Kafka, too | allowed | red | seen |",
@@ -77,6 +77,8 @@ def page(cards: Sequence[Card]) -> str:
     for each in cards:
         counts = (each.passed, each.skipped, len(each.failed), each.on_kafka, each.allowed, each.red)
         lines.append(f"| {' | '.join(map(str, (each.title, each.version, *counts, each.seen)))} |")
+    if unseen := [each.title for each in suites if each.title not in {card.title for card in cards}]:
+        lines += ["", f"Not played yet: {'; '.join(unseen)}."]
     for each in cards:
         if each.failed:
             lines += ["", f"## {each.title}", "", "| test | why |", "| --- | --- |"]

@@ -100,8 +100,9 @@ def test_a_failure_is_red_unless_it_is_allowed_or_kafka_fails_too() -> None:
     assert alone.red == ["here", "there"]
     beside = Result(suite, ours, {"there": Outcome.FAILED, "here": Outcome.PASSED})
     assert beside.red == ["here"]
-    card = page([Card.of(beside, "today")])
+    card = page([Card.of(beside, "today")], [suite, replace(suite, title="Another")])
     assert "| Mine | v1 | 1 | 0 | 3 | 1 | 1 | 1 | today |" in card
+    assert "Not played yet: Another." in card
     assert "| `here` | **red** |" in card
     assert "| `acl` | no ACLs are served |" in card
 
