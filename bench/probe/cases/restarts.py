@@ -8,8 +8,18 @@ from bench.probe.cases.group_offsets import FETCH as FETCH_OFFSETS
 from bench.probe.cases.groups import NEEDS as OF_GROUPS
 from bench.probe.cases.idempotence import NEEDS as IDEMPOTENT
 from bench.probe.cases.idempotence import expect_known, expect_taken, new_producer, send
-from bench.probe.cases.offsets import DELETE, EPOCHS, LATEST, LIST, delete_records, end_of_epoch, epoch_of, offset_at
-from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, headers, log_end, values, write
+from bench.probe.cases.offsets import (
+    DELETE,
+    EARLIEST,
+    EPOCHS,
+    LATEST,
+    LIST,
+    delete_records,
+    end_of_epoch,
+    epoch_of,
+    offset_at,
+)
+from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, headers, log_end, values, wanted, write
 from bench.probe.member import Member, settled
 from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
@@ -59,6 +69,33 @@ def records_kept(at: Surroundings) -> None:
     at.expect("base offsets", [each.base_offset for each in headers(found)], [0, 2])
     write(at, topic, batch(b"d"))
     at.expect("log end after one more", log_end(at, topic), 4)
+
+
+@case(
+    "restarts/records/deleted",
+    "KIP-107",
+    {**RECORDS, LIST: since_version(1), DELETE: ANY},
+    since="0.11",
+    level=SHOULD,
+    restarts=True,
+    limit_s=LIMIT_S,
+)
+def records_deleted(at: Surroundings) -> None:
+    """What DeleteRecords deleted stays away after a restart, also inside a batch: the log starts where it did, and the
+    offsets go on. Apache Kafka keeps the start once a minute, so a killed broker shows again what was deleted since."""
+    topic = at.topic()
+    write(at, topic, batch(b"a", b"b"), batch(b"c", b"d"))
+    told = delete_records(at, topic, 3)
+    at.expect("error code of DeleteRecords", told.error_code, ErrorCode.none)
+    _restarted(at, topic)
+    at.expect("earliest offset", offset_at(at, topic, EARLIEST).offset, 3)
+    at.expect("error code below it", fetch_one(at, topic, wanted(offset=2)).error_code, ErrorCode.offset_out_of_range)
+    found = fetch_one(at, topic, wanted(offset=3))
+    at.expect("error code at it", found.error_code, ErrorCode.none)
+    at.expect("log start", found.log_start_offset, 3, -1)
+    at.expect("the batch that is left begins below it", [each.base_offset for each in headers(found)], [2])
+    write(at, topic, batch(b"e"))
+    at.expect("log end after one more", offset_at(at, topic, LATEST).offset, 5)
 
 
 @case("restarts/epochs/of-leader", "KIP-101, KIP-320", EPOCHS_TOLD, since="2.8", restarts=True, limit_s=LIMIT_S)
