@@ -234,6 +234,8 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: 
         "metadata.version": (7, 27),
         "eligible.leader.replicas.version": (0, 1),
         "transaction.version": (0, 2),
+        "group.version": (0, 1),
+        "kraft.version": (0, 1),
         "crucible.metadata.epoch": (0, 1),
     }
     features, ranges = announced(ApiKey.FETCH_SNAPSHOT, ApiKey.VOTE)
