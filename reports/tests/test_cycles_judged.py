@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-DRAWN = {f"drawn {seed}": drawn(Random(seed)) for seed in range(60)}
-SERIAL = {f"serial {seed}": serial(Random(seed)) for seed in range(30)}
+DRAWN = {f"drawn {seed}": drawn(Random(seed)) for seed in range(8)}
+SERIAL = {f"serial {seed}": serial(Random(seed)) for seed in range(3)}
 OTHER_NAMES = {"both ways": "G1c-realtime"}
 """Where the job names another circle than the check: it looks for none that needs no time."""
 
