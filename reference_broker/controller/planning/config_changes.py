@@ -120,7 +120,7 @@ def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord |
         else:
             name = wanted.resource[1]
             after = normalised_broker_settings(after, of_one_broker=bool(name))
-            changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+            changed = {key for key in (*before, *after) if before.get(key) != after.get(key)}
             for layers in _layers(latest, name, after):
                 check_together(situation.config, layers, changed)
     except ConfigError as error:
