@@ -43,13 +43,13 @@ def test_a_circle_is_told_edge_by_edge() -> None:
 
 
 @given(RANDOMS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_serial_execution_has_no_circle(random: Random) -> None:
     assert not violations_of(serial(random))
 
 
 @given(RANDOMS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_it_finds_what_force_finds(random: Random) -> None:
     history = drawn(random)
     found = violations_of(history)
