@@ -46,6 +46,10 @@ class Partition:
     """Is called when more of the log is durable, if there are other replicas."""
     watchers: dict[Watcher, None] = field(default_factory=dict)
 
+    def is_followed_by(self, node_id: int) -> bool:
+        """Whether another node has a replica, as far as this leader knows."""
+        return self.followers is not None and node_id in self.followers.states
+
     def watch(self, watcher: Watcher) -> None:
         self.watchers[watcher] = None
 

@@ -32,6 +32,7 @@ WAIT_MS = 400
 LONG_MS = 5_000
 SOON_S = 2.0
 """Long for an answer at once, and short beside LONG_MS."""
+NO_NODE = 1_999_999
 
 
 def _log(at: Surroundings, batches: int = 3, count: int = 2, partitions: int = 1) -> tuple[Topic, bytes]:
@@ -280,6 +281,20 @@ def not_diverging(at: Surroundings) -> None:
     data = fetch_one(at, topic, wanted(offset=2, last_fetched_epoch=_leader_epoch(at, topic)))
     at.expect("diverging epoch", data.diverging_epoch, None)
     at.expect("number of batches", len(headers(data)), 2)
+
+
+@case("fetch/replica/none", "Apache Kafka's Partition", EPOCHS, since="2.4", level=SHOULD)
+def no_replica(at: Surroundings) -> None:
+    """A node that has no replica of the partition may not fetch as a follower. With the leader epoch the error is
+    UNKNOWN_LEADER_EPOCH, since the node may know of a newer assignment than the leader."""
+    topic, _ = _log(at)
+    for epoch, error in (
+        (-1, ErrorCode.not_leader_or_follower),
+        (_leader_epoch(at, topic), ErrorCode.unknown_leader_epoch),
+    ):
+        data = fetch_one(at, topic, wanted(current_leader_epoch=epoch), replica_id=NO_NODE)
+        at.expect(f"error code with leader epoch {epoch}", data.error_code, error)
+        at.expect("number of batches", len(headers(data)), 0)
 
 
 @case("fetch/replica/none-preferred", "KIP-392", {**NEEDS, FETCH: since_version(11)}, since="2.4")

@@ -1,5 +1,7 @@
 """Produce: acknowledgements, offsets, the validation of batches, timestamps and compression."""
 
+from dataclasses import replace
+
 from bench.probe.case import ANY, SHOULD, Case, case, since_version
 from bench.probe.data import (
     ALL_REPLICAS,
@@ -22,6 +24,7 @@ from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.records.builder import Compression, Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.produce import ProducePartition
 
 WRITE = {PRODUCE: since_version(3), ApiKey.CREATE_TOPICS: ANY}
 BOTH = {**WRITE, FETCH: since_version(4)}
@@ -121,6 +124,19 @@ def several_partitions(at: Surroundings) -> None:
     rows = single(answer, "responses").partitions
     told = sorted((each.partition, each.error_code, each.base_offset) for each in rows)
     at.expect("partition, error code and base offset", told, [(0, 0, 0), (1, 0, 0), (2, 0, 0)])
+
+
+@case("produce/offsets/named-twice", "Apache Kafka's KafkaApis", BOTH, since="0.11", level=SHOULD)
+def named_twice(at: Surroundings) -> None:
+    """Of a partition that a request names twice the last batch is written, and there is one result."""
+    topic = at.topic()
+    request = produce_request(topic, at.version(PRODUCE), {0: batch(b"last")})
+    (once,) = request.topics
+    first = replace(once, partitions=[ProducePartition(0, batch(b"first")), *once.partitions])
+    answer = at.ask(PRODUCE, replace(request, topics=[first]))
+    told = [each for part in answer.responses for each in part.partitions]
+    at.expect("error codes and base offsets", [(each.error_code, each.base_offset) for each in told], [(0, 0)])
+    at.expect("values", values(fetch_one(at, topic)), [b"last"])
 
 
 @case("produce/offsets/partial", SCHEMA, WRITE, since="0.8")

@@ -78,8 +78,9 @@ def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData
 
 
 def response(broker: HasController, call: Call, telling: Telling) -> FetchResponse:
-    """Makes the answer. Only the first revision carries flags."""
-    session, leaders = telling.session, telling.leaders
+    """Makes the answer. Only the first revision carries flags. As in Kafka, followers get no addresses of leaders."""
+    session = telling.session
+    leaders = None if session.privileged else telling.leaders
     return FetchResponse(
         0,
         session.session_id,

@@ -16,6 +16,7 @@ from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.reading.remote_records import RemoteRecords
+from reference_broker.replication.leader.replicas import error_without_replica
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
@@ -88,8 +89,11 @@ class Look:
 ASK_THE_TIER = RemoteRecords(b"", None)
 
 
-def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rack: str | None = None) -> Look:
-    """``rack`` is that of a consumer that may read from followers (``rack_of``)."""
+def look(
+    broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rack: str | None = None, replica_id: int = -1
+) -> Look:
+    """``rack`` is that of a consumer that may read from followers (``rack_of``). ``replica_id`` is the node ID of a
+    follower."""
     partition = cached.bind(broker.partitions)
     if partition is None:
         found = missing(broker, cached, rack is not None)
@@ -101,11 +105,15 @@ def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rac
         leader_id = broker.node_id if partition.leader_elsewhere is None else partition.leader_elsewhere
         leader = LeaderIdAndEpoch(leader_id, partition.leader_epoch)
         return failed(cached.index, error, leader if error == ErrorCode.fenced_leader_epoch else None)
+    if reader is Reader.FOLLOWER and not partition.is_followed_by(replica_id):
+        error = error_without_replica(cached)
+        leader = LeaderIdAndEpoch(broker.node_id, partition.leader_epoch)
+        return failed(cached.index, error, leader if error == ErrorCode.not_leader_or_follower else None)
     log = partition.log
     if rack and partition.followers is not None:
-        replica_id = preferred_replica(broker, partition, partition.followers, cached.fetch_offset, rack)
-        if replica_id != NO_REPLICA:
-            return Look(PartitionData(cached.index, 0, *offsets_of(log), preferred_read_replica=replica_id))
+        preferred = preferred_replica(broker, partition, partition.followers, cached.fetch_offset, rack)
+        if preferred != NO_REPLICA:
+            return Look(PartitionData(cached.index, 0, *offsets_of(log), preferred_read_replica=preferred))
     if cached.fetch_offset < log.log_start_offset:
         return failed(cached.index, ErrorCode.offset_out_of_range)
     if cached.last_fetched_epoch >= 0:

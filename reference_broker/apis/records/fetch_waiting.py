@@ -203,7 +203,7 @@ class Fetch(FetchWork):
         return True
 
     def _look(self, cached: CachedPartition) -> None:
-        found = look(self.broker, cached, self.reader, self.rack)
+        found = look(self.broker, cached, self.reader, self.rack, self.request.replica_id)
         self._note(cached, found if found.remote is None else self._look_in_the_tier(cached, found))
 
     def _look_in_the_tier(self, cached: CachedPartition, found: Look) -> Look:
@@ -438,7 +438,7 @@ class Fetch(FetchWork):
             found = self.looks.get(cached)
             is_remote = found is not None and found.remote is not None
             if found is None or (session.changed and cached in session.changed and not is_remote):
-                found = look(self.broker, cached, self.reader, self.rack)
+                found = look(self.broker, cached, self.reader, self.rack, self.request.replica_id)
                 cached.there_bytes = found.there_bytes
             data = read(cached, found, self.reader, limit, first)
             if data.records:

@@ -10,6 +10,9 @@
 * Unlike Kafka: some batches that no client library writes are refused: with a delete horizon or an append time, with a
   transaction but no producer ID, with a producer ID but a negative epoch, and with timestamps in the header that are
   below -1, or too far ahead where those of the records are not.
+* Of a partition that is named more than once the last batch counts, and there is one result. A topic without
+  partitions is not in the response. Unlike Kafka: this also holds where an earlier batch is invalid. Kafka then writes
+  the last one all the same, and returns the error of the earlier one.
 * acks=0 is not answered. An error closes the connection, as in Kafka.
 * acks=1 is answered when the batch is appended. acks=all is answered when the high watermark has passed the batch, or
   when the timeout of the request is over.
@@ -35,7 +38,7 @@ KIPs: 98, 101, 110, 360, 467, 497, 516, 890, 951, 966, 1050.
 
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -137,6 +140,7 @@ class _Appends(Protocol):
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others. Large
     batches that must be looked into go in slices, and are appended when the others are."""
+    body = _with_each_partition_once(body)
     append = _append if call.api_version >= ZSTD_FROM else _append_without_zstd
     if body.transactional_id is None:
         return _produce(broker, call, body, append)
@@ -148,6 +152,22 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
 
     judge_transaction(broker, call, body, contained(call, produce))
     return None
+
+
+def _with_each_partition_once(body: ProduceRequest) -> ProduceRequest:
+    if len({(topic.topic, topic.topic_id) for topic in body.topics}) == len(body.topics) and all(
+        len(topic.partitions) == 1
+        or (topic.partitions and len({each.partition for each in topic.partitions}) == len(topic.partitions))
+        for topic in body.topics
+    ):
+        return body
+    last: dict[tuple[str, bytes], dict[int, ProducePartition]] = {}
+    for topic in body.topics:
+        if topic.partitions:
+            named = last.setdefault((topic.topic, topic.topic_id), {})
+            named.update((each.partition, each) for each in topic.partitions)
+    topics = [ProduceTopic(*topic, [*named.values()]) for topic, named in last.items()]
+    return replace(body, topics=topics)
 
 
 def _produce(broker: Needs, call: Call, body: ProduceRequest, append: _Appends) -> ProduceResponse | None:

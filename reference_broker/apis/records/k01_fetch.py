@@ -31,6 +31,8 @@
   epoch. Such a fetcher may take the follower for the leader, and would rewind.
 * Unlike Kafka: a preferred read replica ends a wait only where it is new, has changed or was asked for, as errors do. A
   session whose offset is not committed yet may hear of one only when the high watermark moves.
+* A node that has no replica may not fetch as a follower: NOT_LEADER_OR_FOLLOWER, and UNKNOWN_LEADER_EPOCH if it names
+  the leader epoch.
 * Unlike Kafka: there are no quotas.
 * The aborted transactions of an answer are those that have records in it. They come from the segments' indexes.
 

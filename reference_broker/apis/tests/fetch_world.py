@@ -125,6 +125,14 @@ class FakeLog:
         self.batches = [batch for batch in self.batches if batch.last_offset >= offset]
 
 
+@dataclass(slots=True, eq=False)
+class FollowedPartition(Partition):
+    """Nodes 8 to 10 may read it as followers. Their progress is not counted."""
+
+    def is_followed_by(self, node_id: int) -> bool:
+        return node_id in (8, 9, 10)
+
+
 class FakeCall:
     """``answers``: at most one."""
 
@@ -240,7 +248,7 @@ class World:
         image, placed = self.controller.image, replicas or (leader,)
         images = tuple(PartitionImage(placed, placed, leader, epoch, 0) for _ in range(count))
         self._show({**image.topics, topic: TopicImage(topic, topic_id, images)})
-        return [Partition(topic, topic_id, index, 0, self.log_of()) for index in range(count)]
+        return [FollowedPartition(topic, topic_id, index, 0, self.log_of()) for index in range(count)]
 
     def unpublish(self, topic: str) -> None:
         self._show({name: one for name, one in self.controller.image.topics.items() if name != topic})

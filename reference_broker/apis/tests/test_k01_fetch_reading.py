@@ -52,6 +52,28 @@ def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world
     assert fetched(world, 3).error_code == 0
 
 
+@pytest.mark.parametrize(("offset", "last"), [(0, -1), (99, -1), (5, 9)])
+@pytest.mark.parametrize(
+    ("current", "error"),
+    [
+        (-1, ErrorCode.not_leader_or_follower),
+        (3, ErrorCode.unknown_leader_epoch),
+        (2, ErrorCode.fenced_leader_epoch),
+        (4, ErrorCode.unknown_leader_epoch),
+    ],
+)
+@pytest.mark.parametrize("replica_id", [0, 7, 11])
+def test_a_node_without_a_replica_reads_nothing_as_a_follower(
+    world: World, replica_id: int, current: int, error: int, offset: int, last: int
+) -> None:
+    """The leader itself is no follower. Where the leader epoch is right, nothing else is looked at."""
+    call = world.fetch(0, -1, wanted(offset, current, last), replica_id=replica_id, version=16)
+    (data,) = told(call.answer).values()
+    assert (data.error_code, data.records, call.answer.node_endpoints) == (error, b"", [])
+    names_leader = error != ErrorCode.unknown_leader_epoch
+    assert data.current_leader == (LeaderIdAndEpoch(7, 3) if names_leader else None)
+
+
 @pytest.mark.clause("ReplicaManagerTest.testReadCommittedFetchLimitedAtLSO")
 def test_read_committed_stops_at_the_last_stable_offset(world: World) -> None:
     world.log("a").lso_hold = 2

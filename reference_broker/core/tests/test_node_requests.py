@@ -247,14 +247,43 @@ def test_a_partition_gets_one_batch_at_a_time() -> None:
 
 def test_one_refused_partition_does_not_stop_the_others() -> None:
     world = NodeWorld()
-    world.create("t", 2)
+    world.create("t", 3)
     garbage = b"garbage, and more than a header of it" * 3
-    parts = [produce_request("t", *part) for part in ((0, garbage), (1, batch()), (7, batch()), (1, None))]
+    parts = [produce_request("t", *part) for part in ((0, garbage), (1, batch()), (7, batch()), (2, None))]
     body = replace(parts[0], topics=[topic for part in parts for topic in part.topics])
     answer = world.ask(ApiKey.PRODUCE, 9, body)
     codes = [partition.error_code for topic in answer.responses for partition in topic.partitions]
     assert codes[1:] == [ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_record]
     assert codes[0] in (ErrorCode.corrupt_message, ErrorCode.invalid_record)
+
+
+@pytest.mark.parametrize("earlier", [batch(b"earlier"), b"", None])
+@pytest.mark.parametrize("in_one_topic", [True, False])
+def test_of_a_partition_that_is_named_twice_the_last_batch_is_written(
+    earlier: bytes | None, in_one_topic: bool
+) -> None:
+    world = NodeWorld()
+    world.create("t", 2)
+    named = [(0, earlier), (1, batch(b"other")), (0, batch(b"last"))]
+    topics = [topic for index, data in named for topic in produce_request("t", index, data).topics]
+    if in_one_topic:
+        topics = [replace(topics[0], partitions=[one for topic in topics for one in topic.partitions])]
+    (answer,) = world.ask(ApiKey.PRODUCE, 9, replace(produce_request("t", 0, None), topics=topics)).responses
+    told = {each.partition: (each.error_code, each.base_offset) for each in answer.partitions}
+    assert told == {0: (ErrorCode.none, 0), 1: (ErrorCode.none, 0)}
+    assert len(answer.partitions) == 2
+    assert world.log("t").read(0, 1 << 20, 9, at_least_one=True).count(b"last") == 1
+    assert world.log("t").log_end_offset == 1
+
+
+def test_a_topic_without_partitions_is_not_in_the_response_to_a_produce() -> None:
+    world = NodeWorld()
+    world.create("t")
+    whole = produce_request("t", 0, batch())
+    empty = [replace(topic, partitions=[]) for topic in whole.topics]
+    assert world.ask(ApiKey.PRODUCE, 9, replace(whole, topics=empty)).responses == []
+    (answer,) = world.ask(ApiKey.PRODUCE, 9, replace(whole, topics=[*empty, *whole.topics])).responses
+    assert [each.base_offset for each in answer.partitions] == [0]
 
 
 def test_the_same_events_give_the_same_effects() -> None:

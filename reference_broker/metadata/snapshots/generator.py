@@ -54,6 +54,11 @@ class SnapshotGenerator:
         """Makes a snapshot soon if the newest one was found to be damaged. The image in memory is whole."""
         self._make_if_due()
 
+    def count_from(self, at_us: int) -> None:
+        """The interval to the next snapshot begins at this time of the node's monotonic clock. A run calls it when its
+        load begins, perhaps in another thread. A timer that fires earlier looks again at what is due."""
+        self._last_us = at_us
+
     def published(self, image: MetadataImage, record_bytes: int) -> None:
         """Takes a new image, which ends where a batch ends and holds no part of an open transaction. ``record_bytes``
         is the size of the batches since the image before."""

@@ -30,7 +30,13 @@ from reference_broker.replication.leader.follower_waits import FollowerWaits
 from reference_broker.replication.leader.isr import IsrProposals
 from reference_broker.replication.leader.lag_check import LagCheck
 from reference_broker.replication.leader.replica_metrics import ReplicaMetrics
-from reference_broker.replication.leader.replicas import Cached, Followers, FollowerState, Proposal
+from reference_broker.replication.leader.replicas import (
+    Cached,
+    Followers,
+    FollowerState,
+    Proposal,
+    error_without_replica,
+)
 from reference_broker.replication.leader.standings import Standings
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -195,18 +201,15 @@ class Leaders:
         The caller has checked that this offset is in the log and that the logs have not diverged before it.
         ``replica_epoch`` is the follower's broker epoch, -1 if the request does not tell it. ``tell`` must follow.
 
-        The request does not count in two cases. If a later incarnation of the follower is known, the answer is
-        NOT_LEADER_OR_FOLLOWER. If the follower has no replica, the answer is UNKNOWN_LEADER_EPOCH when it tells a
-        leader epoch, since this leader may not know all of that epoch yet, and NOT_LEADER_OR_FOLLOWER otherwise.
+        The request does not count in two cases: a later incarnation of the follower is known
+        (NOT_LEADER_OR_FOLLOWER), or the follower has no replica (``error_without_replica``).
         """
         followers = partition.followers
         if followers is None:
             return ErrorCode.none
         state = followers.states.get(replica_id)
         if state is None:
-            return (
-                ErrorCode.not_leader_or_follower if cached.current_leader_epoch < 0 else ErrorCode.unknown_leader_epoch
-            )
+            return error_without_replica(cached)
         if self._brokers.is_stale(replica_id, replica_epoch):
             return ErrorCode.not_leader_or_follower
         self.waits.named(partition, replica_id)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from reference_broker.wire.errors import ErrorCode
+
 UNKNOWN_OFFSET = -1
 UNKNOWN_EPOCH = -2
 """No fetch has told a broker epoch yet. A follower that does not tell its epoch has -1."""
@@ -39,6 +41,14 @@ class Cached(Protocol):
     fetch_offset: int
     log_start_offset: int
     current_leader_epoch: int
+
+
+def error_without_replica(cached: Cached) -> ErrorCode:
+    """Return the error for a node that fetches as a follower and has no replica, as far as this leader knows.
+
+    A node that names the leader epoch may know of a newer assignment than this leader, and retries.
+    """
+    return ErrorCode.not_leader_or_follower if cached.current_leader_epoch < 0 else ErrorCode.unknown_leader_epoch
 
 
 @dataclass(slots=True, eq=False)

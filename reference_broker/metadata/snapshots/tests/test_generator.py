@@ -72,6 +72,17 @@ def test_made_after_so_much_time_if_anything_is_new() -> None:
     assert len(replica.ports.told("snapshot_started")) == 2
 
 
+def test_the_interval_can_begin_anew() -> None:
+    replica = Replica(metadata_log_max_snapshot_interval_ms="5000")
+    replica.append([setting(1)])
+    replica.ports.advance(4_000)
+    replica.generator.count_from(replica.ports.now_us)
+    replica.ports.advance(4_999)
+    assert replica.store.ids == ()
+    replica.ports.advance(1)
+    assert len(replica.store.ids) == 1
+
+
 @pytest.mark.clause("FileRawSnapshotTest.testBatchWriteReadSnapshot")
 @pytest.mark.clause("S-12")
 def test_writes_after_the_freeze_point_do_not_get_into_it() -> None:
