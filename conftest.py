@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,16 @@ def part_of(item: pytest.Item) -> str:
     if item.get_closest_marker("peer"):
         return "live"
     return next((part for part in ("live", "spark", "simulated") if item.get_closest_marker(part)), "quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skips files without a mark of the chosen parts. Importing all test files takes 20 s, and few have such marks."""
+    marks = {"live": ("mark.live", "mark.peer"), "spark": ("mark.spark",)}
+    wanted = config.getoption("--part")
+    if not wanted or not {*wanted} <= {*marks} or collection_path.suffix != ".py":
+        return None
+    source = collection_path.read_text(encoding="utf-8")
+    return None if any(mark in source for part in wanted for mark in marks[part]) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
