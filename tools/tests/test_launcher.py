@@ -107,3 +107,18 @@ def test_two_calls_at_once_set_up_once(launcher: Any, tmp_path: Path, monkeypatc
     for each in calls:
         each.join()
     assert len(set_up) == 1
+
+
+def test_steps_side_by_side_all_run_and_one_that_fails_ends_the_set_up_with_its_output(
+    launcher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launcher, "ROOT", tmp_path)
+    monkeypatch.setattr(launcher, "VENV", tmp_path / ".venv")
+    launcher.VENV.mkdir()
+    steps = {"compiling": ["sh", "-c", "echo no compiler; exit 3"], "archiving": ["touch", str(tmp_path / "archive")]}
+    with pytest.raises(SystemExit) as ended:
+        launcher.run_side_by_side(steps)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "  no compiler\ncrucible: compiling failed (whole output: .venv/setup-0.log)." in said
+    assert (tmp_path / "archive").exists()
