@@ -1,7 +1,7 @@
 """Runs what `./crucible test` asks for: checks of the code, and the tests.
 
-Live tests notice every delay, so they run one after the other. They wait more than they compute, and tests with Spark
-leave some of the processors idle too. So what only computes runs behind both, in the time that nobody else wants.
+Live tests wait more than they compute, so two files of them run side by side. They and the tests with Spark leave some
+processor time idle. What only computes runs behind both, in that time.
 """
 
 import os
@@ -20,6 +20,7 @@ from bench.children import ends_with_me
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "--benchmark-disable", "-q")
+TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
 ON_ALL_CORES = ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")
 CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "lint": ("style", (sys.executable, "-m", "ruff", "check", ".")),
@@ -28,7 +29,7 @@ CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "types": ("types", (sys.executable, "-m", "mypy")),
     "quick": ("quick tests", (*PYTEST, *ON_ALL_CORES, "--part", "quick")),
     "pure": ("quick tests and simulated clusters", (*PYTEST, *ON_ALL_CORES, "--part", "quick", "--part", "simulated")),
-    "live": ("live tests", (*PYTEST, "--part", "live")),
+    "live": ("live tests", (*PYTEST, *TWO_FILES_AT_ONCE, "--part", "live")),
     "spark": ("tests of what Spark judges", (*PYTEST, "--part", "spark")),
 }
 FAST = ("lint", "format", "contracts", "quick")

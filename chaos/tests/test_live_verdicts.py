@@ -1,9 +1,8 @@
 """The whole path with real processes: played live, judged by Spark; controls pass, mutants are caught.
 
-Each of the five mechanisms has a control and a mutant, in a scenario of a few seconds and few nodes. The test of a
-commit plays one of the five, by rotation, and the night all of them. Two runs are played at a time, since they wait
-more than they compute, and all are judged in one Spark session. Replication and a foreign broker are played at night,
-and so are the whole scenarios of the mechanisms.
+Each of the five mechanisms has a control and a mutant, in a scenario of a few seconds and few nodes. Some runs are
+played at a time, since they wait more than they compute, and all are judged in one Spark session. Replication and a
+foreign broker are played at night, and so are the whole scenarios of the mechanisms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from chaos.live.runner import play
 from chaos.live.tests import foreign_sessions
 from reports.judge import judge_many
 from reports.verdict import Outcome, Verdict
-from scenarios import ledger, loader
+from scenarios import loader
 
 SHORT = loader.FOLDER / "short"
 SESSIONS = (f"{SHORT}/lost-response.toml", "change_mark_cleared_when_sent", 1)
@@ -26,9 +25,6 @@ TRANSACTIONS = (f"{SHORT}/killed-before-end.toml", "high_watermark_decides_visib
 METADATA_EPOCH = (f"{SHORT}/stale-broker.toml", "accepts_older_metadata", 1)
 PRODUCERS = (f"{SHORT}/without-producer-snapshots.toml", "unsnapshotted_segments_stay", 1)
 MECHANISMS = (SESSIONS, SNAPSHOTS, TRANSACTIONS, METADATA_EPOCH, PRODUCERS)
-_TURN = int(ledger.head()[:8] or "0", 16) % len(MECHANISMS)
-DUE = MECHANISMS[_TURN]
-"""The pair that the test of this commit plays. All five take three minutes; the night plays them."""
 
 WHOLE_SESSIONS = ("01-lost-response", "change_mark_cleared_when_sent", 1)
 WHOLE_SNAPSHOTS = ("10-snapshot-superseded", "position_kept_with_new_id", 1)
@@ -40,7 +36,7 @@ REPLICATION = ("leader-killed-under-acks-all", "acknowledged_before_replicated",
 FOREIGN = ("foreign", "epoch_not_advanced_when_response_lost", 1)
 """A node of ours, or that mutant of it, as if it were a broker of others."""
 WHOLE = (WHOLE_SESSIONS, WHOLE_SNAPSHOTS, WHOLE_TRANSACTIONS, WHOLE_METADATA_EPOCH, WHOLE_PRODUCERS)
-AT_ONCE = 2
+AT_ONCE = 4
 """Number of plays at a time."""
 
 Verdicts = Mapping[tuple[str, str], Verdict]
@@ -91,8 +87,7 @@ CAUGHT_BY = {
 
 
 def _pair(played: tuple[str, str, int], fault: str, *clauses: str) -> ParameterSet:
-    nightly = [] if played == DUE else [pytest.mark.nightly]
-    return pytest.param(played, fault, id=Path(played[0]).stem, marks=[pytest.mark.clause(*clauses), *nightly])
+    return pytest.param(played, fault, id=Path(played[0]).stem, marks=pytest.mark.clause(*clauses))
 
 
 @pytest.mark.live
