@@ -1,20 +1,21 @@
 """A judge that stands ready when a run ends: Spark has started, Java is warm and the queries are planned by then.
 
-It is a process of its own, which is started with the run. It has the lowest priority, so it takes what the load
-leaves of the processors. When the run ends it gets the folders.
+It is a process of its own, which is started with the run. While it waits it takes what the load leaves of the
+processors. When the run ends it gets the folders, and as many processors as anybody else.
 """
 
 import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, Self
 
 from reports.errors import SetupError
@@ -24,7 +25,13 @@ from reports.manifest import ManifestError
 from reports.parent import end_with_parent
 from reports.verdict import Verdict
 
-LOWEST_PRIORITY = 19
+NICEST = 19
+"""The level at which a process gets what nobody else wants."""
+NICER_FOR_GOOD = 5
+"""How much nicer a judge gets that may not go back. Beside a busy process it has a quarter of the processor then; with
+the nicest level it would have a hundredth, and a verdict on a busy machine would take minutes."""
+AUTOGROUP_TRIES, AUTOGROUP_PAUSE_S = 5, 0.1
+"""Linux refuses to change the level of an autogroup more often than ten times a second."""
 LONG_LOAD_S = 40.0
 """Beside a shorter load the judge has no time to gain by Java's second compiler."""
 SPARK_FOLDERS = "SPARK_LOCAL_DIRS"
@@ -63,6 +70,8 @@ class WaitingJudge:
         folders = [Path(one).resolve() for one in run_dirs]
         if history_bytes(folders) < SMALL_HISTORY_BYTES:
             try:
+                assert self._process.pid is not None, "it was started"
+                step_forward(self._process.pid)
                 self._link.send(folders)
                 return self._answer(progress)
             except (EOFError, OSError):
@@ -118,7 +127,7 @@ def _judge_when_asked(
 ) -> None:
     os.environ[SPARK_FOLDERS] = scratch
     tempfile.tempdir = scratch  # It is killed and tidies nothing up.
-    os.nice(LOWEST_PRIORITY)
+    step_back()
     from reports.rehearsal import rehearsing
     from reports.spark import spark_session
 
@@ -142,3 +151,56 @@ def _judge_when_asked(
                 tell(_VERDICTS, judge_many(folders, spark=spark, progress=tell_progress, rehearsal=rehearsal))
             except (SetupError, ManifestError) as error:
                 tell(_REFUSED, error)
+
+
+# Priorities
+
+
+def step_back() -> None:
+    """Leave the processors to others until ``step_forward``. This process must lead a session of its own, and be about
+    to start all others of it.
+
+    Linux gives each session a share of the processors (its autogroup) where no control group does that, and everybody
+    may change the level of an own one, up and down. Nice levels count inside the session then. Elsewhere they count
+    among all processes, but only root may lower one again, or a process whose RLIMIT_NICE allows it. The same holds for
+    leaving SCHED_IDLE (sched(7)), and SCHED_BATCH leaves nothing to others.
+    """
+    _set_autogroup(os.getpid(), NICEST)
+    os.nice(NICEST if _may_go_back() else NICER_FOR_GOOD)
+
+
+def step_forward(leader: int) -> None:
+    """Give the session of this process (its ID) the level of the calling one, as far as that is allowed."""
+    level = os.getpriority(os.PRIO_PROCESS, 0)
+    _set_autogroup(leader, max(level, 0))
+    with suppress(OSError):  # It is gone, or may not: then it is only a little nicer.
+        os.setpriority(os.PRIO_PGRP, leader, level)
+
+
+def _set_autogroup(process: int, level: int) -> None:
+    for _ in range(AUTOGROUP_TRIES):
+        try:
+            Path(f"/proc/{process}/autogroup").write_text(str(level))
+        except BlockingIOError:
+            time.sleep(AUTOGROUP_PAUSE_S)
+        except OSError:  # Another system, or a kernel without autogroups.
+            return
+        else:
+            return
+
+
+def _may_go_back() -> bool:
+    """Try it with a thread, since threads have levels of their own in Linux."""
+    tried: list[bool] = []
+
+    def go() -> None:
+        level = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, level + 1)
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, level)
+            tried.append(True)
+
+    thread = Thread(target=go)
+    thread.start()
+    thread.join()
+    return bool(tried)

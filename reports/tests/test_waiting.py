@@ -1,5 +1,6 @@
 """A judge that waited gives the verdict of one that is started for it, and its process ends with the block."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from reports.schema import files_of, history_bytes
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
 from reports.verdict import Outcome
-from reports.waiting import WaitingJudge
+from reports.waiting import NICER_FOR_GOOD, WaitingJudge, _may_go_back, step_forward
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,6 +120,66 @@ def test_a_judge_ends_with_the_process_that_started_it_even_if_that_is_killed() 
         parent.kill()
     _, alive = psutil.wait_procs([judge], timeout=10)
     assert all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
+
+
+LEVELS = """
+import os, subprocess, sys, threading, time
+from pathlib import Path
+import reports.waiting
+if sys.argv[1] == "nobody":
+    os.setuid(65534)
+os.setsid()
+
+def shown(child):
+    def level(task):
+        return int(task.read_text().rpartition(")")[2].split()[16])
+    tasks = [task for pid in (os.getpid(), child.pid) for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    group = Path("/proc/self/autogroup")
+    print(sorted({*map(level, tasks)}), len(tasks), group.read_text().split()[-1] if group.exists() else "-")
+
+reports.waiting.step_back()
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+child = subprocess.Popen(["sleep", "60"])
+shown(child)
+reports.waiting.step_forward(os.getpid()) if sys.argv[1] == "nobody" else input()
+shown(child)
+child.kill()
+"""
+
+
+def levels_of(who: str) -> list[str]:
+    """Run ``LEVELS``, and step forward for it when it waits, as a run does for its judge."""
+    words = [sys.executable, "-c", LEVELS, who]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        before = process.stdout.readline()
+        if who == "somebody":
+            step_forward(process.pid)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        return [before.strip(), process.stdout.readline().strip()]
+
+
+@pytest.mark.live
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the levels of threads from /proc")
+def test_a_judge_steps_back_with_all_that_it_starts_and_forward_when_it_judges() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    waiting_at = 19 if _may_go_back() else min(own + NICER_FOR_GOOD, 19)
+    judging_at = own if _may_go_back() else waiting_at
+    group = Path("/proc/self/autogroup").exists()
+    assert levels_of("somebody") == [
+        f"[{waiting_at}] 3 {19 if group else '-'}",
+        f"[{judging_at}] 3 {max(own, 0) if group else '-'}",
+    ]
+
+
+@pytest.mark.live
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become somebody without rights")
+def test_a_judge_that_may_not_go_back_is_a_little_nicer_only() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    level = min(own + NICER_FOR_GOOD, 19)
+    assert [line.rpartition(" ")[0] for line in levels_of("nobody")] == [f"[{level}] 3", f"[{level}] 3"]
 
 
 @pytest.fixture
