@@ -101,8 +101,8 @@ class LiveNode:
             raise EndedItself(f"{self.name} could not start again: {refusal}") from refusal
 
     def load_starts(self, at_us: int) -> None:
-        """Tells the node that the load starts. Faults at states may hit from now on, and count their times from
-        here."""
+        """Tells the node that the load starts. Faults at states may hit from now on. Their times and the interval to
+        the next metadata snapshot count from here."""
         self.load_from_us = at_us
         if self.child is not None:
             self.child.order(load_from_us=at_us)

@@ -113,10 +113,13 @@ class Cluster:
             self.target.start()
 
     def arm(self, load_from_us: int) -> None:
-        """Notes that the load begins. Rules count their times from here."""
+        """Notes that the load begins. Rules and intervals of snapshots count their times from here."""
         self._load_from_us = load_from_us
         for interceptor in self._interceptors:
             interceptor.load_from(load_from_us)
+        for machine in self.machines:
+            if machine.node is not None:
+                machine.node.broker.replica.generator.count_from(load_from_us)
 
     def heal(self) -> None:
         """Ends faults, and starts dead nodes again."""

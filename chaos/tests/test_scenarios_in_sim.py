@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.run_sim import play, report, run, search, simulate
 from chaos.search.shrink import REGRESSIONS, shrink
+from chaos.sim.cluster import Cluster
 from chaos.sim.run_folder import JUDGED_HERE
+from chaos.sim.world import World
 from reports.verdict import Outcome
 from scenarios import ledger, loader
 from scenarios.load import Topic
@@ -496,6 +499,25 @@ def test_control_and_mutants_together(
     assert simulate(["plain-load"], seeds=1, processes=1, with_mutants=True) == 1
     assert "NOT caught" in capsys.readouterr().out
     assert ledger.last()["negative_idle_time_evicts", "sim"].guarantees == ()
+
+
+def test_the_demo_meets_its_states_also_where_the_load_begins_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The intervals of snapshots count from the load."""
+
+    def late(world: World, *clients: Any) -> None:
+        world.agenda.run(world.agenda.now_us + 15_000_000)
+        load(world, *clients)
+
+    def armed(cluster: Cluster, load_from_us: int) -> None:
+        arm(cluster, load_from_us)
+        nodes = [machine.node for machine in cluster.machines if machine.node is not None]
+        counted.extend(node.broker.replica.generator._last_us - load_from_us for node in nodes)
+
+    load, arm, counted = World._load, Cluster.arm, list[int]()
+    monkeypatch.setattr(World, "_load", late)
+    monkeypatch.setattr(Cluster, "arm", armed)
+    verdict = run(ALL["demo"], 1)
+    assert (verdict.outcome, verdict.reasons, counted) == (Outcome.PASSED, (), [0, 0, 0])
 
 
 def test_unknown_mutant_is_an_error() -> None:

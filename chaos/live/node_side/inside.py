@@ -103,6 +103,8 @@ class Inside:
         load_from_us, disk = order.get("load_from_us"), order.get("disk")
         if isinstance(load_from_us, int):
             self._interceptor.load_from(load_from_us)
+            assert self._node is not None
+            self._node.broker.replica.generator.count_from(self._spec.origin_us + load_from_us)
         if order.get("disarm"):
             self._interceptor.disarm()
         if isinstance(disk, dict):

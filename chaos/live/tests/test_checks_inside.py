@@ -2,10 +2,12 @@
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from chaos.live.node_side.checks_inside import ChecksInside, Findings
+from chaos.live.node_side.inside import Inside
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.ports.now import Now
@@ -82,3 +84,13 @@ def test_only_what_the_scenario_promises_is_judged() -> None:
 def test_what_was_never_looked_at_has_no_evidence() -> None:
     (found,) = Findings().judged((FENCED,))
     assert (found.holds, found.evidence) == (True, 0)
+
+
+def test_the_interval_of_snapshots_counts_from_the_load() -> None:
+    inside, node = Inside.__new__(Inside), Mock()
+    inside._spec, inside._node = SimpleNamespace(origin_us=5_000), node  # type: ignore[assignment]
+    inside._interceptor = inside._disk_faults = Mock()
+    inside.order({"disarm": True})
+    node.broker.replica.generator.count_from.assert_not_called()
+    inside.order({"load_from_us": 700})
+    node.broker.replica.generator.count_from.assert_called_once_with(5_700)
