@@ -251,29 +251,27 @@ class Recovery:
         """The offset from which records are gone, if the first segment should have begun before ``base``.
 
         Files are deleted only after the log start is durable behind them. Without a log start of its own, as in Kafka's
-        and in old directories, a log begins at latest with its first leader epoch. Without any known epoch nobody can
-        tell.
+        and in old directories, a log begins at latest with its first leader epoch. Without any known epoch a log began
+        at 0 if the power may have taken anything of it. Otherwise nobody can tell.
         """
         begins = self.epochs.starts[:1] if self.local_start == 0 else [self.local_start]
+        if not begins and not self._was_durable(0):
+            begins = [0]
         return begins[0] if begins and begins[0] < base else None
 
     def _misfit(self, base: int) -> tuple[int, str] | None:
         """Why a segment does not go on where the one before it ends, with the first offset that is in doubt.
 
         A power loss leaves that above the durable end only: whole batches at an end look like nothing when they are
-        lost, and a deleted segment may come back. Our cleaner leaves no hole, and a follower only one that no segment
-        could hold. One that other software left in a compacted log below the recovery point is taken as it is.
+        lost, a deleted segment may come back, and the name of the second segment may survive where that of the first
+        does not. A log that begins behind such a hole would take the records in it from all other replicas once it
+        leads. So it is emptied, also where it had just begun anew at ``base``. Our cleaner leaves no hole, and a
+        follower only one that no segment could hold. One that other software left in a compacted log below the
+        recovery point is taken as it is.
         """
         if not self.segments.items:
             begin = self._lost_start(base)
-            if begin is None:
-                return None
-            if not self._was_durable(
-                begin
-            ):  # The log began anew there, and the power was lost before that was durable.
-                self.durability.changed(self.checkpoints.prepare_log_start(base))
-                return None
-            return begin, f"the records from offset {begin} to {base} before it are gone"
+            return None if begin is None else (begin, f"the records from offset {begin} to {base} before it are gone")
         end = self.segments.items[-1].next_offset
         if base < end:
             return base, f"it overlaps the segment before it, which ends at {end}"

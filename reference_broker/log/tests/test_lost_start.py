@@ -75,7 +75,7 @@ def test_a_person_may_let_the_log_begin_with_what_is_left() -> None:
 
 
 def test_a_beginning_that_a_power_loss_cut_short_is_no_damage() -> None:
-    """The new first segment may be durable before the new log start is."""
+    """The new first segment may be durable before the new log start is. The log is empty then, as before it began."""
     disk = MemoryDisk()
     log = written(disk)
     log.truncate_fully_and_start_at(100, NOW)
@@ -83,4 +83,21 @@ def test_a_beginning_that_a_power_loss_cut_short_is_no_damage() -> None:
         disk.delete(path)
     again = opened(disk, SMALL, clean=False)
     assert again.quarantine is None
-    assert (again.log_start_offset, again.log_end_offset) == (100, 100)
+    assert (again.log_start_offset, again.log_end_offset) == (0, 0)
+
+
+@pytest.mark.clause("E-7")
+@pytest.mark.parametrize("knows_epochs", [True, False])
+def test_a_log_does_not_begin_behind_what_a_power_loss_took(knows_epochs: bool) -> None:
+    """Nothing was synced yet, and the name of the second segment alone has survived. A replica with such a log would
+    be elected later, and all others would delete what it lacks."""
+    disk = MemoryDisk()
+    log = filled(disk)
+    assert len(log.segments) > 1
+    disk.delete(log.segments[0].path)
+    if not knows_epochs:
+        disk.delete(EPOCHS)
+    again = opened(disk, SMALL, clean=False)
+    assert again.quarantine is None
+    assert (again.log_start_offset, again.log_end_offset, again.latest_epoch) == (0, 0, -1)
+    assert not [path for path in disk.files if path == log.segments[1].path]
