@@ -145,6 +145,12 @@ class EndRow(Row):
     end_us: Annotated[int, Moment("when it was read")]
     last_stable_offset: Annotated[int, Later("as answered together with the high watermark, -1 none")] = -1
     error: Annotated[str | None, Later("Kafka's error name if the partition does not exist any more, else null")] = None
+    size_bytes: Annotated[int, Later("bytes of the batches that the read returned from the log's start on")] = 0
+    retention_ms: Annotated[
+        int | None,
+        Later("as described of its topic, -1 no limit; null: the log begins at 0, compacts, or nobody described it"),
+    ] = None
+    retention_bytes: Annotated[int | None, Later("as retention_ms")] = None
 
 
 @table("changes", "history/changes*.parquet")

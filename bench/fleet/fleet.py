@@ -9,6 +9,7 @@ from bench.fleet.behaviours.final_reader import FINAL_READ, FinalReader, without
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.metadata_reader import FinalDescriber, MetadataReader
 from bench.fleet.behaviours.mirror import Mirror
+from bench.fleet.behaviours.offsets_reader import OffsetsReader
 from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer
@@ -21,6 +22,7 @@ from bench.fleet.behaviours.transactions.workers import Worker
 from bench.fleet.behaviours.transactions.writers import TransactionalWriter
 from bench.fleet.plans import (
     admin_plans,
+    committing_groups,
     dealt,
     fetcher_plans,
     janitor_plans,
@@ -49,7 +51,7 @@ class Fleet:
     2. ``seeder``.
     3. ``load``, which is the clients of all ``stages`` together. The clients of a stage get Stopping when those of the
        stage before it have finished.
-    4. ``final_reader``, ``committed_reader``, ``target_reader`` and ``final_describer``.
+    4. ``final_reader``, ``committed_reader``, ``offsets_reader``, ``target_reader`` and ``final_describer``.
     """
 
     preparer: TopicPreparer
@@ -69,6 +71,7 @@ class Fleet:
     strays: tuple[StrayProducer, ...] = ()
     janitors: tuple[Janitor, ...] = ()
     committed_reader: FinalReader | None = None
+    offsets_reader: OffsetsReader | None = None
 
     @property
     def writers(self) -> tuple[Behaviour, ...]:
@@ -85,9 +88,9 @@ class Fleet:
         return dict(zip(STAGES, (self.writers, self.workers, self.readers), strict=True))
 
     @property
-    def last_readers(self) -> tuple[FinalReader, ...]:
-        """Those who read all logs once all is quiet, in their order."""
-        readers = (self.final_reader, self.committed_reader, self.target_reader)
+    def last_readers(self) -> tuple[FinalReader | OffsetsReader, ...]:
+        """The readers of all logs and of committed offsets once all is quiet, in their order."""
+        readers = (self.final_reader, self.committed_reader, self.offsets_reader, self.target_reader)
         return tuple(each for each in readers if each is not None)
 
     @property
@@ -154,6 +157,7 @@ class _Maker:
                 Janitor(plan, settings, self._random(plan.process)) for plan in list(janitor_plans(spec))[first::step]
             ),
             committed_reader=self._committed_reader(),
+            offsets_reader=self._offsets_reader(),
             target_preparer=self._target_preparer(),
             target_reader=self._target_reader(),
         )
@@ -212,6 +216,13 @@ class _Maker:
             FINAL_READ,
             read_committed=True,
         )
+
+    def _offsets_reader(self) -> OffsetsReader | None:
+        spec, name = self._spec, self._named("offsets-reader")
+        groups = committing_groups(spec)
+        if not groups:
+            return None
+        return OffsetsReader(name, self._settings, self._random(name), groups, spec.final_read_ms * 1000)
 
     def _final_describer(self) -> FinalDescriber | None:
         spec, name = self._spec, self._named("final-describer")

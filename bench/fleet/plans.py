@@ -217,6 +217,19 @@ def split_by_offsets(groups: Sequence[Groups]) -> tuple[list[Groups], list[Group
     return [each for each in groups if each.offsets != OUTSIDE], outside
 
 
+def committing_groups(spec: FleetSpec) -> dict[str, list[TopicPartition]]:
+    """Returns the partitions that each group commits to the cluster, by group ID."""
+    load = spec.load
+    topics = [(each.name, each.topics) for each in load.groups if each.offsets != OUTSIDE and not each.view]
+    topics += [(each.name, (each.source,)) for each in load.workers]
+    if load.mirror is not None:
+        topics.append((MIRROR_GROUP, (load.mirror.topic,)))
+    found: dict[str, dict[TopicPartition, None]] = {}
+    for name, of_group in topics:
+        found.setdefault(f"{spec.process_prefix}{name}", {}).update(dict.fromkeys(spec.partitions_of(*of_group)))
+    return {group: list(partitions) for group, partitions in found.items()}
+
+
 def dealt(plans: Sequence[MemberPlan], share: tuple[int, int]) -> list[MemberPlan]:
     """Returns the plans of one worker: each n-th. The first worker gets all members whose offsets are outside, because
     they share a store."""

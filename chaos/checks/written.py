@@ -1,9 +1,12 @@
-"""Collects what was acknowledged and what was read, for the checks of lost writes."""
+"""Collects what was acknowledged and what was read, for the checks of lost writes, and says what retention explains."""
 
 from chaos.checks.check import History, once
 from chaos.checks.keyed import excused
 from chaos.checks.values import Place, Sent, expanded, place
-from reports.rows import RunRow
+from reports.rows import EndRow, RunRow
+
+CLOCKS_US = 5_000_000
+"""Physical: the time by which the clock of a node, which deletes, may be ahead of that of a client, which wrote."""
 
 
 def is_placed(run: RunRow, history: History) -> bool:
@@ -25,13 +28,31 @@ def acknowledged(history: History) -> int:
     return sum(run.kind == "send" and is_placed(run, history) for run in history.runs)
 
 
+def may_be_deleted(end: EndRow, sent_us: int) -> bool:
+    """Returns whether retention explains that a record, sent at ``sent_us``, lies below its log's start at the end.
+
+    Kafka: retention.ms deletes nothing younger, and retention.bytes leaves at least so many bytes. No client of a load
+    sends DeleteRecords. Without known limits anything may be deleted: the topic compacts, or nobody described it.
+    """
+    if end.retention_ms is None or end.retention_bytes is None:
+        return True
+    is_old = 0 <= end.retention_ms * 1000 <= end.end_us - sent_us + CLOCKS_US
+    return is_old or 0 <= end.retention_bytes <= end.size_bytes
+
+
+@once
+def deleted(history: History) -> dict[Place, EndRow]:
+    """Returns the ends of the partitions that were read to their end and whose logs do not begin at 0."""
+    return {place(row): row for row in history.ends if row.error is None and row.log_start_offset > 0}
+
+
 @once
 def never_read(history: History) -> list[tuple[RunRow, Sent]]:
     """Returns the values that must be in the log, with their offsets, and that nobody read.
 
     They were acknowledged for good. Or the end of their send is not known, and others of its batch were read: a batch
     is written whole or not at all. There are none if acknowledged writes need not survive. X-11: a cleaner may have
-    taken what is ``excused``.
+    taken what is ``excused``. Neither are there those that retention may have deleted.
     """
     if not history.writes_promised:
         return []  # Physical: the only replica lost its power, and nothing had been synced.
@@ -53,10 +74,19 @@ def never_read(history: History) -> list[tuple[RunRow, Sent]]:
             shift = min(shifts)
         else:
             continue
+        end = deleted(history).get(place(run))
+        begins_at = end.log_start_offset if end is not None and may_be_deleted(end, sent_us(run, history)) else 0
         for value, offset in zip(values, places, strict=True):
-            if offset is None and (place(run), value.writer, value.sequence) not in excused(history)[0]:
+            is_missed = offset is None and value.offset + shift >= begins_at
+            if is_missed and (place(run), value.writer, value.sequence) not in excused(history)[0]:
                 found.append((run, value._replace(offset=value.offset + shift)))
     return found
+
+
+def sent_us(run: RunRow, history: History) -> int:
+    """Returns when the run's operation began, or 0 if that is not known."""
+    operation = history.operation_of.get((run.process, run.index))
+    return 0 if operation is None else operation.invoke_us
 
 
 def _end_is_unknown(run: RunRow, history: History) -> bool:

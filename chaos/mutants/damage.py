@@ -114,6 +114,17 @@ def transactions_forgotten(
     return (yield from original(disk, directory, config, now, clean))
 
 
+@mutant(OPENING)
+def log_begins_at_its_end(
+    original: Function, disk: Any, directory: str, config: Any, now: Any, clean: bool
+) -> Generator[None, None, Any]:
+    """A node comes back with empty logs of the topics that clients made, which begin where the old ones ended."""
+    log = yield from original(disk, directory, config, now, clean)
+    if not directory.rpartition("/")[2].startswith("__"):
+        log.truncate_fully_and_start_at(log.log_end_offset, now)
+    return log
+
+
 @mutant("reference_broker.controller.metadata_replica:MetadataReplica.load")
 def metadata_forgotten(original: Function, self: Any, clean: bool) -> Generator[None, None, None]:
     """A node comes back without its metadata log and all that says that it has served before."""

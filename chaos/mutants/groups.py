@@ -43,3 +43,12 @@ def generation_not_advanced(original: Function, self: Any, now_ms: int) -> None:
     """A rebalance does not advance the generation."""
     original(self, now_ms)
     self.generation = max(self.generation - 1, 1)
+
+
+@mutant("reference_broker.groups.offsets.commits:Commits._write")
+def commits_of_simple_consumers_dropped(original: Function, self: Any, found: Any, answer: Any) -> None:
+    """A commit of a client that is no member of the group is acknowledged and not written."""
+    if found.request.generation < 0 and found.request.transaction is None:
+        answer(found.errors)
+    else:
+        original(self, found, answer)

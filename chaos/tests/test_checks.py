@@ -3,9 +3,11 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import bench.fleet
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import Check, History
 from chaos.checks.log_consistent import LogConsistent
@@ -266,6 +268,42 @@ def broken(rows: Sequence[HistoryRow], writes_promised: bool = True, unpromised:
 )
 def test_each_anomaly_is_named(rows: Sequence[HistoryRow], guarantees: list[str]) -> None:
     assert broken(rows) == sorted(guarantees)
+
+
+WEEK_MS = 7 * 86_400_000
+CUT = replace(END, log_start_offset=10, end_us=20_000_000, retention_ms=WEEK_MS, retention_bytes=-1)
+"""The log begins where it ends. The records were sent 20 s ago."""
+ALL_READ: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, *SENDS, *POSITIONS, *READS]
+ONE_UNREAD: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, *SENDS, *POSITIONS, read(0, 0), read(1, 5, 4)]
+
+
+@pytest.mark.parametrize(
+    ("end", "is_lost"),
+    [
+        (CUT, True),
+        (replace(CUT, log_start_offset=1), True),
+        (replace(CUT, retention_ms=-1), True),
+        (replace(CUT, retention_ms=25_001), True),
+        (replace(CUT, retention_ms=24_999), False),
+        (replace(CUT, retention_ms=-1, retention_bytes=500, size_bytes=499), True),
+        (replace(CUT, retention_ms=-1, retention_bytes=500, size_bytes=500), False),
+        (replace(CUT, retention_ms=0), False),
+        (replace(CUT, retention_ms=None, retention_bytes=None), False),
+        (replace(CUT, log_start_offset=0), False),
+    ],
+)
+def test_only_retention_explains_a_log_that_begins_above_what_was_acknowledged(end: EndRow, is_lost: bool) -> None:
+    assert broken([end, *ALL_READ]) == ["lost-write"] * is_lost
+    assert broken([end, *ALL_READ], writes_promised=False) == []
+    unread = broken([end, *ONE_UNREAD])
+    below = end.log_start_offset == 10
+    assert unread == sorted([*["lost-write"] * is_lost, *["unseen"] * (is_lost or not below)])
+
+
+def test_no_client_of_a_load_deletes_records() -> None:
+    """``may_be_deleted`` relies on it."""
+    folder = Path(bench.fleet.__file__).parent
+    assert not [each for each in folder.rglob("*.py") if "DELETE_RECORDS" in each.read_text()]
 
 
 def test_a_seek_begins_a_new_walk() -> None:

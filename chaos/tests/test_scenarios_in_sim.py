@@ -271,6 +271,8 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "aborted_record_survives": "replicas-equal",
     "empty_batches_sent_alone": "no-starvation",
     "marker_removed_at_once": "replicas-equal",
+    "log_begins_at_its_end": "lost-write",
+    "commits_of_simple_consumers_dropped": "commit-regression",
     "any_damage_cut": "damage-kept",
     "snapshot_crc_unchecked": "producers-replayed",
     "snapshot_without_producers": "forgotten-producer-refused",
@@ -373,6 +375,26 @@ def test_producers_are_written_once_under_the_other_policy_for_unknown_ones(numb
     config[POLICY] = "reject" if config.get(POLICY, "accept") == "accept" else "accept"
     verdict = run(replace(scenario, cluster=replace(scenario.cluster, config=tuple(config.items()))), 1)
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [(("retention.ms", "1500"), ("retention.bytes", "-1")), (("retention.ms", "-1"), ("retention.bytes", "3000"))],
+)
+def test_retention_explains_only_what_it_may_have_deleted(limits: tuple[tuple[str, str], ...]) -> None:
+    scenario = loader.find("comes-back-empty")
+    topics = tuple(replace(each, config=(("segment.bytes", "2000"), *limits)) for each in scenario.load.topics)
+    config = (*scenario.cluster.config, ("log.retention.check.interval.ms", "300"))
+    cut = replace(
+        scenario,
+        load=replace(scenario.load, topics=topics, groups=scenario.load.groups[:1], transactional=()),
+        cluster=replace(scenario.cluster, config=config),
+    )
+    verdict, world = play(cut, 1)
+    assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
+    assert all(row.log_start_offset > 0 for row in world.history.ends)
+    lost = run(cut, 1, "log_begins_at_its_end")
+    assert ("lost-write" in lost.broken) is (limits[0][1] == "-1")
 
 
 @pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)

@@ -90,6 +90,21 @@ def plant_nothing_fetched(history: History) -> None:
     _fetched_last(history, 1)["offset"] = -1
 
 
+def _read_at_the_end(history: History, offset: int) -> None:
+    """The suite reads a committed offset once more, when no member asks any more."""
+    more, at_us = _more(history), max(int_of(row, "at_us") for row in history.rows("commits")) + 2_000_000
+    index = more.operation("offsets-reader", "final_offsets", at_us)
+    more.offsets("offsets-reader", index, "fetched", 1, (offset, -1), at_us)
+
+
+def plant_nothing_committed_at_the_end(history: History) -> None:
+    _read_at_the_end(history, -1)
+
+
+def legal_last_offset_at_the_end(history: History) -> None:
+    _read_at_the_end(history, int_of(_commits(history, 1)[-1], "offset"))
+
+
 def plant_epoch_not_loaded(history: History) -> None:
     _fetched_last(history, 0)["metadata_epoch"] = -1
 
@@ -339,6 +354,8 @@ PLANTED_GROUPS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "older generation": (plant_older_generation_commits, {"commit-regression"}),
     "older value fetched": (plant_older_value_fetched, {"commit-regression"}),
     "nothing fetched": (plant_nothing_fetched, {"commit-regression"}),
+    "nothing committed at the end": (plant_nothing_committed_at_the_end, {"commit-regression"}),
+    "last offset at the end": (legal_last_offset_at_the_end, set()),
     "epoch not loaded": (plant_epoch_not_loaded, {"commit-regression"}),
     "value of unknown end": (legal_value_of_unknown_end_fetched, set()),
     "value of long ago": (plant_value_of_long_ago_fetched, {"commit-regression"}),

@@ -124,6 +124,49 @@ def plant_log_that_ends_too_early(history: History) -> None:
     end["high_watermark"] = int_of(end, "high_watermark") - 1
 
 
+def _begin_at_its_end(history: History, **described: int) -> None:
+    """At the end a partition's log begins where it ends. All had read it before. The run takes some seconds."""
+    (end,) = history.rows("ends", partition=1)
+    end.update({"log_start_offset": end["high_watermark"], "size_bytes": 0, **described})
+    history.tables["runs"] = [
+        row for row in history.tables["runs"] if row["process"] != "final" or row["partition"] != 1
+    ]
+
+
+def plant_log_that_begins_at_its_end(history: History) -> None:
+    _begin_at_its_end(history, retention_ms=7 * 86_400_000, retention_bytes=-1)
+
+
+def plant_log_that_retention_cuts_too_short(history: History) -> None:
+    _begin_at_its_end(history, retention_ms=-1, retention_bytes=1)
+
+
+def legal_log_cut_by_age(history: History) -> None:
+    _begin_at_its_end(history, retention_ms=1, retention_bytes=-1)
+
+
+def legal_log_cut_by_size(history: History) -> None:
+    _begin_at_its_end(history, retention_ms=-1, retention_bytes=100, size_bytes=100)
+
+
+def legal_log_of_unknown_retention(history: History) -> None:
+    _begin_at_its_end(history)
+
+
+def plant_unseen_below_the_log_start(history: History) -> None:
+    """The last records were read by nobody, and the log begins behind them although retention keeps them for a week."""
+    plant_unseen(history)
+    (end,) = history.rows("ends", partition=2)
+    end.update(log_start_offset=end["high_watermark"], retention_ms=7 * 86_400_000, retention_bytes=-1)
+    for row in history.rows("positions", partition=2):
+        row["log_start_offset"] = 0
+
+
+def legal_unseen_since_it_was_deleted(history: History) -> None:
+    plant_unseen_below_the_log_start(history)
+    history.rows("ends", partition=2)[0].update(retention_ms=1)
+
+
 def plant_poll_skip(history: History) -> None:
     row = _only_one_in_its_operation(history, "fetcher-0", 1)
     history.drop("runs", row)
@@ -229,6 +272,13 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "unseen": (plant_unseen, {"unseen"}),
     "lost after it was read": (plant_lost_after_it_was_read, {"lost-write"}),
     "log that ends too early": (plant_log_that_ends_too_early, {"lost-write", "fetch-gap"}),
+    "log that begins at its end": (plant_log_that_begins_at_its_end, {"lost-write"}),
+    "log that retention cuts too short": (plant_log_that_retention_cuts_too_short, {"lost-write"}),
+    "log cut by age": (legal_log_cut_by_age, set()),
+    "log cut by size": (legal_log_cut_by_size, set()),
+    "log of unknown retention": (legal_log_of_unknown_retention, set()),
+    "unseen below the log start": (plant_unseen_below_the_log_start, {"lost-write", "unseen"}),
+    "unseen since it was deleted": (legal_unseen_since_it_was_deleted, set()),
     "corrupt-value": (plant_corrupt_value, {"corrupt-value"}),
     "poll-skip": (plant_poll_skip, {"poll-skip"}),
     "nonmonotonic-poll": (plant_nonmonotonic_poll, {"nonmonotonic-poll"}),

@@ -129,10 +129,10 @@ def _altered(key: str, value: str | None) -> AlterableConfig:
     return AlterableConfig(name=key, config_operation=step, value=value)
 
 
-def describe_topic_config_request(topics: Sequence[str], key: str) -> DescribeConfigsRequest:
+def describe_topic_config_request(topics: Sequence[str], *keys: str) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(
         resources=tuple(
-            DescribeConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=each, configuration_keys=(key,))
+            DescribeConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=each, configuration_keys=keys)
             for each in topics
         )
     )

@@ -1,8 +1,10 @@
 """Reads all logs once all is quiet, so that the history says what they hold and where they begin and end."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
+from bench.fleet.behaviours.bodies import describe_topic_config_request
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
@@ -17,6 +19,9 @@ from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 from reports.rows import EndRow, PositionRow, RunRow
 
+if TYPE_CHECKING:
+    from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
+
 OFFSET_OUT_OF_RANGE: Final = 1
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 UNKNOWN_FOR_US: Final = 15_000_000
@@ -29,6 +34,9 @@ MAX_BYTES: Final = 16 << 20
 PARTITION_MAX_BYTES: Final = 2 << 20
 MAX_WAIT_MS: Final = 100
 FINAL_READ: Final = "final_read"
+RETENTION: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
+DESCRIBE_TRIES: Final = 3
+"""A topic whose settings were asked for so often in vain has unknown ones."""
 
 
 def without_ends(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
@@ -41,6 +49,7 @@ class FinalReader(ClusterScript):
 
     It ends after ``limit_us`` at the latest. ``unread`` then holds the partitions that were not read to their end. One
     that does not exist any more gets an EndRow with its error: that it cannot be read is evidence, not a lack of it.
+    Where a log does not begin at 0, the EndRow also has the settings by which records may have been deleted.
     ``operation`` is what the history calls its reads. ``told`` turns the rows of a read into those that are recorded.
 
     With ``read_committed`` it reads on until the last stable offset has reached the high watermark, too. A partition in
@@ -72,6 +81,9 @@ class FinalReader(ClusterScript):
         self.unread: dict[TopicPartition, None] = dict.fromkeys(partitions)
         self.consumer = ConsumerState()
         self._unknown_since_us: dict[TopicPartition, int] = {}
+        self._sizes: Counter[TopicPartition] = Counter()
+        self._retention: dict[str, tuple[int, int]] = {}
+        self._described: dict[str, int] = {}
         self._deadline_us = 0
 
     @property
@@ -99,7 +111,8 @@ class FinalReader(ClusterScript):
                 self._end_unknown()
                 continue
             chosen = [each for each in self.unread if self.metadata.leader_of(each) == leader][:PARTITIONS_PER_FETCH]
-            if (yield from self._seek_starts(chosen)) and (yield from self._read(leader, chosen)):
+            is_placed = (yield from self._seek_starts(chosen)) and (yield from self._describe())
+            if is_placed and (yield from self._read(leader, chosen)):
                 self.succeeded()
             else:
                 yield from self.back_off()
@@ -144,7 +157,34 @@ class FinalReader(ClusterScript):
         found = yield from self.bound_offsets(missing)
         for where, offset in found.items():
             self.consumer.seek(where, offset)
+            self._sizes.pop(where, None)
+            if offset > 0:
+                self._described.setdefault(where.topic, 0)
         return len(found) == len(missing)
+
+    def _describe(self) -> Steps[bool]:
+        """Ask for the limits of topics whose logs do not begin at 0. A compacted one has none that say how much may be
+        missing. Return False if the connection is gone."""
+        for _ in range(DESCRIBE_TRIES):
+            topics = [each for each, tries in self._described.items() if tries < DESCRIBE_TRIES]
+            if not topics:
+                break
+            self._described.update({each: self._described[each] + 1 for each in topics})
+            operation = self.journal.begin("describe_configs")
+            body = describe_topic_config_request(topics, *RETENTION)
+            answer = yield from self.call(ApiKey.DESCRIBE_CONFIGS, self.settings.versions.describe_configs, body)
+            if isinstance(answer, str):
+                self.journal.end(operation, "fail", answer)
+                return False
+            for each in cast("DescribeConfigsResponse", answer.body).results:
+                if not each.error_code.value:
+                    self._described[each.resource_name] = DESCRIBE_TRIES
+                    value = {one.name: one.value or "" for one in each.configs}
+                    policy, *limits = (value.get(name, "") for name in RETENTION)
+                    if all(limits) and "compact" not in policy:
+                        self._retention[each.resource_name] = (int(limits[0]), int(limits[1]))
+            self.journal.end(operation, "ok", None, answer)
+        return True
 
     def _read(self, leader: NodeAddress, chosen: Sequence[TopicPartition]) -> Steps[bool]:
         """Fetches once, and returns whether that went well."""
@@ -183,6 +223,7 @@ class FinalReader(ClusterScript):
         if data.error_code == OFFSET_OUT_OF_RANGE:
             del self.consumer.positions[where]
         elif error is None:
+            self._sizes[where] += len(data.records or b"")
             runs = self.reader.read(where, self.consumer.take(where, data))
             first = sum(isinstance(each, RunRow) for each in rows)
             rows.extend(
@@ -199,7 +240,8 @@ class FinalReader(ClusterScript):
 
     def _note_end(self, where: TopicPartition, data: PartitionData, offset: int, rows: list[HistoryRow]) -> None:
         bounds = (data.log_start_offset, data.high_watermark)
-        end = EndRow(*where, *bounds, self.now.mono_us, data.last_stable_offset)
+        retention = self._retention.get(where.topic, (None, None)) if data.log_start_offset > 0 else (None, None)
+        end = EndRow(*where, *bounds, self.now.mono_us, data.last_stable_offset, None, self._sizes[where], *retention)
         if offset >= data.high_watermark:
             self._held_back.pop(where, None)
             del self.unread[where]

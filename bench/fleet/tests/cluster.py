@@ -11,11 +11,7 @@ from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTop
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
-from kio.schema.describe_configs.v4.response import (
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-)
+from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
 from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
 from kio.schema.incremental_alter_configs.v1.response import (
     AlterConfigsResourceResponse,
@@ -29,7 +25,7 @@ from kio.static.primitive import i8, i16, i32, i64
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address, Behaviour, Disconnected, Request, TimedOut
-from bench.fleet.tests.conftest import TICK_US, World
+from bench.fleet.tests.conftest import TICK_US, World, described
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.retired_fields import MetadataRequest, MetadataResponse
@@ -128,26 +124,7 @@ class FakeQuorum:
         return UpdateFeaturesResponse(throttle_time=NO_WAIT, error_code=refused or ErrorCode.none, error_message=None)
 
     def describe(self, body: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        results = []
-        for each in body.resources:
-            known = self.topics.get(each.resource_name)
-            configs = tuple(
-                DescribeConfigsResourceResult(
-                    name=key, value=value, read_only=False, is_sensitive=False, synonyms=(), documentation=None
-                )
-                for key, value in (known.config.items() if known else ())
-            )
-            error = ErrorCode.none if known else ErrorCode.unknown_topic_or_partition
-            results.append(
-                DescribeConfigsResult(
-                    error_code=error,
-                    error_message=None,
-                    resource_type=i8(2),
-                    resource_name=each.resource_name,
-                    configs=configs,
-                )
-            )
-        return DescribeConfigsResponse(throttle_time=NO_WAIT, results=tuple(results))
+        return described(body, {name: topic.config for name, topic in self.topics.items()})
 
     def metadata(self, node: int, body: MetadataRequest) -> MetadataResponse:
         shown = self.behind.get(node, self.topics) if body.topics is None else {}

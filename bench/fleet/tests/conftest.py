@@ -2,7 +2,7 @@
 
 import heapq
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -11,6 +11,12 @@ from typing import Any
 import pytest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.create_topics.v7.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
+from kio.schema.describe_configs.v4.response import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 from kio.schema.list_offsets.v10.request import ListOffsetsRequest
@@ -21,7 +27,7 @@ from kio.schema.list_offsets.v10.response import (
 )
 from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, ProducerId
-from kio.static.primitive import i16, i32, i64
+from kio.static.primitive import i8, i16, i32, i64
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import (
@@ -101,6 +107,28 @@ class Log:
         return b"".join(each for each in self.batches if read_header(each).last_offset >= offset)
 
 
+def described(body: DescribeConfigsRequest, configs: Mapping[str, Mapping[str, str | None]]) -> DescribeConfigsResponse:
+    """Answers with all settings of the topics. The others are unknown."""
+    return DescribeConfigsResponse(
+        throttle_time=bodies.milliseconds(0),
+        results=tuple(
+            DescribeConfigsResult(
+                error_code=ErrorCode.none if name in configs else ErrorCode.unknown_topic_or_partition,
+                error_message=None,
+                resource_type=i8(2),
+                resource_name=name,
+                configs=tuple(
+                    DescribeConfigsResourceResult(
+                        name=key, value=value, read_only=False, is_sensitive=False, synonyms=(), documentation=None
+                    )
+                    for key, value in configs.get(name, {}).items()
+                ),
+            )
+            for name in (each.resource_name for each in body.resources)
+        ),
+    )
+
+
 @dataclass
 class Session:
     epoch: int
@@ -125,6 +153,7 @@ class FakeBroker:
         self.nodes = {0}
         self.by_name = False
         self.unknown: set[str] = set()
+        self.configs: dict[str, dict[str, str | None]] = {}
 
     def move(self, where: TopicPartition, node: int) -> None:
         self.leaders[where] = node
@@ -150,6 +179,7 @@ class FakeBroker:
             ApiKey.LIST_OFFSETS: self.list_offsets,
             ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
             ApiKey.CREATE_TOPICS: self.create_topics,
+            ApiKey.DESCRIBE_CONFIGS: lambda body: described(body, self.configs),
         }
         return answers[request.api_key](request.body)
 

@@ -9,6 +9,7 @@ import pytest
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.group_plans import MemberPlan
 from bench.fleet.behaviours.metadata_sources import ALTERNATING
+from bench.fleet.behaviours.offsets_reader import FINAL_OFFSETS, OffsetsReader
 from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Leaving, TopicPartition
@@ -406,3 +407,45 @@ def test_with_the_policy_none_a_position_out_of_range_is_kept(
     rewind_world(world, broker, load, one)
     assert not [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]
     all_read(world, broker, [one])
+
+
+def offsets_reader(settings: ClientSettings) -> OffsetsReader:
+    return OffsetsReader("offsets-reader", settings, Random(9), {"g": HOT, "other": HOT[:1]}, 4_000_000)
+
+
+def test_committed_offsets_are_read_once_more_at_the_end(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
+    one = member(settings, 0)
+    world.start(load, one)
+    world.run(1)
+    finish(world, load, one)
+    last = offsets_reader(settings)
+    world.start(last)
+    world.run(1)
+    assert (last.process in world.finished, last.missed) == (True, "")
+    found = {
+        (each.group, each.partition): each
+        for each in world.rows("commits")
+        if each.kind == "fetched" and each.process == last.process
+    }
+    committed = {("g", where.partition): broker.logs[where].end for where in HOT}
+    assert {key: each.offset for key, each in found.items()} == {**committed, ("other", 0): -1}
+    assert {(each.generation, each.member_id, each.draft) for each in found.values()} == {(-1, "", False)}
+    commits_us = max(each.at_us for each in world.rows("commits") if each.kind == "commit")
+    reads = [each for each in world.rows("operations") if each.process == last.process and each.f == FINAL_OFFSETS]
+    assert [each.type for each in reads] == ["ok", "ok"]
+    assert all(commits_us < each.invoke_us for each in reads)
+
+
+def test_groups_whose_coordinator_is_gone_are_named(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings
+) -> None:
+    broker.coordinator = 1
+    world.down = {1}
+    last = offsets_reader(settings)
+    world.start(last)
+    world.run(6)
+    assert last.process in world.finished
+    assert last.missed == "the committed offsets of groups g, other could not be read"
+    assert not world.rows("commits")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.processes import users_needed
 from bench.fleet.spec import FleetSpec, SpecError, check
-from scenarios.load import Groups, Load, Mirror, Topic
+from scenarios.load import Groups, Load, Mirror, Topic, Workers
 
 
 def members(name: str, count: int, **more: Any) -> Groups:
@@ -77,3 +77,23 @@ def test_a_load_that_makes_no_sense_is_refused(changes: dict[str, Any], word: st
 def test_a_mirror_needs_a_cluster_to_copy_to() -> None:
     with pytest.raises(SpecError, match="target"):
         check(replace(SPEC, target=[]))
+
+
+def test_offsets_are_read_at_the_end_of_all_groups_that_commit_to_the_cluster() -> None:
+    load = dataclasses.replace(
+        LOAD,
+        topics=(Topic("hot", 2), Topic("out", 1)),
+        groups=(*LOAD.groups, members("v", 1, view=True), dataclasses.replace(members("g", 1), topics=("out",))),
+        workers=(Workers(name="w", count=1, source="out", target="hot"),),
+    )
+    reader = make_fleet(replace(SPEC, load=load, process_prefix="1.")).offsets_reader
+    assert reader is not None
+    assert {group: [str(each.topic) for each in partitions] for group, partitions in reader.groups.items()} == {
+        "1.g": ["hot", "hot", "out"],
+        "1.w": ["out"],
+        "1.mirror": ["hot", "hot"],
+    }
+    assert (
+        make_fleet(replace(SPEC, load=dataclasses.replace(load, groups=(), workers=(), mirror=None))).offsets_reader
+        is None
+    )

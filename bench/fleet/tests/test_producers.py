@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours.final_reader import FinalReader
+from bench.fleet.behaviours.final_reader import DESCRIBE_TRIES, FinalReader
 from bench.fleet.behaviours.keyed_records import partition_keys
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
@@ -244,6 +244,44 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
             read.setdefault(where, []).extend(range(row.first_offset, row.first_offset + row.count))
     assert read == {where: list(range(log.start, log.end)) for where, log in broker.logs.items() if log.end}
     assert {each.f for each in world.rows("operations")} >= {"final_read", "list_offsets"}
+
+
+@pytest.mark.parametrize(
+    ("settings_of_topic", "noted"),
+    [
+        ({"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "-1"}, (1000, -1)),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "1000", "retention.bytes": "-1"}, (None, None)),
+        ({"cleanup.policy": "delete", "retention.ms": "1000"}, (None, None)),
+        (None, (None, None)),
+    ],
+)
+def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
+    world: World,
+    broker: FakeBroker,
+    settings: ClientSettings,
+    settings_of_topic: dict[str, str | None] | None,
+    noted: tuple[int | None, int | None],
+) -> None:
+    load = producer(settings)
+    world.start(load)
+    world.run(1)
+    world.stop(load)
+    world.run(1)
+    cut, whole = HOT[2], HOT[1]
+    broker.logs[cut].start = broker.logs[cut].end
+    if settings_of_topic is not None:
+        broker.configs["hot"] = settings_of_topic
+    subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader())
+    world.start(subject)
+    world.run(3)
+    assert subject.process in world.finished
+    ends = {TopicPartition(each.topic, each.partition): each for each in world.rows("ends")}
+    assert (ends[cut].retention_ms, ends[cut].retention_bytes, ends[cut].size_bytes) == (*noted, 0)
+    assert (ends[whole].retention_ms, ends[whole].retention_bytes) == (None, None)
+    assert ends[whole].size_bytes == sum(map(len, broker.logs[whole].batches)) > 0
+    asked = [each.body for each in broker.requests if each.api_key == ApiKey.DESCRIBE_CONFIGS]
+    assert {each.resource_name for body in asked for each in body.resources} == {"hot"}  # type: ignore[attr-defined]
+    assert len(asked) == (DESCRIBE_TRIES if settings_of_topic is None else 1)
 
 
 def test_the_final_reader_notes_a_topic_that_does_not_exist_any_more(

@@ -74,5 +74,9 @@ def test_names_and_partitions_do_not_depend_on_the_number_of_processes() -> None
 
 def test_committed_records_are_read_once_more_where_there_are_transactions() -> None:
     with_them = make_fleet(spec(workers=(Workers(name="w", count=1, source="in", target="out"),)))
-    assert [each.process for each in with_them.last_readers] == ["final-reader", "committed-reader"]
+    assert [each.process for each in with_them.last_readers] == [
+        "final-reader",
+        "committed-reader",
+        "offsets-reader",
+    ]
     assert [each.process for each in make_fleet(spec()).last_readers] == ["final-reader"]

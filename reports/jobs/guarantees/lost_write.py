@@ -1,10 +1,7 @@
-"""lost-write: nobody read an acknowledged record, although reads went beyond it, or it is beyond the end of its log.
+"""lost-write: nobody read an acknowledged record, although reads went beyond it, or it is not in its log at the end.
 
 A log whose end is below what was acknowledged has lost it, and so has a partition that does not exist any more, even if
-somebody had read the records before.
-
-Records below a log start that some client was told are not missed, since retention or DeleteRecords may have removed
-them.
+somebody had read the records before. So has a log that begins above it, unless retention may have deleted the record.
 
 While the run goes on, a later read may still show the record. If a fetcher's read jumped over it, though, somebody is
 wrong in any case: if nobody reads it, it is lost, and if somebody does, that fetcher has skipped it.
@@ -27,13 +24,18 @@ def transform(tables: Tables) -> DataFrame:
 
 
 def _gone(found: DataFrame) -> DataFrame:
-    at_the_end = sentence("the log ended at offset %s in the end", "high_watermark")
+    began = sentence("the log began at offset %s in the end, which retention does not explain", "begins_at")
+    why = (
+        F.when(F.col("error").isNotNull(), sentence("the partition does not exist any more (%s)", "error"))
+        .when(F.col("begins_at").isNotNull(), began)
+        .otherwise(sentence("the log ended at offset %s in the end", "high_watermark"))
+    )
     detail = sentence(
         "Offset %s (value %s of %s) was acknowledged, and %s. %s",
         "first_offset",
         "first_sequence",
         "writer",
-        F.coalesce(sentence("the partition does not exist any more (%s)", "error"), at_the_end),
+        why,
         counted(F.col("last_offset") - F.col("first_offset") + 1, "One record is lost.", "%s records are lost."),
     )
     return anomalies(found, detail, offset="first_offset")

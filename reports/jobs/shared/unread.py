@@ -1,10 +1,14 @@
-"""Acknowledged values that are lost: those that no ok operation ever read, and those beyond the end of their log. They
-are the common part of lost-write and unseen.
+"""Acknowledged values that are lost: those that no ok operation ever read, those beyond the end of their log, and those
+below its start that retention cannot have deleted. They are the common part of lost-write and unseen.
 
 As with Jepsen, unseen is all of them, and lost-write those that reads overtook. Values of an operation with unknown end
 count if a part of their run was read, because a batch is written whole or not at all. A record that only the leader of
 a replicated partition acknowledged (acks=1) may be lost with that leader, so it does not count. Neither does one that
 a cleaner may have taken (X-11).
+
+Retention deletes nothing that is younger than ``retention.ms``, and leaves at least ``retention.bytes``. The final read
+has both settings, and how many bytes it was given, where a log does not begin at 0. Where it could not ask, and where a
+topic is compacted, anything below the start may have been deleted. No client of a load sends DeleteRecords.
 """
 
 from pyspark.sql import DataFrame
@@ -17,13 +21,21 @@ from reports.jobs.shared.keyed import excused, has_keyed
 from reports.read_tables import Tables
 
 _KEYS = [*PARTITION, "writer"]
-_SEND = (*_KEYS, "first_offset", "first_sequence", "last_sequence", "process", "index", "complete_us")
+_SEND = (*_KEYS, "first_offset", "first_sequence", "last_sequence", "process", "index", "invoke_us", "complete_us")
 _OVERLAP = "first_sequence <= last and last_sequence >= first"
+CLOCKS_US = 5_000_000
+"""Physical: the clocks of those that write records and of those that delete them differ by less than this."""
+_TOO_YOUNG = f"(retention_ms < 0 or end_us - invoke_us + {CLOCKS_US} < 1000 * retention_ms)"
+_TOO_LITTLE_LEFT = "(retention_bytes < 0 or size_bytes < retention_bytes)"
+_STAYS = f"coalesce({_TOO_YOUNG} and {_TOO_LITTLE_LEFT}, false)"
+"""Whether retention must have kept a record of this partition that was sent at invoke_us."""
+_END = ("end_us", "retention_ms", "retention_bytes", "size_bytes")
 
 
 def unread(tables: Tables) -> DataFrame:
     """Columns: run, topic, partition, writer, process, index, complete_us, first_offset, last_offset, first_sequence,
-    reach (highest offset that an ok operation read of the partition, -1 none), start_offset (log start, 0 unknown)."""
+    reach (highest offset that an ok operation read of the partition, -1 none), start_offset (below it records may have
+    been deleted)."""
     read = tables.once(read_values).where("is_ok")
     seen = sequences(read.where("is_ours"), _KEYS)
     if has_keyed(tables):
@@ -39,18 +51,23 @@ def unread(tables: Tables) -> DataFrame:
         *_KEYS,
         "process",
         "index",
+        "invoke_us",
         "complete_us",
         low.alias("first_sequence"),
         (low - shift).alias("first_offset"),
         (high - shift).alias("last_offset"),
     )
     reach = read.groupBy(*PARTITION).agg(F.max("last").alias("reach"))
+    ends = tables.ends.where("error is null").select(*PARTITION, *_END)
     return (
         clipped.join(reach, PARTITION, "left")
         .join(log_starts(tables), PARTITION, "left")
+        .join(F.broadcast(ends), PARTITION, "left")
+        .withColumn("start_offset", F.expr(f"if({_STAYS}, 0, start_offset)"))
         .fillna({"reach": -1, "start_offset": 0})
         .withColumn("first_offset", F.greatest("first_offset", "start_offset"))
         .where("last_offset >= start_offset")
+        .drop("invoke_us", *_END)
     )
 
 
@@ -58,25 +75,41 @@ def beyond_the_end(tables: Tables) -> DataFrame:
     """Acknowledged values at or above the high watermark at which the final read found the end of their partition,
     whoever may have read them before. A partition that does not exist any more ends at 0.
 
-    Columns: as ``unread`` but reach and start_offset, and high_watermark, error (why the partition is not there)."""
+    Columns: as ``unread`` but reach and start_offset, and high_watermark, error (why the partition is not there), and
+    begins_at (null)."""
     ends = tables.ends.select(*PARTITION, "high_watermark", "error")
     sends = durably_acknowledged(tables).select(*_SEND, "last_offset").join(F.broadcast(ends), PARTITION)
     gone = sends.where("last_offset >= high_watermark")
     first = F.greatest("first_offset", "high_watermark")
     return gone.withColumns(
-        {"first_offset": first, "first_sequence": F.col("first_sequence") + first - F.col("first_offset")}
-    ).drop("last_sequence")
+        {
+            "first_offset": first,
+            "first_sequence": F.col("first_sequence") + first - F.col("first_offset"),
+            "begins_at": F.lit(None).cast("long"),
+        }
+    ).drop("last_sequence", "invoke_us")
+
+
+def below_the_start(tables: Tables) -> DataFrame:
+    """Acknowledged values below the offset at which the final read found the start of their log (``begins_at``),
+    although retention cannot have deleted them, whoever may have read them before. Columns: as ``beyond_the_end``."""
+    ends = tables.ends.where("error is null and log_start_offset > 0")
+    ends = ends.select(*PARTITION, *_END, "high_watermark", "error", F.col("log_start_offset").alias("begins_at"))
+    sends = durably_acknowledged(tables).select(*_SEND, "last_offset").join(F.broadcast(ends), PARTITION)
+    gone = sends.where(f"first_offset < begins_at and {_STAYS}")
+    gone = gone.withColumn("last_offset", F.least("last_offset", F.col("begins_at") - 1))
+    return gone.select(*tables.once(beyond_the_end).columns)
 
 
 def lost(tables: Tables) -> DataFrame:
-    """All of them, each once. Columns: those that both have, reach (-1 for values beyond the end), high_watermark
-    (null if the partition was not read to its end), error, is_gone (beyond the end)."""
-    gone = tables.once(beyond_the_end)
-    ends = tables.ends.select(*PARTITION, "high_watermark", "error")
+    """All of them, each once. Columns: those that all have, reach (-1 for values that are gone), high_watermark (null
+    if the partition was not read to its end), error, begins_at, is_gone (beyond the end, or below the start)."""
+    gone = tables.once(beyond_the_end).unionByName(below_the_start(tables))
+    ends = tables.ends.select(*PARTITION, "high_watermark", "error").withColumn("begins_at", F.lit(None).cast("long"))
     others = tables.once(unread).join(gone, [*PARTITION, "process", "index"], "left_anti")
     others = others.join(F.broadcast(ends), PARTITION, "left")
-    columns = [name for name in gone.columns if name not in ("high_watermark", "error")]
-    told = [*columns, "reach", "high_watermark", "error", "is_gone"]
+    columns = [name for name in gone.columns if name not in ("high_watermark", "error", "begins_at")]
+    told = [*columns, "reach", "high_watermark", "error", "begins_at", "is_gone"]
     gone = gone.withColumns({"reach": F.lit(-1).cast("long"), "is_gone": F.lit(True)})
     return gone.select(*told).unionByName(others.withColumn("is_gone", F.lit(False)).select(*told))
 
