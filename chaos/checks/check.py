@@ -68,6 +68,7 @@ class Check:
     ``guarantee`` is a name of ``reports/guarantees.py``; a base class has none. ``rows`` names the trace rows that the
     check wants, and ``notes`` the Notes. ``acts_on`` says of which events ``acted`` must know: of those that touch one
     of these kinds. With ``needs_one_node`` it looks inside one node only, so a live node's own process can run it.
+    With ``judges_followers`` it is also given the answers to fetches in sessions of followers.
     """
 
     guarantee: str = ""
@@ -75,6 +76,7 @@ class Check:
     notes: ClassVar[tuple[str, ...]] = ()
     acts_on: ClassVar[tuple[Kind, ...]] = ()
     needs_one_node: ClassVar[bool] = False
+    judges_followers: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -104,7 +106,7 @@ class Check:
         none of ``acts_on``."""
 
     def answered(self, at_us: int, answer: "Answer") -> None:
-        """Called with each answer to a client's fetch that has no top-level error."""
+        """Called with each answer to a client's fetch that has no top-level error; see ``judges_followers``."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         """Called after each event (None after the start). With ``thorough`` the check must compare everything, and not

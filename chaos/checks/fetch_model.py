@@ -1,4 +1,7 @@
-"""Models what each fetch asked for and what each session holds, from requests and answers alone."""
+"""Models what each fetch asked for and what each session holds, from requests and answers alone.
+
+Fetches of followers are modelled if they belong to a session. All others are clients'.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +82,7 @@ class Asked:
 
     ``named`` are the partitions that the request itself names. ``reads_committed`` is its isolation level.
     ``reads_followers`` says whether followers serve it (KIP-392), and ``rack`` is where the client stands.
+    ``by_follower`` says that another node replicates with it.
     """
 
     wishes: Wishes
@@ -92,6 +96,7 @@ class Asked:
     named: Wishes
     reads_followers: bool = False
     rack: str = ""
+    by_follower: bool = False
 
 
 @dataclass(slots=True)
@@ -131,23 +136,27 @@ class FetchModel:
     """``sessions`` are by node and session ID. They end with the node's process, with an answer that does not name them
     any more, and when the node evicts them.
 
-    ``_asked`` holds the requests under way, by node and connection, then by correlation ID.
+    ``_asked`` holds the requests under way, by node and connection, then by correlation ID. ``_nodes`` holds the last
+    incarnation of each node.
     """
 
     sessions: dict[tuple[int, int], Session] = field(default_factory=dict)
     _asked: dict[tuple[int, int], dict[int, Asked]] = field(default_factory=dict)
+    _nodes: "dict[int, Node]" = field(default_factory=dict)
 
     def acted(self, node: "Node", event: Event | None, effects: Sequence[Effect]) -> Iterator[Answer]:
-        """Takes in what a node did, and yields the answers to clients' fetches in it."""
+        """Takes in what a node did, and yields the answers to fetches in it."""
         node_id = node.broker.node_id
-        if event is None:
-            self.sessions = without_node(self.sessions, node_id)
-            self._asked = without_node(self._asked, node_id)
-        elif type(event) is Request and event.api_key == FETCH and event.tag.role == "client":
+        if event is None:  # It starts, or it was told to shut down and goes on for a while.
+            if self._nodes.get(node_id) is not node:
+                self.sessions = without_node(self.sessions, node_id)
+                self._asked = without_node(self._asked, node_id)
+            self._nodes[node_id] = node
+        elif type(event) is Request and event.api_key == FETCH and _is_modelled(event):
             body = event.body
             assert isinstance(body, FetchRequest)
             asked_there = self._asked.setdefault((node_id, event.connection), {})
-            asked_there[event.correlation_id] = self._read(node_id, event.api_version, body)
+            asked_there[event.correlation_id] = self._read(node_id, event.api_version, body, event.tag.role != "client")
         elif type(event) is Closed:
             self._asked.pop((node_id, event.connection), None)
         for effect in effects:
@@ -164,7 +173,7 @@ class FetchModel:
                 # request of the first revision replaces the partitions of its session (G-4).
                 self._session(node_id, waiting.session_id).wishes = waiting.wishes
 
-    def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:
+    def _read(self, node_id: int, version: int, body: FetchRequest, by_follower: bool) -> Asked:
         incremental = body.fetch_type == 1 if version in FIRST_REVISIONS else body.session_epoch > 0
         named = {
             key: Wish(each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch)
@@ -189,6 +198,7 @@ class FetchModel:
             named,
             body.replica_id < 0 and version >= FIRST_FROM_FOLLOWERS and version not in FIRST_REVISIONS,
             body.rack_id,
+            by_follower,
         )
 
     def _answered(self, node: "Node", asked: Asked, body: FetchResponse, reply: Reply) -> Answer:
@@ -204,6 +214,11 @@ class FetchModel:
 
     def _session(self, node_id: int, session_id: int) -> Session:
         return self.sessions.setdefault((node_id, session_id), Session())
+
+
+def _is_modelled(request: Request) -> bool:
+    """Nodes fetch the metadata log outside any session."""
+    return request.tag.role == "client" or request.tag.session_epoch >= 0
 
 
 def partitions_of(version: int, topics: Iterable[Any]) -> Iterator[tuple[Named, Any]]:

@@ -1,14 +1,15 @@
 """incremental-answer-exact: an incremental answer holds each line that is due, and no line that nothing justifies.
 
 Final revision (F-14): a partition is told if and only if its high watermark or log start differs from what was last
-told, or it has data within the limits, or it has an error, a diverging epoch or a preferred replica. After an error the
-next state is told in any case. F-16: if there is any data, the answer has some.
+told, or it has data within the limits, or it has an error, a diverging epoch or a preferred replica. After an error,
+and of a new partition, the next state is told in any case. F-16: if there is any data, the answer has some. Sessions
+of followers are judged, too.
 
 First revision (G-5, G-6): what has changed is told. An answer that is told again holds all partitions of the first one.
 
-A line is known to be due only if it was due after the event of an earlier answer already. Physical: one event may
-change a partition after it has made an answer. In sessions of more than 64 partitions due lines are looked for after
-every P/64 answers, since more would cost too much.
+Any other line is known to be due only if it was due after the event of an earlier answer already. Physical: one event
+may change a partition after it has made an answer. In sessions of more than 64 partitions due lines are looked for
+after every P/64 answers, since more would cost too much.
 """
 
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class _Session:
 class IncrementalExact(Check):
     guarantee = "incremental-answer-exact"
     needs_one_node = True
+    judges_followers = True
 
     def answered(self, at_us: int, answer: Answer) -> None:
         if answer.session_id == 0:
@@ -106,8 +108,10 @@ class IncrementalExact(Check):
         for named, wish in answer.asked.wishes.items():
             partition = answer.served(named)
             owed = self._owed(answer, wish, partition)
-            lacks = owed == wish.owed and named not in answer.data and not answer.repeated
-            if owed and lacks and answer.asked.incremental and self._has_room(answer, wish, partition, sent_bytes):
+            lacks = answer.asked.incremental and not answer.repeated and named not in answer.data
+            if lacks and wish.told is None and not answer.asked.is_first:
+                self._tell(at_us, answer, named, "is new or had an error in the answer before, and was not told")
+            elif lacks and owed and owed == wish.owed and self._has_room(answer, wish, partition, sent_bytes):
                 self._tell(at_us, answer, named, f"{owed}, and was not told; last told: {wish.told}")
             wish.owed = owed
             if partition is not None and wish.offset >= partition.log.log_end_offset:
@@ -120,13 +124,15 @@ class IncrementalExact(Check):
         if partition is None or wish.leader_epoch not in (-1, partition.leader_epoch):
             return ERROR
         log = partition.log
+        if answer.asked.by_follower and wish.offset < log.local_log_start_offset:
+            return ERROR  # KIP-405: a follower begins where the local records begin.
         # Unlike Kafka (card of Fetch): above the high watermark a session may hear of a replica only when that moves.
         if wish.offset <= log.high_watermark and may_be_read(answer, partition, wish.offset):
             return ELSEWHERE
         if not log.log_start_offset <= wish.offset <= log.log_end_offset:
             return ERROR
         # Physical: records of the remote tier come when the store gives them, which may take long or fail.
-        has_data = log.local_log_start_offset <= wish.offset < log.high_watermark
+        has_data = log.local_log_start_offset <= wish.offset < _end(answer, partition)
         if answer.asked.is_first and has_data:
             # G-5: news of a partition with data wait with it. G-3: the client has processed what was sent.
             return "" if wish.served else DATA
@@ -141,9 +147,8 @@ class IncrementalExact(Check):
         """Returns whether the limits leave room for the line. Only records need any (F-15, G-5)."""
         if wish.owed != DATA or partition is None:
             return True
-        log = partition.log
         batch = b""
-        for _, data in read_batches(log, wish.offset, log.high_watermark):
+        for _, data in read_batches(partition.log, wish.offset, _end(answer, partition)):
             batch = batch or data
             if record_count(data):  # A fetch reads past batches that the cleaner has emptied.
                 batch = data
@@ -159,3 +164,8 @@ class IncrementalExact(Check):
         topic = named[0] if isinstance(named[0], str) else named[0].hex()
         who = f"{answer.client_id}, session {answer.session_id}, answer to {answer.asked.number}"
         self.violated(at_us, f"{who}: {topic}-{named[1]} {what}")
+
+
+def _end(answer: Answer, partition: Partition) -> int:
+    """Followers read beyond the high watermark."""
+    return partition.log.log_end_offset if answer.asked.by_follower else partition.log.high_watermark

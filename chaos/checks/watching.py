@@ -35,6 +35,7 @@ class Watching:
         self._acting = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
         self._acted_on = FETCHES.union(*(kinds for _, kinds in self._acting))
         self._of_answers = overriding(checks, "answered")
+        self._of_followers = [each for each in self._of_answers if each.judges_followers]
         self._viewing = overriding(checks, "viewed")
         self._of_images = overriding(checks, "published")
 
@@ -66,7 +67,7 @@ class Watching:
                 check.acted(at_us, node, event, effects)
         if not FETCHES.isdisjoint(touched):
             for answer in self._fetches.acted(node, event, effects):
-                for check in self._of_answers:
+                for check in self._of_followers if answer.asked.by_follower else self._of_answers:
                     check.answered(at_us, answer)
 
     def recomputed(self, at_us: int, node_id: int, digest: Digest) -> None:

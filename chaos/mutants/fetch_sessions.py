@@ -266,3 +266,12 @@ def session_kept_after_error(original: Function, self: Any, response: Any) -> An
     if response.error_code and self.session_id:
         self.session_epoch = number
     return found
+
+
+@mutant("reference_broker.sessions.cached_partition:CachedPartition.remember_sent")
+def offsets_of_moved_records_count_as_sent(original: Function, self: Any, sent: Any) -> None:
+    """The offsets that come with OFFSET_MOVED_TO_TIERED_STORAGE count as sent, so a follower is not sent the state of
+    the partition after that (F-14)."""
+    original(self, sent)
+    if sent.error_code == ErrorCode.offset_moved_to_tiered_storage:
+        self.sent_high_watermark, self.sent_log_start_offset = sent.high_watermark, sent.log_start_offset

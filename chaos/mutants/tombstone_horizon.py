@@ -35,6 +35,16 @@ def follower_overtakes_marker(original: Function, self: Any, position: int, told
     return begins_again
 
 
+@mutant(JUDGE)
+def follower_beyond_marker_goes_on(original: Function, self: Any, position: int, told: int) -> bool:
+    """A follower whose marker is beyond that of a new leader goes on removing tombstones, instead of standing still
+    until the leader has caught up (H-2)."""
+    begins_again: bool = original(self, position, told)
+    if not begins_again and self.offset > told:
+        self.limit = NO_LIMIT
+    return begins_again
+
+
 @mutant(STARTS_OVER, side="client")
 def consumer_reads_on(
     original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int

@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Check
-from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, FetchModel
+from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, Answer, FetchModel
 from chaos.checks.incremental_exact import IncrementalExact
 from chaos.checks.no_starvation import NoStarvation
+from chaos.checks.watching import Watching
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Closed, Request
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     EpochEndOffset,
     FetchPartition,
@@ -29,6 +31,7 @@ from reference_broker.wire.tags import Tag
 SESSION, FINAL, NO_DATA = 77, 12, b""
 BATCH = bytes(build([Record(timestamp_ms=0, value=b"v" * 30)]))
 LIMIT = 1000
+UNTOLD = "is new or had an error in the answer before, and was not told"
 
 
 def test_a_request_whose_connection_closes_is_forgotten() -> None:
@@ -72,8 +75,10 @@ class Log(SimpleNamespace):
 class Session:
     """One client's session with a node that leads ``count`` partitions in leader epoch 3. Each ends at offset 5."""
 
-    def __init__(self, check: Check, count: int = 2, version: int = FINAL, offset: int = 5) -> None:
-        self.check, self.version = check, version
+    def __init__(
+        self, check: Check, count: int = 2, version: int = FINAL, offset: int = 5, role: str = "client"
+    ) -> None:
+        self.check, self.version, self.role = check, version, role
         self.model = FetchModel()
         self.logs = [
             Log(log_start_offset=0, local_log_start_offset=0, high_watermark=5, log_end_offset=5, last_stable_offset=5)
@@ -119,7 +124,7 @@ class Session:
             fetch_type=int(number > 0),
         )
         answer = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", list(lines))])
-        tag = Tag(1, self.version, "f", body.session_id, number)
+        tag = Tag(1, self.version, "f", body.session_id, number, role=self.role)
         request = Request(1, self.correlation, 1, self.version, "f", body, tag)
         reply = Reply(1, self.correlation, 1, self.version, answer, tag)
         for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
@@ -197,12 +202,60 @@ def test_a_new_partition_and_one_after_an_error_must_be_told() -> None:
     talk = session()
     talk.ask({}, forget=(1,))
     talk.ask({1: 5})
-    talk.ask({})
-    assert talk.stories == ["t-1 has changed, and was not told; last told: None"]
+    assert talk.stories == [f"t-1 {UNTOLD}"]
     talk = session()
     talk.ask({}, PartitionData(1, 6, -1))
+    assert talk.stories == []
     talk.ask({})
-    assert talk.stories == ["t-1 has changed, and was not told; last told: None"]
+    assert talk.stories == [f"t-1 {UNTOLD}"]
+
+
+@pytest.mark.clause("F-14", "P-11")
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_state_after_a_follower_was_sent_to_the_tier_must_be_told(is_told: bool) -> None:
+    """The error comes with the offsets of the partition, which do not change."""
+    talk = Session(IncrementalExact(around()), role="peer", offset=4)
+    talk.logs[1].local_log_start_offset = 5
+    moved = PartitionData(1, int(ErrorCode.offset_moved_to_tiered_storage), 5, 5, 0)
+    talk.ask({0: 5}, moved)
+    talk.ask({1: 5}, *[talk.line(1)] * is_told)
+    talk.ask({})
+    assert talk.stories == ([] if is_told else [f"t-1 {UNTOLD}"] * 2)
+
+
+@pytest.mark.clause("F-14")
+@pytest.mark.parametrize("role", ["client", "peer"])
+def test_a_follower_is_owed_records_above_the_high_watermark(role: str) -> None:
+    talk = Session(IncrementalExact(around()), role=role)
+    for log in talk.logs:
+        log.log_end_offset = 6
+    for _ in range(2):
+        talk.ask({}, talk.line(0, BATCH))
+    assert talk.stories == ["t-1 has data, and was not told; last told: (5, 0)"] * (role == "peer")
+
+
+def test_only_checks_that_judge_followers_are_given_answers_to_them() -> None:
+    given: list[tuple[str, bool]] = []
+
+    class OfClients(Check):
+        def answered(self, at_us: int, answer: Answer) -> None:  # noqa: ARG002
+            given.append((type(self).__name__, answer.asked.by_follower))
+
+    class OfAll(OfClients):
+        judges_followers = True
+
+    surroundings = around()
+    watching = Watching([OfClients(surroundings), OfAll(surroundings)], surroundings)
+
+    def acted(*what: Any) -> tuple[Answer, ...]:
+        watching.acted(0, *what)
+        return ()
+
+    for role in ("client", "peer"):
+        talk = session()
+        talk.model, talk.role = SimpleNamespace(acted=acted), role  # type: ignore[assignment]
+        talk.ask({})
+    assert given == [("OfClients", False), ("OfAll", False), ("OfAll", True)]
 
 
 @pytest.mark.clause("F-13")

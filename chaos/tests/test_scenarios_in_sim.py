@@ -173,6 +173,8 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "retransmission_refuses_the_waiting": "session-epoch-order",
     "leader_epoch_not_checked": "stale-leader-epoch-fenced",
     "answers_everything": "incremental-answer-exact",
+    "offsets_of_moved_records_count_as_sent": "incremental-answer-exact",
+    "follower_beyond_marker_goes_on": "tombstones-marked",
     "only_records_are_news": "incremental-answer-exact",
     "no_rotation": "no-starvation",
     "no_modulo_rotation": "no-starvation",
