@@ -33,6 +33,7 @@ NO_DEFECT_YET: Mapping[str, str] = {
     **{each.id: _RESTARTED for each in chosen(["restarts"], []) if each.level is MUST},
     **{each.id: _TIERED for each in chosen(["tier"], []) if each.level is MUST},
     "groups/fetch/error-in-version-1": "it would need several nodes",
+    "fetch/session/preferred-replica": "it would need several nodes",
     "produce/idempotence/expired": "it would need producers that expire soon, which other cases do not stand",
     "handshake/api-versions/beyond-range-goes-on": "it would need a driver that closes a connection after an answer",
     "handshake/api-versions/version-0": "without that answer the probe meets no broker at all",

@@ -168,10 +168,13 @@ class Surroundings:
 
     # What a case may own
 
-    def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
-        """Makes a topic for this case alone, led by ``broker.leader``, and waits until it can be used."""
+    def topic(
+        self, partitions: int = 1, configs: Mapping[str, str] | None = None, followers: Sequence[int] = ()
+    ) -> Topic:
+        """Makes a topic for this case alone, led by ``broker.leader``, and waits until it can be used. ``followers``
+        are the other nodes with a replica of each partition."""
         name = self.topic_name()
-        return self.create(name, partitions, configs)
+        return self.create(name, partitions, configs, followers)
 
     def topic_name(self) -> str:
         """A name for a topic that does not exist yet. It is removed at the end all the same."""
@@ -180,10 +183,17 @@ class Surroundings:
         self.names.append(name)
         return name
 
-    def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
+    def create(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        followers: Sequence[int] = (),
+    ) -> Topic:
         """Makes a topic with this name. Raises NotAdvertised if the broker makes none, or not with these settings."""
         if len(self.broker.nodes) > 1:
-            placed = [{"partition_index": each, "broker_ids": [self.broker.node_id]} for each in range(partitions)]
+            replicas = [self.broker.node_id, *followers]
+            placed = [{"partition_index": each, "broker_ids": replicas} for each in range(partitions)]
             size: dict[str, object] = {"num_partitions": -1, "replication_factor": -1, "assignments": placed}
         else:
             size = {"num_partitions": partitions, "replication_factor": 1, "assignments": []}

@@ -99,6 +99,13 @@ def always_all_told(original: Function, api_key: int, version: int, frame: Any, 
     return asked(body, api_key, ApiKey.DESCRIBE_CONFIGS, change)
 
 
+@mutant("reference_broker.quorum.snapshots.messages:read_requests")
+def several_snapshots_refused(original: Function, body: Any) -> Any:
+    """FetchSnapshot refuses a request for several partitions as a whole (S-1)."""
+    found = original(body)
+    return found if len(found) == 1 else []
+
+
 # Connections
 
 
@@ -164,6 +171,7 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "changes_only_validated": ("admin",),
     "no_defaults": ("admin/create",),
     "always_all_told": ("admin/configs",),
+    "several_snapshots_refused": ("metadata/snapshots",),
     "bad_bytes_swallowed": ("hostile/frames", "hostile/headers", "hostile/tags", "hostile/bodies"),
     "large_pieces_block": ("hostile/tags", "hostile/many", "hostile/records", "hostile/connections"),
     "claims_block": ("hostile/frames",),

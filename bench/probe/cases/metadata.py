@@ -16,6 +16,13 @@ CLUSTER = int(ApiKey.DESCRIBE_CLUSTER)
 CREATE, DELETE = int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS)
 IDS = {METADATA: since_version(10), CREATE: ANY}
 BY_ID = {METADATA: since_version(12), CREATE: ANY}
+SNAPSHOT, METADATA_LOG = int(ApiKey.FETCH_SNAPSHOT), "__cluster_metadata"
+NO_SNAPSHOT = 2**60
+OF_NO_SNAPSHOT = (
+    *(ErrorCode.snapshot_not_found, ErrorCode.not_leader_or_follower),
+    *(ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch),
+)
+"""Another node may lead the metadata log, and the case does not know its leader epoch."""
 NOT_ASKED = -(2**31)
 SCHEMA = "MetadataRequest.json, MetadataResponse.json"
 
@@ -397,3 +404,30 @@ def cluster_operations_described(at: Surroundings) -> None:
         told = at.ask(CLUSTER, {"include_cluster_authorized_operations": asked})
         bits = int(told.cluster_authorized_operations)
         at.expect_that(f"operations, asked for: {asked}", bits, (bits != NOT_ASKED) == asked, "bits, if asked for")
+
+
+@case(
+    "metadata/snapshots/each-partition",
+    "KIP-630",
+    {SNAPSHOT: ANY, METADATA: since_version(2)},
+    since="3.0",
+    level=SHOULD,
+)
+def snapshots_of_each_partition(at: Surroundings) -> None:
+    """FetchSnapshot serves or refuses each partition by itself: a topic without snapshots, a partition that the
+    metadata log does not have, and a snapshot that does not exist."""
+    cluster = at.ask(METADATA, {"topics": ()}).cluster_id
+    wanted = {"current_leader_epoch": -1, "snapshot_id": {"end_offset": NO_SNAPSHOT, "epoch": 0}, "position": 0}
+    places = [(at.topic_name(), 0), (METADATA_LOG, 1), (METADATA_LOG, 0)]
+    topics = [
+        {"name": name, "partitions": [{"partition": index, **wanted} for each, index in places if each == name]}
+        for name in dict.fromkeys(each for each, _ in places)
+    ]
+    told = at.ask(SNAPSHOT, {"cluster_id": cluster, "replica_id": -1, "max_bytes": 1, "topics": topics})
+    at.expect("error code of the request", told.error_code, ErrorCode.none)
+    found = [(str(topic.name), int(each.index), each) for topic in told.topics for each in topic.partitions]
+    at.expect("the answer names the same partitions", [found_at[:2] for found_at in found] == places, True)
+    for name, index, each in found[:-1]:
+        where = "of a topic without snapshots" if name != METADATA_LOG else f"of partition {index} of the metadata log"
+        at.expect(f"error code {where}", each.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect("error code of a snapshot that does not exist", found[-1][2].error_code, *OF_NO_SNAPSHOT)

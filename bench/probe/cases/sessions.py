@@ -10,6 +10,8 @@ from bench.probe.data import FETCH, PRODUCE, batch, fetch_request, headers, prod
 from bench.probe.session import CLOSE, OPEN, Session
 from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.transactional import until
+from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
@@ -25,6 +27,9 @@ TURNS = 30
 """Until then each of three partitions has had its turn, also where chance decides."""
 NEAR = 10_000
 """Counted IDs of five sessions lie nearer, whatever others open beside them. Five that are drawn from 2^31 never do."""
+BROKER_RESOURCE = 4
+SELECTOR = "replica.selector.class"
+KNOWN_WITHIN_S = 10.0
 AT_ONCE = 100
 """So many requests are sent before their answers are read."""
 
@@ -390,3 +395,56 @@ def rack(at: Surroundings) -> None:
     found = rows(session.next(rack_id="a-rack"))[0]
     at.expect("preferred replica of the incremental fetch", found.preferred_read_replica, -1)
     at.expect("values", values(found), [b"a"])
+
+
+@case(
+    "fetch/session/preferred-replica",
+    "KIP-392, KIP-227",
+    {**NEEDS, FETCH: since_version(11), ApiKey.METADATA: since_version(1), ApiKey.DESCRIBE_CONFIGS: ANY},
+    since="2.4",
+)
+def preferred_replica(at: Surroundings) -> None:
+    """A consumer whose session names the rack of a follower is sent there by each answer, without records, although
+    its fetches name no partition. Once it names no rack, it reads from the leader."""
+    follower, rack_id = _elsewhere(at)
+    topic = at.topic(followers=[follower])
+    session = Session(at, topic, rack_id=rack_id)
+    known = rows(session.first)[0].preferred_read_replica
+
+    def is_known() -> bool:
+        """The leader knows what the follower has once that has fetched."""
+        nonlocal known
+        for data in rows(session.next(rack_id=rack_id)).values():
+            known = data.preferred_read_replica
+        return known == follower
+
+    until(at, is_known, KNOWN_WITHIN_S)
+    at.expect("preferred replica", known, follower)
+    write(at, topic, batch(b"a"))
+    for _ in range(2):
+        found = rows(session.next(rack_id=rack_id))
+        at.expect("partitions in the answer", sorted(found), [0])
+        at.expect("preferred replica", found[0].preferred_read_replica, follower)
+        at.expect("values", values(found[0]), [])
+    found = rows(session.next(rack_id=""))
+    at.expect("partitions in the answer without a rack", sorted(found), [0])
+    at.expect("preferred replica of that answer", found[0].preferred_read_replica, -1)
+    at.expect("values of that answer", values(found[0]), [b"a"])
+
+
+def _elsewhere(at: Surroundings) -> tuple[int, str]:
+    """A node in another rack than the leader's, and that rack. Raises NotAdvertised if leaders send nobody there."""
+    racks = {int(each.node_id): each.rack for each in at.ask(ApiKey.METADATA, {"topics": ()}).brokers}
+    own = racks[at.broker.node_id]
+    other = next((each for each, name in racks.items() if name and own and name != own), None)
+    if other is None:
+        raise NotAdvertised("no other node stands in another rack")
+    resource = {
+        "resource_type": BROKER_RESOURCE,
+        "resource_name": str(at.broker.node_id),
+        "configuration_keys": [SELECTOR],
+    }
+    told = single(at.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
+    if not any(each.value for each in told.configs if each.name == SELECTOR):
+        raise NotAdvertised("the leader prefers no replica: it has no replica.selector.class")
+    return other, str(racks[other])

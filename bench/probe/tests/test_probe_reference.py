@@ -22,6 +22,7 @@ from reference_broker.wire.apis import ApiKey
 pytestmark = pytest.mark.live
 
 WITHIN_S = 90
+SELECTOR_CLASS = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
 """A new group waits for more members otherwise, for three seconds in each case that has one."""
 MAY_LACK = {
@@ -29,6 +30,7 @@ MAY_LACK = {
     "admin/reassignments/listed": "ListPartitionReassignments is not served",
     "admin/quotas/described": "DescribeClientQuotas is not served",
     "groups/fetch/error-in-version-1": "one node coordinates all groups",
+    "fetch/session/preferred-replica": "one node has no followers",
     "produce/idempotence/expired": "producers expire after a day",
     **{each.id: "there is no tier" for each in chosen(["tier"], [])},
 }
@@ -87,6 +89,14 @@ def test_the_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: P
     assert verdicts.pop("produce/idempotence/unknown-id") is Verdict.FAIL
     assert verdicts == dict.fromkeys(wraps, Verdict.NOT_ADVERTISED)
     assert len(wraps) == 3
+
+
+def test_no_must_is_broken_where_followers_are_read(tmp_path: Path) -> None:
+    settings = {**NO_DELAY, "broker.rack": "rack-{node}", "replica.selector.class": SELECTOR_CLASS}
+    with REFERENCE.launched(tmp_path, 2, settings) as cluster:
+        cases = chosen([], ["fetch/session/preferred-replica", "groups/fetch/error-in-version-1"])
+        outcomes = play(meet(("127.0.0.1", cluster.ports[0])), cases)
+    assert [text.line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
 
 
 def test_what_a_run_has_made_is_gone_afterwards(broker: Broker) -> None:
