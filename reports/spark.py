@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -96,6 +97,9 @@ def spark_session(
         ) from None
     java = require_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if not _is_submitted():
+        # PySpark starts its workers with the python3 on PATH, which may be another version. It refuses that.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     java_options = java_options or class_archive.options(java)
     with tempfile.TemporaryDirectory(prefix="crucible-spark-") as scratch:
         builder = SparkSession.builder.appName(app)
@@ -229,6 +233,11 @@ def _large_driver_memory() -> str:
     return LARGE_DRIVER_MEMORY if there >= ROOMY_BYTES else LEAST_DRIVER_MEMORY
 
 
+def _is_submitted() -> bool:
+    """Return whether spark-submit has started this process. It has chosen the master, the memory and the workers."""
+    return "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def _settings(scratch: Path, history_bytes: int, lives_long: bool, java_options: str) -> dict[str, str]:
     options = f"{java_options} -Dderby.system.home={scratch} -XX:ReservedCodeCacheSize=240m -XX:-UsePerfData "
     small = history_bytes < SMALL_HISTORY_BYTES
@@ -253,7 +262,7 @@ def _settings(scratch: Path, history_bytes: int, lives_long: bool, java_options:
         "spark.sql.codegen.cache.maxEntries": "2000",
         "spark.cleaner.referenceTracking.cleanCheckpoints": "true",
     }
-    if "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has chosen already
+    if _is_submitted():
         return settings
     return settings | {
         "spark.master": "local[*]",

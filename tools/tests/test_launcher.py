@@ -28,6 +28,7 @@ def launcher() -> Any:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder on PATH. Nothing in it but ``this`` is found at first, which runs the launcher."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CRUCIBLE_PYTHON", raising=False)
     monkeypatch.setattr(sys, "executable", _python(tmp_path / "this", 0.1))
     return tmp_path
 
