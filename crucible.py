@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -75,6 +75,20 @@ def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
     signal.setitimer(signal.ITIMER_REAL, STOP_AGAIN_S)
 
 
+def _stop_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """Returns the stop on whose way out this error came up. What could not be tidied up then is no crash."""
+    at: BaseException | None = error
+    while at is not None and not isinstance(at, KeyboardInterrupt):
+        at = at.__context__
+    return at
+
+
+def _tell_stop(ctx: click.Context, stop: KeyboardInterrupt) -> NoReturn:
+    number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+    click.echo(f"crucible: stopped by {signal.Signals(number).name}", err=True)
+    ctx.exit(128 + number)
+
+
 class Commands(click.Group):
     """Gives exit codes that scripts can trust: 1 is a broken guarantee and nothing else.
 
@@ -100,15 +114,16 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
-            click.echo(f"crucible: stopped by {signal.Signals(number).name}", err=True)
-            ctx.exit(128 + number)
+            _tell_stop(ctx, stop)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except BrokenPipeError:
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (nobody reads any more)
             ctx.exit(128 + signal.SIGPIPE)
         except Exception as error:
+            stop = _stop_behind(error)
+            if stop is not None:
+                _tell_stop(ctx, stop)
             traceback.print_exc()
             click.echo(f"crucible: crashed: {type(error).__name__}: {error}", err=True)
             ctx.exit(SUITE_CRASHED)

@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
+CHILDREN_END_WITHIN_S: Final = 5.0
 _PRCTL: Final = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 """It is looked up here, because a new process must not load a library before it becomes another program."""
 
@@ -32,3 +34,23 @@ def ends_with_me() -> Callable[[], None]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return prepare
+
+
+def end_children() -> None:
+    """Kills all processes that this one has started and that still run, and waits for them. A stop (Ctrl-C, SIGTERM)
+    may come while one is being started; then nobody else knows it."""
+    import psutil
+
+    found = psutil.Process().children(recursive=True)
+    for each in found:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(found, CHILDREN_END_WITHIN_S)
+
+
+def stop_behind(failure: BaseException) -> KeyboardInterrupt | None:
+    """Returns the stop on whose way out this failure came up, if there is one. It is no failure of its own then."""
+    at: BaseException | None = failure
+    while at is not None and not isinstance(at, KeyboardInterrupt):
+        at = at.__context__
+    return at

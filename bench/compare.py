@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from bench.children import end_children, stop_behind
 from bench.options import ROWS, Options
 from bench.peers.cluster import System
 from bench.peers.errors import PeerError
@@ -28,12 +29,18 @@ def run(progress: Progress, options: Options) -> Results:
     """Measures the rows that ``options`` choose. ``Results.missing`` says which could not be measured, and why."""
     results = Results(options.peer, settings=_settings(options.peer))
     for row in options.chosen():
-        with tempfile.TemporaryDirectory(prefix="crucible-bench-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="crucible-bench-", ignore_cleanup_errors=True) as scratch:
             try:
                 MEASURES[row](results, systems(options.peer), Path(scratch), options, progress)
             except FAILURES as failure:  # The other rows took minutes, so their figures are kept.
+                if (stop := stop_behind(failure)) is not None:
+                    end_children()
+                    raise stop from None
                 results.missing[row] = f"{type(failure).__name__}: {failure}"
                 progress(f"{row} could not be measured: {results.missing[row]}")
+            except KeyboardInterrupt:
+                end_children()
+                raise
     return results
 
 

@@ -1,8 +1,11 @@
 """A run goes on when a measurement fails, and says so."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench import compare
@@ -39,3 +42,46 @@ def test_a_bug_of_ours_is_not_taken_for_a_broker_that_fails(monkeypatch: pytest.
     monkeypatch.setattr(compare, "MEASURES", {"ladder": _has_a_bug})
     with pytest.raises(AssertionError, match="ours"):
         compare.run(lambda _: None, Options(None, ("ladder",)))
+
+
+class Stop(KeyboardInterrupt):
+    """What the command line raises at a signal."""
+
+
+WRITER = """
+import pathlib, sys
+for number in range(10 ** 9):
+    folder = pathlib.Path(sys.argv[1]) / "node-0" / str(number % 50)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "file").touch()
+"""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("also_fails", [False, True])
+def test_a_stop_ends_the_run_and_a_process_that_nobody_knows(monkeypatch: pytest.MonkeyPatch, also_fails: bool) -> None:
+    """It may come while a process is being started. That one writes into the folder which is removed."""
+    seen: list[tuple[Path, subprocess.Popen[bytes]]] = []
+
+    def stopped(_: Results, __: Sequence[System], folder: Path, *___: object) -> None:
+        try:
+            child = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)])
+            seen.append((folder, child))
+            while not (folder / "node-0" / "40").exists():
+                assert child.poll() is None
+            raise Stop
+        finally:
+            if also_fails:
+                raise PeerError("the broker did not answer when its session was closed")
+
+    monkeypatch.setattr(compare, "MEASURES", {"ladder": stopped, "start": _has_a_bug})
+    try:
+        with pytest.raises(Stop):
+            compare.run(lambda _: None, Options(None, ("ladder", "start")))
+        ((folder, child),) = seen
+        assert not psutil.pid_exists(child.pid)
+        assert not folder.exists()
+    finally:
+        for _, child in seen:
+            child.kill()
+            child.wait()
