@@ -121,9 +121,8 @@ class Commands(click.Group):
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (nobody reads any more)
             ctx.exit(128 + signal.SIGPIPE)
         except Exception as error:
-            stop = _stop_behind(error)
-            if stop is not None:
-                _tell_stop(ctx, stop)
+            if (before_it := _stop_behind(error)) is not None:
+                _tell_stop(ctx, before_it)
             traceback.print_exc()
             click.echo(f"crucible: crashed: {type(error).__name__}: {error}", err=True)
             ctx.exit(SUITE_CRASHED)

@@ -188,7 +188,9 @@ def judge(
     out: Path | None = None,
     baseline: Path | None = None,
     waiting: "WaitingJudge | None" = None,
+    away: Sequence[Path] = (),
 ) -> "list[Verdict]":
+    """Judges the runs and tells the verdicts. The reports below ``away`` are about to be taken elsewhere."""
     from reports.errors import SetupError
     from reports.judge import judge_many
     from reports.manifest import ManifestError
@@ -198,7 +200,7 @@ def judge(
             verdicts = judge_many(folders, out=out, baseline=baseline, progress=progress)
         else:
             verdicts = waiting.judge_many(folders, progress=progress)
-    tell(verdicts)
+    tell(verdicts, away)
     hint_at_old_runs()
     return verdicts
 
@@ -216,12 +218,12 @@ def hint_at_old_runs() -> None:
         )
 
 
-def tell(verdicts: "Sequence[Verdict]") -> None:
+def tell(verdicts: "Sequence[Verdict]", away: Sequence[Path] = ()) -> None:
     for verdict in verdicts:
         click.echo(f"{verdict.outcome.name}: {verdict.summary}")
         if verdict.unjudged:
             click.echo(f"  promised, but not judged in this run: {', '.join(verdict.unjudged)}")
-        if verdict.report is not None:
+        if verdict.report is not None and not any(verdict.report.is_relative_to(folder) for folder in away):
             click.echo(f"  report: {shown(verdict.report)}")
         if verdict.exit_code:
             click.echo(f"  repeat with: {verdict.repeat_command}")

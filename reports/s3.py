@@ -1,8 +1,9 @@
 """Runs whose histories and reports lie in S3: ``s3://BUCKET/RUN``.
 
 A history that is not large is copied beside the judge, by Arrow. A large one stays where it is: Spark reads it through
-its own path (``s3a://``), for which it needs Hadoop's S3 jars (``FETCH_JARS``). They must be there before this process
-starts its first Spark, because Java takes its class path only once. The report is written into the run's folder in S3.
+its own path (``s3a://``), for which it needs Hadoop's S3 jars. They are fetched into ``.cache`` at the first such run
+(``FETCH_JARS`` fetches them before), and must be there before this process starts its first Spark, because Java takes
+its class path only once. The report is written into the run's folder in S3. If S3 refuses it, it is kept here.
 
 Both read the credentials from the environment, as AWS's own tools do (``AWS_ACCESS_KEY_ID`` and so on). A server of
 another maker is named by ``AWS_ENDPOINT_URL``.
@@ -15,10 +16,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import urlparse
@@ -31,6 +33,8 @@ SCHEME: Final = "s3://"
 MOST_COPIED_BYTES: Final = 256 * 1024 * 1024
 """A history above this is read in place."""
 FETCH_JARS: Final = "python -m reports.s3"
+JAR_CACHE: Final = Path(__file__).resolve().parents[1] / ".cache" / "s3-jars"
+"""It outlives ``.venv``, which is made anew when a pinned version changes."""
 FETCH_LIMIT_S: Final = 1_800
 """Maven gets so long for the jars, on a slow line too."""
 ENDPOINT: Final = "AWS_ENDPOINT_URL"
@@ -53,6 +57,19 @@ _MOST_TOLD: Final = 300
 
 def is_remote(place: str | Path) -> bool:
     return str(place).startswith(SCHEME)
+
+
+@dataclass(frozen=True, slots=True)
+class Untaken:
+    """A report that S3 refused. ``folder`` is the copy of its run here that is kept, with the report in it."""
+
+    place: str
+    folder: Path
+    why: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.why.rstrip('.')}, so the report of {self.place} is kept in {self.folder / 'report'}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +114,14 @@ class RemoteRun:
 
 
 @contextmanager
-def local_folders(places: Sequence[str | Path], most_copied_bytes: int = MOST_COPIED_BYTES) -> Iterator[list[Path]]:
+def local_folders(
+    places: Sequence[str | Path],
+    most_copied_bytes: int = MOST_COPIED_BYTES,
+    kept_in: Path | None = None,
+    untaken: Callable[[Untaken], object] = lambda _: None,
+) -> Iterator[list[Path]]:
     """A folder here for each run, wherever it lies. At the end of the block reports of runs in S3 are written there.
+    With ``kept_in`` a run whose report S3 refuses is kept in this folder, and ``untaken`` gets it.
 
     Raises SetupError, one sentence for the person at the terminal, also for what Spark does not get in the block."""
     with tempfile.TemporaryDirectory(prefix="crucible-s3-") as scratch:
@@ -113,9 +136,23 @@ def local_folders(places: Sequence[str | Path], most_copied_bytes: int = MOST_CO
                 each.bring(store, most_copied_bytes)
         with _one_sentence_of_spark():
             yield [remote[each].stand_in if each in remote else Path(each) for each in places]
-        with _one_sentence():
-            for each in remote.values():
-                each.take_report(store)
+        for place, each in remote.items():
+            try:
+                with _one_sentence():
+                    each.take_report(store)
+            except SetupError as refused:
+                if kept_in is None:
+                    raise
+                untaken(Untaken(str(place), _kept(each.stand_in, kept_in), str(refused)))
+
+
+def _kept(run: Path, folder: Path) -> Path:
+    """Moves the run into the folder, under a name that is free."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = (f"{run.name}{f'-{number}' if number else ''}" for number in count())
+    target = next(folder / name for name in names if not (folder / name).exists())
+    shutil.move(run, target)
+    return target
 
 
 @contextmanager
@@ -208,17 +245,12 @@ def spark_settings() -> dict[str, str]:
 
 
 def jars() -> list[Path]:
-    """Hadoop's S3 jars. Raises SetupError if they are missing."""
-    found = sorted(_jar_folder().glob("*.jar"))
-    if not found:
-        raise SetupError(
-            f"The history is too large to be copied, and Spark lacks its S3 jars: run `{FETCH_JARS}` once."
-        )
-    return found
+    """Hadoop's S3 jars. They are fetched if they are missing. Raises SetupError."""
+    return sorted(_jar_folder().glob("*.jar")) or fetch_jars()
 
 
 def _jar_folder() -> Path:
-    return Path(sys.prefix) / "s3-jars" / hadoop_version()
+    return JAR_CACHE / hadoop_version()
 
 
 def hadoop_version() -> str:
@@ -232,10 +264,11 @@ def hadoop_version() -> str:
 
 
 def fetch_jars() -> list[Path]:
-    """Fetches the jars with Maven (some 700 MB, most of it Amazon's SDK). Raises SetupError."""
+    """Fetches the jars with Maven and says so, because that takes minutes. Raises SetupError."""
     if shutil.which("mvn") is None:
         raise SetupError("Spark's S3 jars come from Maven, and there is no mvn on the PATH: install e.g. maven.")
     folder = _jar_folder()
+    sys.stderr.write("crucible: fetching Spark's S3 jars with Maven, once (some 700 MB, most of it Amazon's SDK)\n")
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Whoever looks for the jars finds all of them or none: a folder beside theirs becomes theirs in one step.
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch:
@@ -243,7 +276,7 @@ def fetch_jars() -> list[Path]:
         _call_maven(Path(scratch))
         with suppress(OSError):  # Another process may have brought them meanwhile.
             (Path(scratch) / "jars").rename(folder)
-    return jars()
+    return sorted(folder.glob("*.jar"))
 
 
 def _call_maven(folder: Path) -> None:
@@ -267,7 +300,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 
 def main() -> int:
     try:
-        found = jars() if any(_jar_folder().glob("*.jar")) else fetch_jars()
+        found = jars()
     except SetupError as missing:
         sys.stderr.write(f"{missing}\n")
         return 2

@@ -7,7 +7,6 @@ The build takes a few minutes, so only nightly tests and people ask for it: ``py
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -30,6 +29,8 @@ MODULE = f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"
 START_LIMIT_S = 20.0
 ENVIRONMENT_VARIABLE = "CRUCIBLE_VERSITYGW"
 """Names a binary to use instead of the built one."""
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "versitygw"
+"""It outlives ``.venv``, which is made anew when a pinned version changes."""
 BUCKET = "crucible"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "crucible", "AWS_SECRET_ACCESS_KEY": "a-secret-of-tests"}
 PROXY = "s3"
@@ -38,7 +39,7 @@ NOTHING: Mapping[str, str] = {}
 
 def build() -> Path:
     """Returns the server's binary, which is compiled if it is not there. Raises SetupError."""
-    target = Path(sys.prefix) / "versitygw" / VERSION / "versitygw"
+    target = CACHE / VERSION / "versitygw"
     for found in (os.environ.get(ENVIRONMENT_VARIABLE), str(target), shutil.which("versitygw")):
         if found and os.access(found, os.X_OK):
             return Path(found)

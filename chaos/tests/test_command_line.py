@@ -7,17 +7,25 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import hypothesis  # noqa: F401  (a broker keeps it out of its process unless it is there, and this one is pytest's)
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import completing
 import crucible
 import playing
+from reports.decide import decide
+from reports.manifest import write_manifest
+from reports.tests.test_verdict import MANIFEST, findings
+from reports.verdict import Outcome, Verdict
 from scenarios.loader import FOLDER, load, typed
 
 ROOT = FOLDER.parent
@@ -246,6 +254,71 @@ def test_a_stop_that_comes_where_python_drops_what_is_raised_is_no_less_a_stop(m
             signal.signal(each, handler)
     assert result.exit_code == 128 + signal.SIGTERM
     assert result.stderr.strip().endswith("stopped by SIGTERM")
+
+
+class OneBucket:
+    """S3 as a folder. What is in ``refuses`` may not be written."""
+
+    def __init__(self, folder: Path, refuses: str) -> None:
+        self._files = SubTreeFileSystem(str(folder), LocalFileSystem())
+        self._refuses = refuses
+        self.get_file_info = self._files.get_file_info
+        self.open_input_stream = self._files.open_input_stream
+
+    def open_output_stream(self, path: str) -> Any:
+        if self._refuses in path:
+            raise OSError("When completing the upload: AWS Error ACCESS_DENIED during PutObject operation: no\n\tat x")
+        self._files.create_dir(str(Path(path).parent), recursive=True)
+        return self._files.open_output_stream(path)
+
+
+@pytest.mark.parametrize(("outcome", "exit_code"), [(Outcome.PASSED, 0), (Outcome.FAILED, 1)])
+def test_a_report_that_s3_refuses_is_kept_here_and_the_verdict_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Outcome, exit_code: int
+) -> None:
+    def judge_many(folders: Sequence[Path], **_: object) -> list[Verdict]:
+        for folder in folders:
+            (folder / "report").mkdir()
+            (folder / "report" / "index.html").write_text(f"page of {folder.name}")
+        return [replace(decided, outcome=outcome, report=each / "report" / "index.html") for each in folders]
+
+    decided = decide(MANIFEST, findings(), tmp_path)
+    for name in ("taken", "refused"):
+        write_manifest(tmp_path / "s3" / "nights" / name, MANIFEST)
+    (tmp_path / "here" / "runs" / "refused").mkdir(parents=True)
+    monkeypatch.setattr("reports.s3._store", lambda: OneBucket(tmp_path / "s3", "refused/report"))
+    monkeypatch.setattr("reports.judge.judge_many", judge_many)
+    monkeypatch.setattr(playing, "ROOT", tmp_path / "here")
+    result = typed_in("report", "s3://nights/taken", "s3://nights/refused/")
+    assert result.exit_code == exit_code
+    verdict, *_ = result.stdout.splitlines()
+    assert (result.stdout.count(f"{outcome.name}: "), verdict) == (2, f"{outcome.name}: {decided.summary}")
+    assert "report in S3: s3://nights/taken/report/index.html" in result.stdout
+    assert "s3://nights/refused/report" not in result.stdout
+    assert "report: " not in result.stdout, "it names a folder that is gone"
+    kept = tmp_path / "here" / "runs" / "refused-1" / "report"
+    (sentence,) = result.stderr.splitlines()
+    assert sentence.startswith("crucible: S3 refuses these credentials: look at AWS_ACCESS_KEY_ID")
+    assert sentence.endswith(f"so the report of s3://nights/refused/ is kept in {kept}.")
+    assert (kept / "index.html").read_text() == "page of refused"
+    assert (tmp_path / "s3" / "nights" / "taken" / "report" / "index.html").read_text() == "page of taken"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_cannot_be_tidied_up_after_a_stop_is_no_crash(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def stopped() -> None:
+        try:
+            raise crucible.Stopped(number)
+        finally:
+            try:
+                (Path("nowhere") / "at-all").rmdir()
+            except OSError as failure:
+                raise RuntimeError("it could not be removed") from failure
+
+    monkeypatch.setattr("scenarios.clauses.all_clauses", stopped)
+    result = typed_in("clauses")
+    assert result.exit_code == 128 + number
+    assert result.stderr == f"crucible: stopped by {signal.Signals(number).name}\n"
 
 
 @pytest.mark.live

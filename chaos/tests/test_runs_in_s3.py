@@ -212,9 +212,10 @@ def test_a_server_that_goes_away_before_spark_reads_is_told(
 
 def test_a_large_history_wants_the_jars(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "_jar_folder", lambda: tmp_path / "none")
+    monkeypatch.setattr("reports.s3.shutil.which", lambda _: None)
     write_history(tmp_path / "run", 2_000)
     place = put(tmp_path / "run", store, "large")
-    with pytest.raises(SetupError, match=r"python -m reports\.s3"), s3.local_folders([place], 0):
+    with pytest.raises(SetupError, match=r"S3 jars come from Maven, and there is no mvn"), s3.local_folders([place], 0):
         pass
 
 

@@ -1,5 +1,7 @@
-"""The launcher takes the interpreter that runs it, unless another one that can make environments is faster."""
+"""The launcher takes the interpreter that runs it, unless another one that can make environments is faster. What takes
+minutes to fetch is not in the environment that it makes."""
 
+import subprocess
 import sys
 import time
 from importlib.machinery import SourceFileLoader
@@ -10,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from chaos.live import s3_server
+from reports import s3
+
 pytestmark = pytest.mark.live
-LAUNCHER = Path(__file__).parents[2] / "crucible"
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = ROOT / "crucible"
 
 
 @pytest.fixture
@@ -123,3 +129,17 @@ def test_steps_side_by_side_all_run_and_one_that_fails_ends_the_set_up_with_its_
     said = capsys.readouterr().err
     assert "  no compiler\ncrucible: compiling failed (whole output: .venv/setup-0.log)." in said
     assert (tmp_path / "archive").exists()
+
+
+@pytest.mark.live
+def test_what_takes_minutes_to_fetch_outlives_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(s3_server.ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    built: list[Path] = []
+    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setattr("bench.golang.build", lambda _, __, product, ___: built.append(product))
+    s3_server.build()
+    for place in (*built, s3._jar_folder()):
+        assert place.is_relative_to(ROOT / ".cache")
+        assert subprocess.run(["git", "check-ignore", "-q", place], cwd=ROOT, check=False).returncode == 0
+    assert len(built) == 1

@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -140,7 +139,7 @@ def test_the_command_line_offers_each_stage_of_a_night() -> None:
 @pytest.mark.live
 @pytest.mark.nightly
 def test_actionlint_finds_nothing() -> None:
-    product = Path(sys.prefix) / "actionlint" / ACTIONLINT / "actionlint"
+    product = Path(__file__).resolve().parents[2] / ".cache" / "actionlint" / ACTIONLINT / "actionlint"
     if not product.exists():
         module = f"github.com/rhysd/actionlint/cmd/actionlint@v{ACTIONLINT}"
         golang.build("actionlint", ["install", module], product, {"GOBIN": str(product.parent)})
