@@ -24,6 +24,8 @@ class ConfigError(ValueError):
 class Kind(IntEnum):
     """The type of a value, as DescribeConfigs numbers it."""
 
+    UNKNOWN = 0
+    """of a name that no setting has"""
     BOOLEAN = 1
     STRING = 2
     INT = 3

@@ -4,9 +4,11 @@ The metadata has them as configs of the resource type BROKER: those of all broke
 and those of one broker under its ID. A broker's own come first, then those of all brokers, then what it was started
 with, then the default. ``LiveConfig.of`` makes one ``BrokerConfig`` of them, from an image.
 
-Unlike Kafka: ``listeners`` and ``listener.security.protocol.map`` are fixed at the start. An unknown name is refused;
-Kafka keeps it, and shows it without its value. Numbers of threads have no effect here, so they may change by any
-factor. ``log.retention.ms`` may be 0 but not below -1.
+A name that no setting of Kafka's brokers has is kept, as for a plug-in, and shown without its value (``is_custom``).
+
+Unlike Kafka: ``listeners`` and ``listener.security.protocol.map`` are fixed at the start. A name that begins like a
+setting of Kafka that this broker does not have (``ABSENT``) is refused. Numbers of threads have no effect here, so they
+may change by any factor. ``log.retention.ms`` may be 0 but not below -1.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,7 +17,7 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.idle_settings import IDLE_KEYS
-from reference_broker.configuration.setting import ConfigError, check_lengths, parse_all
+from reference_broker.configuration.setting import MOST_VALUE_BYTES, REMOVED, ConfigError, check_lengths, parse_all
 from reference_broker.configuration.units import OTHER_UNITS
 from reference_broker.log.config import AS_RETENTION
 from reference_broker.metadata.image import BROKER_RESOURCE, MetadataImage
@@ -38,6 +40,15 @@ DYNAMIC = frozenset(
     }
 )
 """The settings that an Apache Kafka 4.1.1 describes as not read-only, as far as this broker has them."""
+
+ABSENT = (
+    *("alter.", "authorizer.", "broker.", "client.", "connection.", "connections.", "control", "create."),
+    *("delegation.", "delete.records.", "early.", "fetch.purgatory.", "group.", "initial.", "kafka.", "listener"),
+    *("log.dir", "log.flush.", "max.connections.", "metadata.", "metric", "node.", "num.", "offsets.", "principal."),
+    *("process.", "producer.purgatory.", "queued.", "quota.", "remote.log.", "replica", "sasl.", "security."),
+    *("share.", "socket.", "ssl.", "telemetry.", "transaction."),
+)
+"""How the names of those settings begin that an Apache Kafka 4.1.1 describes and this broker does not have."""
 
 NONE_SET: Mapping[str, str] = {}
 LEAST_SEGMENT_BYTES = 1 << 20
@@ -113,10 +124,21 @@ def check_together(config: BrokerConfig, layers: Layers, changed: Collection[str
         )
 
 
+def is_custom(name: str) -> bool:
+    """True for a name that Kafka's brokers give no meaning. Kafka keeps such a setting for a plug-in that may read it
+    (KafkaConfig.maybeSensitive)."""
+    is_known = name in BROKER_KEYS or name in OTHER_UNITS or name in REMOVED
+    return not is_known and not name.startswith(ABSENT)
+
+
 def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) -> dict[str, str]:
     """The text of each setting as it is kept and described. Raises ConfigError for what cannot change, or not for all
     brokers at once, and for a bad value."""
     check_lengths(pairs)
+    custom = {name: text for name, text in pairs.items() if is_custom(name)}
+    if any(len(name.encode()) > MOST_VALUE_BYTES for name in custom):
+        raise ConfigError(f"The name of a setting has more than {MOST_VALUE_BYTES} bytes: give a shorter one.")
+    pairs = {name: text for name, text in pairs.items() if name not in custom}
     fixed = [name for name in pairs if name in OTHER_UNITS or (name in BROKER_KEYS and name not in DYNAMIC)]
     if fixed:
         raise ConfigError(f"Cannot update these configs dynamically: {', '.join(fixed)}")
@@ -134,4 +156,4 @@ def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) ->
         raise ConfigError(
             "Cannot update these configs at default cluster level, broker id must be specified: " + ", ".join(of_each)
         )
-    return {name: BROKER_KEYS[name].text(value) for name, value in values.items()}
+    return {**{name: BROKER_KEYS[name].text(value) for name, value in values.items()}, **custom}

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
-from reference_broker.configuration.setting import ConfigKey
+from reference_broker.configuration.setting import ConfigKey, Kind
 from reference_broker.configuration.topic_config import TOPIC_KEYS
-from reference_broker.metadata.broker_settings import DYNAMIC, Layers
+from reference_broker.metadata.broker_settings import DYNAMIC, NONE_SET, Layers, is_custom
 
 
 class Source(IntEnum):
@@ -25,21 +25,22 @@ class Source(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Synonym:
     name: str
-    value: str
+    value: str | None
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
     """``synonyms`` holds all places that set the value. The first one wins, and gives value and source. There are none
-    for the default of a setting that only topics have."""
+    for the default of a setting that only topics have. The values of a setting that ``is_sensitive`` are None."""
 
     key: ConfigKey
     synonyms: tuple[Synonym, ...]
     read_only: bool
+    is_sensitive: bool = False
 
     @property
-    def value(self) -> str:
+    def value(self) -> str | None:
         return self.synonyms[0].value if self.synonyms else self.key.text(self.key.default)
 
     @property
@@ -70,18 +71,31 @@ def _told(key: ConfigKey, text: str) -> str:
 
 def broker_rows(config: BrokerConfig, asked: Collection[str] | None, layers: Layers) -> list[ConfigRow]:
     """All settings of this node, or those named in ``asked``."""
-    return [
+    rows = [
         ConfigRow(key, _broker_synonyms(config, name, layers), read_only=name not in DYNAMIC)
         for name, key in _chosen(BROKER_KEYS, asked)
     ]
+    return rows + _custom_rows(layers, asked)
 
 
 def cluster_rows(cluster: Mapping[str, str], asked: Collection[str] | None) -> list[ConfigRow]:
     """The settings that the metadata sets for all brokers."""
-    return [
+    rows = [
         ConfigRow(key, (Synonym(name, cluster[name], Source.CLUSTER),), read_only=name not in DYNAMIC)
         for name, key in _chosen(BROKER_KEYS, asked)
         if name in cluster
+    ]
+    return rows + _custom_rows(Layers(NONE_SET, cluster), asked)
+
+
+def _custom_rows(layers: Layers, asked: Collection[str] | None) -> list[ConfigRow]:
+    """Settings whose names Kafka does not know. They may be secrets, so nobody sees their values."""
+    custom = {
+        name: ConfigKey(name, Kind.UNKNOWN, "", "") for name in {**layers.own, **layers.cluster} if is_custom(name)
+    }
+    return [
+        ConfigRow(key, tuple(_dynamic_synonyms(name, layers, is_secret=True)), read_only=True, is_sensitive=True)
+        for name, key in _chosen(custom, asked)
     ]
 
 
@@ -93,11 +107,15 @@ def _chosen(keys: Mapping[str, ConfigKey], asked: Collection[str] | None) -> Ite
 
 def _broker_synonyms(config: BrokerConfig, name: str, layers: Layers) -> tuple[Synonym, ...]:
     key, static = BROKER_KEYS[name], config.static or config
-    synonyms = [
-        Synonym(name, layer[name], source)
-        for layer, source in ((layers.own, Source.BROKER), (layers.cluster, Source.CLUSTER))
-        if name in layer
-    ]
+    synonyms = _dynamic_synonyms(name, layers)
     if name in static.given:
         synonyms.append(Synonym(name, key.text(static.value(name)), Source.STATIC_BROKER))
     return (*synonyms, Synonym(name, key.text(key.default), Source.DEFAULT))
+
+
+def _dynamic_synonyms(name: str, layers: Layers, is_secret: bool = False) -> list[Synonym]:
+    return [
+        Synonym(name, None if is_secret else layer[name], source)
+        for layer, source in ((layers.own, Source.BROKER), (layers.cluster, Source.CLUSTER))
+        if name in layer
+    ]

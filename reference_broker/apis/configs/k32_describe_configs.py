@@ -5,6 +5,7 @@
 * A resource that is named twice is described with the keys of each entry.
 * The empty broker name means the settings that the metadata sets for all brokers. A broker describes only itself.
 * Settings of brokers that cannot change while they run are read-only (``metadata.broker_settings``).
+* A setting of brokers whose name Kafka does not know is sensitive: its value is null.
 * Unlike Kafka: broker loggers, client metrics and groups get INVALID_REQUEST. A retention in hours or minutes is shown
   under the name in milliseconds, and so has no synonyms in other units. A resource that is named again with the same
   keys is described once, because a small request could ask for gigabytes.
@@ -115,12 +116,12 @@ def _row(row: ConfigRow, body: DescribeConfigsRequest) -> DescribeConfigsResourc
         value=row.value,
         read_only=row.read_only,
         config_source=i8(row.source),
-        is_sensitive=False,
+        is_sensitive=row.is_sensitive,
         synonyms=tuple(
             DescribeConfigsSynonym(name=one.name, value=one.value, source=i8(one.source)) for one in row.synonyms
         )
         if body.include_synonyms
         else (),
         config_type=i8(row.key.kind),
-        documentation=row.key.doc if body.include_documentation else None,
+        documentation=(row.key.doc or None) if body.include_documentation else None,
     )

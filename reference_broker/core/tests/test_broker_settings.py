@@ -43,7 +43,7 @@ def described(world: NodeWorld, kind: int, name: str, *keys: str) -> dict[str, A
     return {row.name: row for row in told.configs}
 
 
-def places(row: Any) -> list[tuple[str, str, int]]:
+def places(row: Any) -> list[tuple[str, str | None, int]]:
     return [(one.name, one.value, one.source) for one in row.synonyms]
 
 
@@ -101,6 +101,23 @@ def test_what_cannot_change_is_read_only() -> None:
     assert rows["num.partitions"].read_only
 
 
+def test_a_name_that_kafka_does_not_know_is_kept_and_shown_without_its_value() -> None:
+    world = NodeWorld()
+    assert alter(world, CLUSTER, "cleanup.policy", "compact") == ("none", "")
+    row = described(world, BROKER, OWN, "cleanup.policy")["cleanup.policy"]
+    assert (row.value, row.config_source, row.config_type) == (None, 3, 0)
+    assert row.is_sensitive
+    assert row.read_only
+    assert places(row) == [("cleanup.policy", None, 3)]
+    assert alter(world, OWN, "cleanup.policy", "delete") == ("none", "")
+    row = described(world, BROKER, OWN)["cleanup.policy"]
+    assert places(row) == [("cleanup.policy", None, 2), ("cleanup.policy", None, 3)]
+    assert places(described(world, BROKER, CLUSTER)["cleanup.policy"]) == [("cleanup.policy", None, 3)]
+    for name in (CLUSTER, OWN):
+        assert alter(world, name, "cleanup.policy", None, DELETE) == ("none", "")
+    assert "cleanup.policy" not in described(world, BROKER, OWN)
+
+
 @pytest.mark.parametrize(
     ("name", "setting", "value", "error", "word"),
     [
@@ -126,7 +143,8 @@ def test_what_cannot_change_is_read_only() -> None:
         (OWN, "log.cleaner.threads", "128", "invalid_request", "more than 1 MiB for each thread"),
         (CLUSTER, "log.local.retention.ms", "-1", "invalid_request", "log.local.retention.ms is -1, but log.retention"),
         (OWN, "log.local.retention.ms", str(2**63 - 1), "invalid_request", "but log.retention.ms is 604800000"),
-        (OWN, "log.retention.mss", "2", "invalid_request", "did you mean log.retention.ms?"),
+        (OWN, "ssl.keystore.location", "x", "invalid_request", "Unknown broker config name: ssl.keystore.location"),
+        (CLUSTER, "x" * 40_000, "x", "invalid_request", "The name of a setting has more than 32767 bytes"),
     ],
 )
 def test_each_bad_change_gets_its_error(name: str, setting: str, value: str | None, error: str, word: str) -> None:
