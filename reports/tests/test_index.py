@@ -196,6 +196,27 @@ def test_the_page_stands_alone_and_all_its_links_lead_somewhere(
     assert "<orders>" not in text
 
 
+def test_only_what_was_red_or_changed_is_unfolded(
+    planted: Planted, collected: Collected, shown: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.index.write.collect_nights", lambda *_: collected)
+    page, _ = write_index(planted.root, tmp_path, planted.late_us)
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"<details[^>]* open", text)
+    unfolded = re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
+    matrix, rates, probed = (
+        re.findall(r"<tr>\s*<th scope=.*?</tr>", unfolded.partition(f'id="{name}"')[2].partition("<h2")[0], re.DOTALL)
+        for name in ("nights", "rates", "probe")
+    )
+    assert len(matrix) == sum(not line.is_steady for line in shown["lines"]) > 0
+    assert all(re.search(r"t-(failed|mixed|invalid|crashed)", row) for row in matrix)
+    assert len(rates) == sum(bool(one.rate) for one in shown["rates"]) > 0
+    assert len(rates) < len(shown["rates"])
+    assert all(re.search(r"t-(failed|mixed|none)|moved|chip", row) for row in probed)
+    folded = re.findall(r"<details class=\"steady\">.*?</details>", text, re.DOTALL)
+    assert len(folded) == 2 + any(line.is_steady for line in shown["probed"])
+
+
 def test_what_a_person_can_put_right_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.index.write.collect_nights", lambda *_: pytest.fail("Spark was started for nothing"))
     with pytest.raises(NightError, match=r"has no nights: \./crucible nightly"):
