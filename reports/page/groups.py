@@ -1,5 +1,7 @@
 """The tables of consumer groups: rebalances, and moves of their coordinators."""
 
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,6 +46,9 @@ class Move:
 
 def rebalances(findings: Findings) -> list[Rebalance]:
     rows = sorted(findings.rebalances, key=lambda row: (row["from_us"], row["group"]))
+    free: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in sorted(findings.ownerless, key=lambda row: row["until_us"]):
+        free[row["group"]].append((row["until_us"], row["until_us"] - row["from_us"]))
     return [
         Rebalance(
             row["group"],
@@ -52,21 +57,19 @@ def rebalances(findings: Findings) -> list[Rebalance]:
             row["from_us"],
             row["until_us"] - row["from_us"],
             row["slowest_us"],
-            _longest_free(findings, row["group"], row["from_us"], row["until_us"]),
+            _longest_free(free[row["group"]], row["from_us"], row["until_us"]),
             cause(findings, row["from_us"], row["until_us"]),
         )
         for row in rows
     ]
 
 
-def _longest_free(findings: Findings, group: str, from_us: int, until_us: int) -> int | None:
-    """The longest of the times without an owner that ended with this generation."""
-    free = [
-        row["until_us"] - row["from_us"]
-        for row in findings.ownerless
-        if row["group"] == group and from_us <= row["until_us"] <= until_us
-    ]
-    return max(free, default=None)
+def _longest_free(free: Sequence[tuple[int, int]], from_us: int, until_us: int) -> int | None:
+    """The longest of the times without an owner that ended with this generation. ``free`` has the end and the length of
+    each, in the order of their ends."""
+    first = bisect_left(free, from_us, key=lambda one: one[0])
+    behind = bisect_right(free, until_us, key=lambda one: one[0])
+    return max((length for _, length in free[first:behind]), default=None)
 
 
 def coordinators(findings: Findings) -> list[Move]:

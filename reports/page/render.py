@@ -1,10 +1,10 @@
 """Writes index.html: one self-contained page, from findings and verdict alone."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -23,9 +23,12 @@ from reports.plots.catalogue import draw_all
 from reports.strikes import is_strike
 from reports.verdict import GuaranteeResult, Verdict
 
+Event = TypeVar("Event")
 FOLDER = Path(__file__).parent
 MOST_ANOMALIES = 500
 MOST_REWINDS = 50
+MOST_EVENTS = 100
+"""Number of rows of a table of events, of which a run of hours has thousands. The longest ones are shown."""
 
 
 def write_page(
@@ -80,7 +83,8 @@ def _context(
     manifest: Manifest, findings: Findings, verdict: Verdict, baseline: tuple[Manifest, Findings] | None
 ) -> dict[str, Any]:
     costs = impacts(findings)
-    failovers = control_plane.failovers(findings)
+    failovers, transfers = control_plane.failovers(findings), control_plane.transfers(findings)
+    rebalances, moves = groups.rebalances(findings), groups.coordinators(findings)
     every = [example for one in verdict.guarantees for example in one.examples]
     every.sort(key=lambda one: (one.at_us, one.guarantee))
     return {
@@ -116,13 +120,17 @@ def _context(
         "comparisons": rows_for_page(comparisons(findings, baseline[1])) if baseline else [],
         "notes": notes(manifest, findings, verdict.guarantees),
         "broker_table": _broker_table(findings),
-        "failovers": failovers,
+        "failovers": _longest(failovers, lambda one: one.without_us),
+        "failover_total": len(failovers),
         "failover_summary": control_plane.summary(failovers),
-        "transfers": control_plane.transfers(findings),
+        "transfers": _longest(transfers, lambda one: one.took_us),
+        "transfer_total": len(transfers),
         "groups": sorted(findings.groups, key=lambda row: row["group"]),
-        "rebalances": groups.rebalances(findings),
-        "rebalance_summary": groups.summary(groups.rebalances(findings)),
-        "coordinators": groups.coordinators(findings),
+        "rebalances": _longest(rebalances, lambda one: one.took_us),
+        "rebalance_total": len(rebalances),
+        "rebalance_summary": groups.summary(rebalances),
+        "coordinators": _longest(moves, lambda one: one.without_us),
+        "move_total": len(moves),
         "transactions": transactions.ends(findings),
         "decided": transactions.decided(findings),
         "transaction_costs": transactions.costs(findings),
@@ -131,6 +139,12 @@ def _context(
         "mirrors": mirrored(findings),
         "mirror_rewinds": rewinds(findings)[:MOST_REWINDS],
     }
+
+
+def _longest(events: Sequence[Event], length_us: Callable[[Event], int]) -> list[Event]:
+    """The events that lasted longest, in their own order."""
+    places = sorted(range(len(events)), key=lambda place: -length_us(events[place]))[:MOST_EVENTS]
+    return [events[place] for place in sorted(places)]
 
 
 def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, str]]:

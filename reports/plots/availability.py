@@ -12,17 +12,20 @@ from reports.plots import style, timeline
 
 _SHOWN = ("fetch", "produce", "create_topics", "metadata_read")
 _STATES = (("ok", style.GREEN), ("some failed", style.YELLOW), ("all failed", style.RED), ("none ended", style.GRID))
+_BETTER_FIRST = (0, 1, 3, 2)
+"""Indexes of _STATES. That none ended is the better of the two last: nothing may have been sent."""
 
 
 def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
     kinds = [kind for kind in _SHOWN if any(row["f"] == kind for row in throughput)]
     if not kinds or seconds < timeline.LEAST_SECONDS:
         return None
-    figure, (axes,) = timeline.frame([0.36 * len(kinds)], hits, seconds)
+    figure, (axes,) = timeline.frame([0.36 * len(kinds)], hits, seconds, "by their worst second")
+    width = timeline.bucket_s(seconds)
     for row, kind in enumerate(kinds):
         states = _states(throughput, kind, seconds)
         for state, colour in enumerate(colour for _, colour in _STATES):
-            axes.broken_barh(_spans(states, state), (row - 0.34, 0.68), color=colour, linewidth=0)
+            axes.broken_barh(_spans(states, state, width), (row - 0.34, 0.68), color=colour, linewidth=0)
     style.rows(axes, kinds)
     style.no_lines(axes)
     axes.tick_params(axis="x", length=0)
@@ -31,12 +34,12 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
     return figure
 
 
-def _spans(states: Sequence[int], wanted: int) -> list[tuple[float, float]]:
-    """The start and the length of each stretch of seconds in this state."""
+def _spans(states: Sequence[int], wanted: int, width: int) -> list[tuple[float, float]]:
+    """The start and the length of each stretch of buckets in this state."""
     spans: list[tuple[float, float]] = []
     start = 0
-    for state, seconds in groupby(states):
-        length = len(list(seconds))
+    for state, buckets in groupby(states):
+        length = width * len(list(buckets))
         if state == wanted:
             spans.append((start, length))
         start += length
@@ -44,9 +47,11 @@ def _spans(states: Sequence[int], wanted: int) -> list[tuple[float, float]]:
 
 
 def _states(throughput: Sequence[dict[str, Any]], kind: str, seconds: int) -> list[int]:
-    """For each second an index of _STATES."""
+    """For each bucket an index of _STATES, that of its worst second."""
     good, bad = Counter[int](), Counter[int]()
     for row in throughput:
         if row["f"] == kind:
             (good if row["type"] == "ok" else bad)[row["second"]] += row["operations"]
-    return [(1 if bad[second] else 0) if good[second] else (2 if bad[second] else 3) for second in range(seconds)]
+    found = [(1 if bad[second] else 0) if good[second] else (2 if bad[second] else 3) for second in range(seconds)]
+    width = timeline.bucket_s(seconds)
+    return [max(found[start : start + width], key=_BETTER_FIRST.index) for start in range(0, seconds, width)]

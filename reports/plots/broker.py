@@ -25,10 +25,12 @@ def draw(broker: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], secon
         return None
     figure, panels = timeline.frame([0.75] * len(metrics), hits, seconds)
     nodes = sorted({row["node"] for row in broker})
+    points: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+    for row in broker:
+        points[row["metric"], row["node"]][row["second"]] = row["value"]
     for metric, axes in zip(metrics, panels, strict=True):
         for place, node in enumerate(nodes):
-            points = {row["second"]: row["value"] for row in broker if row["metric"] == metric and row["node"] == node}
-            axes.plot(*timeline.dense(points, seconds), color=style.series(place), label=f"node {node}")
+            axes.plot(*timeline.dense(points[metric, node], seconds), color=style.series(place), label=f"node {node}")
         axes.set_title(metric, fontweight="normal")
         axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))

@@ -1,5 +1,6 @@
 """Draws who was the active controller, and when nobody was. Below it shows which node downloaded a snapshot when."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,14 +36,17 @@ def draw(
 
 def _controllers(axes: Axes, failovers: Sequence[dict[str, Any]], nodes: Sequence[int], seconds: int) -> None:
     in_order = sorted(failovers, key=lambda row: row["active_us"])
-    since_us = 0
+    since_us, many = 0, len(in_order) > timeline.MOST_SPANS
+    spans: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     for row in in_order:
-        _bar(axes, nodes.index(row["node"]), since_us, row["lost_us"], style.BLUE)
-        _bar(axes, len(nodes), row["lost_us"], row["active_us"], style.RED, seconds)
+        accepted_us = row["accepted_us"] or row["active_us"]
+        spans[nodes.index(row["node"]), style.BLUE].append(_span(since_us, row["lost_us"]))
+        spans[len(nodes), style.RED].append(_span(row["lost_us"], row["active_us"], seconds))
+        spans[len(nodes), style.YELLOW].append(_span(row["active_us"], accepted_us, seconds))
         since_us = row["active_us"]
-        accepted_us = row["accepted_us"] or since_us
-        _bar(axes, len(nodes), since_us, accepted_us, style.YELLOW, seconds)
-    _bar(axes, nodes.index(in_order[-1]["next_node"]), since_us, seconds * 1_000_000, style.BLUE)
+    spans[nodes.index(in_order[-1]["next_node"]), style.BLUE].append(_span(since_us, seconds * 1_000_000))
+    for (place, colour), bars in spans.items():
+        _draw(axes, place, bars, colour, many=many)
     style.rows(axes, [*(f"node {each}" for each in nodes), "without"])
     axes.set_title("active controller")
     style.no_lines(axes)
@@ -54,7 +58,7 @@ def _downloads(axes: Axes, transfers: Sequence[dict[str, Any]], seconds: int) ->
     labels = []
     for place, row in enumerate(transfers):
         colour = style.GREEN if row["finished"] else style.MUTED
-        _bar(axes, place, row["from_us"], row["until_us"], colour, seconds)
+        _draw(axes, place, [_span(row["from_us"], row["until_us"], seconds)], colour)
         resumed = f", resumed {row['resumes']}x" if row["resumes"] else ""
         labels.append(f"node {row['node']}{resumed}")
     style.rows(axes, labels, 0.4)
@@ -62,11 +66,13 @@ def _downloads(axes: Axes, transfers: Sequence[dict[str, Any]], seconds: int) ->
     style.no_lines(axes)
 
 
-def _bar(axes: Axes, row: int, from_us: int, until_us: int, colour: str, seconds: int = 0) -> None:
-    """``seconds`` is the length of the whole run, so that a short bar is widened until it can be seen.
-
-    0 draws the bar as long as it was.
+def _span(from_us: int, until_us: int, seconds: int = 0) -> tuple[float, float]:
+    """The start and the length of a bar, in seconds. ``seconds`` is the length of the whole run, so that a short bar is
+    widened until it can be seen. With 0 the bar is as long as it was.
     """
-    length = max((until_us - from_us) / 1e6, seconds * 0.003)
-    if until_us > from_us:
-        axes.broken_barh([(from_us / 1e6, length)], (row - 0.32, 0.64), color=colour, linewidth=0)
+    return from_us / 1e6, max((until_us - from_us) / 1e6, seconds * 0.003) if until_us > from_us else 0.0
+
+
+def _draw(axes: Axes, place: int, spans: Sequence[tuple[float, float]], colour: str, *, many: bool = False) -> None:
+    shown = [span for span in spans if span[1]]
+    axes.broken_barh(shown, (place - 0.32, 0.64), color=colour, linewidth=0, rasterized=many)

@@ -46,7 +46,10 @@ def lane(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
         wide = [(start, end - start) for start, end in spans if end - start >= seconds * _NARROW]
         brief = [start for start, end in spans if end - start < seconds * _NARROW]
         axes.broken_barh(wide, (row - 0.3, 0.6), color=style.FAULT, alpha=0.85, linewidth=0)
-        axes.plot(brief, [row] * len(brief), "|", color=style.FAULT, markersize=8, markeredgewidth=1.5)
+        # One line with gaps: in SVG as many markers would take three times the bytes.
+        x = [at for start in brief for at in (start, start, float("nan"))]
+        y = [at for _ in brief for at in (row - 0.3, row + 0.3, float("nan"))]
+        axes.plot(x, y, color=style.FAULT, linewidth=1.5, solid_capstyle="butt")
     style.rows(axes, shown, 0.4)
     axes.tick_params(axis="y", labelcolor=style.FAULT)
     axes.grid(False, axis="y")

@@ -40,16 +40,19 @@ def _generations(axes: Axes, rebalances: Sequence[Row], names: Sequence[str], se
     for place, name in enumerate(names):
         rows = sorted((row for row in rebalances if row["group"] == name), key=lambda row: row["generation"])
         ends = [row["from_us"] / 1e6 for row in rows[1:]] + [float(seconds)]
-        free = 0.0
+        free, many, lane = 0.0, len(rows) > timeline.MOST_SPANS, (place - 0.3, 0.6)
+        lasted: list[tuple[float, float]] = []
+        joining: list[tuple[float, float]] = []
         for row, end in zip(rows, ends, strict=True):
             start, done = row["from_us"] / 1e6, row["until_us"] / 1e6
-            lasted, lane = [(done, max(0.0, end - done))], (place - 0.3, 0.6)
-            axes.broken_barh(lasted, lane, color=style.BLUE, alpha=0.25, linewidth=0)
-            axes.broken_barh([(start, max(done - start, seconds * 0.002))], lane, color=style.ORANGE, linewidth=0)
+            lasted.append((done, max(0.0, end - done)))
+            joining.append((start, max(done - start, seconds * 0.002)))
             if end - done > seconds * 0.035 and done >= free:
                 text = _members(row["members"], end - done > seconds * 0.12)
                 axes.text(done + seconds * 0.004, place, text, va="center", fontsize=8.5, color=style.INK)
                 free = done + seconds * 0.02
+        axes.broken_barh(lasted, lane, color=style.BLUE, alpha=0.25, linewidth=0, rasterized=many)
+        axes.broken_barh(joining, lane, color=style.ORANGE, linewidth=0, rasterized=many)
     style.rows(axes, names, 0.45)
     axes.set_title("members of each generation (orange: rebalancing)")
     style.no_lines(axes)
@@ -67,8 +70,9 @@ def _without_owner(axes: Axes, ownerless: Sequence[Row], seconds: int) -> None:
     x = [0.0, *(at for at, _ in moves), float(seconds)]
     y = [0, *accumulate(step for _, step in moves)]
     y.append(y[-1])
-    axes.step(x, y, where="post", color=style.RED)
-    axes.fill_between(x, y, step="post", color=style.RED, alpha=0.18, linewidth=0)
+    shown = timeline.steps(x, y, seconds)
+    axes.step(*shown, where="post", color=style.RED)
+    axes.fill_between(*shown, step="post", color=style.RED, alpha=0.18, linewidth=0)
     axes.set_ylim(0, max(1, *y) * 1.08)
     axes.set_title("partitions without an owner")
 
@@ -76,7 +80,8 @@ def _without_owner(axes: Axes, ownerless: Sequence[Row], seconds: int) -> None:
 def _commits(axes: Axes, rows: Sequence[Row], seconds: int) -> None:
     for name, label, colour in (("p50_us", "median", style.SKY), ("max_us", "slowest", style.BLUE)):
         points = {row["second"]: max(1, row[name]) for row in rows if row[name] is not None}
-        axes.plot(*timeline.dense(points, seconds), "o-", color=colour, markersize=2.5, label=label)
+        x, y = timeline.dense(points, seconds)
+        axes.plot(x, y, color=colour, marker=timeline.marker(seconds), markersize=2.5, label=label)
     style.micros_axis(axes)
     axes.set_title("commits: response time by second")
     style.legend(axes, 2)

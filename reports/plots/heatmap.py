@@ -21,17 +21,19 @@ def draw(heatmap: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seco
     ]
     if not kinds or seconds < timeline.LEAST_SECONDS:
         return None
-    figure, panels = timeline.frame([1.9] * len(kinds), hits, seconds)
+    figure, panels = timeline.frame([1.9] * len(kinds), hits, seconds, "by one column")
+    width = timeline.bucket_s(seconds)
+    columns = -(-seconds // width)
     for kind, axes in zip(kinds, panels, strict=True):
         rows = [row for row in heatmap if row["operation"] == kind and row["second"] < seconds]
         low, high = min(row["step"] for row in rows), max(row["step"] for row in rows)
-        counts = np.zeros((high - low + 1, seconds))
+        counts = np.zeros((high - low + 1, columns))
         for row in rows:
-            counts[row["step"] - low, row["second"]] += row["count"]
+            counts[row["step"] - low, row["second"] // width] += row["count"]
         edges = 2.0 ** (np.arange(low, high + 2) / STEPS_PER_OCTAVE)
         shades = LinearSegmentedColormap.from_list(kind, _LIGHT[kind])
         mesh = axes.pcolormesh(
-            np.arange(seconds + 1),
+            np.minimum(np.arange(columns + 1) * width, seconds),
             edges,
             np.ma.masked_equal(counts, 0),
             cmap=shades,

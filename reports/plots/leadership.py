@@ -1,5 +1,6 @@
 """Draws who led each replicated partition, and how many replicas were in sync. Below are all changes per second."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,8 @@ def draw(
     figure, panels = timeline.frame([0.3 * len(partitions) + 0.3, 1.0], hits, seconds)
     nodes = sorted({row["node"] for row in leadership})
     for place, name in enumerate(partitions):
-        _partition(panels[0], place, [row for row in leadership if row["partition"] == name], nodes, seconds)
+        rows = [row for row in leadership if row["partition"] == name]
+        _partition(panels[0], place, rows, nodes, seconds, many=len(leadership) > timeline.MOST_SPANS)
     style.rows(panels[0], partitions, 0.4)
     panels[0].set_title("leader of each partition (red strip: replicas missing in the in-sync set)")
     style.no_lines(panels[0])
@@ -40,17 +42,25 @@ def colour_of(node: int, nodes: Sequence[int]) -> str:
     return style.series(nodes.index(node))
 
 
-def _partition(axes: Axes, place: int, rows: list[dict[str, Any]], nodes: Sequence[int], seconds: int) -> None:
+def _partition(
+    axes: Axes, place: int, rows: list[dict[str, Any]], nodes: Sequence[int], seconds: int, *, many: bool
+) -> None:
     in_order = sorted(rows, key=lambda row: row["n"])
     largest = max(members(row) for row in in_order)
     ends = [row["at_us"] / 1e6 for row in in_order[1:]] + [float(seconds)]
+    led: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    short: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for row, end in zip(in_order, ends, strict=True):
         start = row["at_us"] / 1e6
-        length = max(end - start, seconds * 0.001)
-        axes.broken_barh([(start, length)], (place - 0.32, 0.5), color=colour_of(row["node"], nodes), linewidth=0)
-        missing = largest - members(row)
+        span = (start, max(end - start, seconds * 0.001))
+        led[row["node"]].append(span)
+        short[largest - members(row)].append(span)
+    for node, spans in led.items():
+        axes.broken_barh(spans, (place - 0.32, 0.5), color=colour_of(node, nodes), linewidth=0, rasterized=many)
+    for missing, spans in short.items():
         if missing > 0:
-            axes.broken_barh([(start, length)], (place + 0.2, _BELOW * missing), color=style.RED, linewidth=0)
+            strip = (place + 0.2, _BELOW * missing)
+            axes.broken_barh(spans, strip, color=style.RED, linewidth=0, rasterized=many)
 
 
 def members(row: dict[str, Any]) -> int:

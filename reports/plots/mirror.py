@@ -1,6 +1,7 @@
 """Draws a mirror's position in its source over time, with its rewinds. Below is how far it was behind."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
@@ -46,9 +47,10 @@ def legend(axes: Axes) -> None:
 
 
 def position(axes: Axes, track: "Track", rewinds: "Sequence[Rewind]") -> None:
-    x = [_seconds(track.first + number) for number in range(len(track.ends))]
-    axes.step(x, track.ends, where="post", color=style.MUTED, linewidth=1.2)
-    axes.step(x, track.positions, where="post", color=style.BLUE)
+    for line, colour, width in ((track.ends, style.MUTED, 1.2), (track.positions, style.BLUE, 1.5)):
+        shown = timeline.extremes(line, ceil(len(line) / timeline.MOST_BUCKETS))
+        x = [_seconds(track.first + number) for number in shown]
+        axes.step(x, [line[number] for number in shown], where="post", color=colour, linewidth=width)
     (marks,) = axes.plot(
         [one.at_us / 1e6 for one in rewinds],
         [one.to_offset for one in rewinds],
@@ -67,7 +69,11 @@ def lag(axes: Axes, known: "Mapping[Place, Track]", colour: str, label: str) -> 
     for track in known.values():
         for number, lag_us in enumerate(track.lags_us):
             worst[track.first + number] = max(lag_us, worst.get(track.first + number, 0))
-    in_order = sorted(worst)
+    slots = sorted(worst)
+    in_order = [
+        slots[number]
+        for number in timeline.extremes([worst[slot] for slot in slots], ceil(len(slots) / timeline.MOST_BUCKETS))
+    ]
     axes.step(
         [_seconds(slot) for slot in in_order],
         [worst[slot] / 1e6 for slot in in_order],

@@ -40,14 +40,14 @@ def draw(
     style.micros_axis(times)
     style.legend(times, len(kinds))
     figure.axes[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value // 60:.0f}:{value % 60:02.0f}"))
-    figure.axes[-1].set_xlabel("minutes and seconds since the start of the run")
+    figure.axes[-1].set_xlabel(timeline.axis_label(seconds, "minutes and seconds since the start of the run"))
     return figure
 
 
 def _draw_failed(axes: Axes, throughput: Sequence[dict[str, Any]], kinds: Sequence[str], seconds: int) -> None:
     failed = sum((_per_second(throughput, kind, ok=False) for kind in kinds), Counter[int]())
     if failed:
-        axes.bar(*timeline.dense(failed, seconds, 0), width=0.9, color=style.RED, linewidth=0, label="not ok")
+        timeline.bars(axes, [failed], [style.RED], ["not ok"], seconds)
 
 
 def _per_second(throughput: Sequence[dict[str, Any]], kind: str, *, ok: bool) -> Counter[int]:

@@ -147,11 +147,6 @@ def micros(value_us: float) -> str:
     return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"
 
 
-def seconds_axis(axes: Axes) -> None:
-    axes.set_xlabel("seconds since the start of the run")
-    axes.margins(x=0)
-
-
 def rows(axes: Axes, labels: Sequence[str], below: float = 0.5) -> None:
     """Makes the axis a list of labelled rows, the first on top. ``below`` is the space under the last one, in rows."""
     axes.set_yticks(range(len(labels)), labels)
@@ -181,6 +176,7 @@ def svg(figure: Figure, name: str, description: str) -> str:
     text = re.sub(r"font: ?((?:bold |\d+ )?[\d.]+px) [^;\"]*", r"font: \1 var(--sans)", text)
     text = re.sub(r"font-family: ?[^;\"]*;?", "", text)
     text = _own_ids(text, name)
+    text = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var(--{variable})")
     return re.sub(r"\n\s*", "\n", text)

@@ -20,27 +20,17 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
         return None
     figure, panels = timeline.frame([2.0, 1.1] if bad else [2.2], hits, seconds)
     names = sorted(ok, key=lambda name: -sum(ok[name].values()))
-    stacks = [timeline.dense(ok[name], seconds, 0)[1] for name in names]
-    x = [second + 0.5 for second in range(seconds)]
+    x, stacks = timeline.stacked([ok[name] for name in names], seconds)
     panels[0].stackplot(
         x, *stacks, labels=names, colors=[style.color_of(name) for name in names], alpha=0.8, linewidth=0
     )
     panels[0].set_title("completed ok, operations per second")
     _legend(panels[0], len(names))
     if bad:
-        floor = [0.0] * seconds
-        for place, name in enumerate(sorted(bad, key=lambda name: -sum(bad[name].values()))):
-            heights = timeline.dense(bad[name], seconds, 0)[1]
-            panels[1].bar(
-                x,
-                heights,
-                bottom=floor,
-                width=0.9,
-                color=_ERRORS[min(place, len(_ERRORS) - 1)],
-                label=name or "unknown",
-                linewidth=0,
-            )
-            floor = [low + high for low, high in zip(floor, heights, strict=True)]
+        errors = sorted(bad, key=lambda name: -sum(bad[name].values()))
+        colours = [_ERRORS[min(place, len(_ERRORS) - 1)] for place in range(len(errors))]
+        series = [bad[name] for name in errors]
+        timeline.bars(panels[1], series, colours, [name or "unknown" for name in errors], seconds)
         panels[1].set_title("failed or unknown, operations per second")
         _legend(panels[1], len(bad))
     return figure

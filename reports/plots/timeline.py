@@ -1,6 +1,12 @@
-"""The frame that charts over time share: panels above, the fault lane below, one x axis in seconds of the run."""
+"""The frame that charts over time share: panels above, the fault lane below, one x axis in seconds of the run.
+
+A run of hours has more seconds than a chart has points, and a page with all of them would take many megabytes. From
+``MOST_SECONDS`` on, a chart shows of each bucket of seconds the lowest and the highest one, where they are, so that no
+peak and no hole vanishes. The axis says how long a bucket is.
+"""
 
 from collections.abc import Mapping, Sequence
+from math import ceil, isnan
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -9,10 +15,20 @@ from matplotlib.figure import Figure
 from reports.plots import faults, style
 
 LEAST_SECONDS = 3
+MOST_SECONDS = 400
+"""Number of seconds up to which each one is drawn."""
+MOST_BUCKETS = 150
+MOST_SPANS = 300
+"""Number of bars above which a panel holds them as a picture of points."""
+_WIDTHS_S = (5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600)
+SECONDS = "seconds since the start of the run"
+LOWEST_AND_HIGHEST = "by their lowest and highest second"
 
 
-def frame(heights: Sequence[float], hits: Sequence[dict[str, Any]], seconds: int) -> tuple[Figure, list[Axes]]:
-    """The panels in the order of ``heights``. The fault lane is drawn already."""
+def frame(
+    heights: Sequence[float], hits: Sequence[dict[str, Any]], seconds: int, drawn: str = LOWEST_AND_HIGHEST
+) -> tuple[Figure, list[Axes]]:
+    """The panels in the order of ``heights``. The fault lane is drawn already. ``drawn`` says how buckets are drawn."""
     with_lane = bool(faults.names(hits))
     figure, axes = style.canvas([*heights, faults.lane_height(hits)] if with_lane else heights)
     for one in axes[: len(heights)]:
@@ -20,11 +36,96 @@ def frame(heights: Sequence[float], hits: Sequence[dict[str, Any]], seconds: int
         one.set_xlim(0, seconds)
     if with_lane:
         faults.lane(axes[-1], hits, seconds)
-    style.seconds_axis(axes[-1])
+    axes[-1].set_xlabel(axis_label(seconds, SECONDS, drawn))
+    axes[-1].margins(x=0)
     axes[-1].set_xlim(0, seconds)
     return figure, axes[: len(heights)]
 
 
-def dense(points: Mapping[int, float], seconds: int, missing: float = float("nan")) -> tuple[list[float], list[float]]:
-    """x lies in the middle of each second; y has gaps where nothing was measured."""
-    return [second + 0.5 for second in range(seconds)], [points.get(second, missing) for second in range(seconds)]
+def axis_label(seconds: int, unit: str, drawn: str = LOWEST_AND_HIGHEST) -> str:
+    """Return what the time axis says: its unit, and how long a bucket is if the chart has buckets."""
+    width = bucket_s(seconds)
+    return unit if width == 1 else f"{unit}; each {width} seconds are drawn {drawn}"
+
+
+def bucket_s(seconds: int) -> int:
+    """Return the length of a bucket in a run of this length; 1 where each second is drawn."""
+    if seconds <= MOST_SECONDS:
+        return 1
+    return next((width for width in _WIDTHS_S if seconds <= width * MOST_BUCKETS), ceil(seconds / MOST_BUCKETS))
+
+
+def marker(seconds: int) -> str:
+    """Return the marker of a line's points. Those of a long run have none."""
+    return "o" if bucket_s(seconds) == 1 else ""
+
+
+def extremes(values: Sequence[float], width: int) -> list[int]:
+    """Return the places of the lowest and the highest of each ``width`` values, in order. Gaps (NaN) are one place."""
+    if width <= 2:
+        return [*range(len(values))]
+    shown: list[int] = []
+    for start in range(0, len(values), width):
+        places = range(start, min(start + width, len(values)))
+        known = [place for place in places if not isnan(values[place])] or places[:1]
+        shown += sorted({min(known, key=values.__getitem__), max(known, key=values.__getitem__)})
+    return shown
+
+
+def dense(
+    points: Mapping[int, float], seconds: int, missing: float = float("nan"), until: int | None = None
+) -> tuple[list[float], list[float]]:
+    """x lies in the middle of each second that is drawn; y has gaps where nothing was measured. The line ends at the
+    second ``until``."""
+    values = [points.get(second, missing) for second in range(seconds if until is None else min(until, seconds))]
+    shown = extremes(values, bucket_s(seconds))
+    return [second + 0.5 for second in shown], [values[second] for second in shown]
+
+
+def stacked(series: Sequence[Mapping[int, float]], seconds: int) -> tuple[list[float], list[list[float]]]:
+    """Return x, and each series' heights there. Of a bucket the seconds with the lowest and highest sum are drawn."""
+    shown = extremes(_sums(series, seconds), bucket_s(seconds))
+    return [second + 0.5 for second in shown], [[one.get(second, 0) for second in shown] for one in series]
+
+
+def bars(
+    axes: Axes, series: Sequence[Mapping[int, float]], colours: Sequence[str], labels: Sequence[str], seconds: int
+) -> None:
+    """Draws one bar for each second, with the series on top of each other. Of a bucket the second with the highest sum
+    is drawn."""
+    width, sums = bucket_s(seconds), _sums(series, seconds)
+    starts = range(0, seconds, width)
+    highest = [max(range(start, min(start + width, seconds)), key=sums.__getitem__) for start in starts]
+    stacks = [[one.get(second, 0) for second in highest] for one in series]
+    floor = [0.0] * len(highest)
+    for heights, colour, label in zip(stacks, colours, labels, strict=True):
+        tops = [low + high for low, high in zip(floor, heights, strict=True)]
+        if width == 1:
+            shown = [place for place in highest if heights[place]]
+            x = [second + 0.5 for second in shown]
+            y, bottom = [heights[place] for place in shown], [floor[place] for place in shown]
+            axes.bar(x, y, bottom=bottom, width=0.9, color=colour, label=label, linewidth=0)
+        else:
+            edges = [*starts, seconds]
+            low, high = [*floor, floor[-1]], [*tops, tops[-1]]
+            axes.fill_between(edges, low, high, step="post", color=colour, label=label, linewidth=0)
+        floor = tops
+
+
+def _sums(series: Sequence[Mapping[int, float]], seconds: int) -> list[float]:
+    return [sum(one.get(second, 0) for one in series) for second in range(seconds)]
+
+
+def steps(x: Sequence[float], y: Sequence[float], seconds: int) -> tuple[list[float], list[float]]:
+    """Return fewer points of a line of steps, if it has many: the first, lowest, highest and last of each bucket."""
+    if len(x) <= 2 * MOST_SECONDS:
+        return [*x], [*y]
+    buckets: dict[int, list[int]] = {}
+    for place, at in enumerate(x):
+        buckets.setdefault(int(at * MOST_BUCKETS / seconds), []).append(place)
+    shown = [
+        place
+        for places in buckets.values()
+        for place in sorted({places[0], min(places, key=y.__getitem__), max(places, key=y.__getitem__), places[-1]})
+    ]
+    return [x[place] for place in shown], [y[place] for place in shown]

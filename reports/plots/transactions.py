@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -44,15 +45,12 @@ def draw(
 
 
 def _ends(axes: Axes, ended: Sequence[Row], seconds: int) -> None:
-    floor = [0.0] * seconds
-    for kind, label, colour in _ENDS:
-        counts = Counter[int]()
-        for row in ended:
-            if row["type"] == kind:
-                counts[row["second"]] += row["operations"]
-        x, heights = timeline.dense(counts, seconds, 0)
-        axes.bar(x, heights, bottom=floor, width=0.9, color=colour, label=label, linewidth=0)
-        floor = [low + high for low, high in zip(floor, heights, strict=True)]
+    counts = {kind: Counter[int]() for kind, _, _ in _ENDS}
+    for row in ended:
+        if row["type"] in counts:
+            counts[row["type"]][row["second"]] += row["operations"]
+    colours, labels = [colour for _, _, colour in _ENDS], [label for _, label, _ in _ENDS]
+    timeline.bars(axes, [*counts.values()], colours, labels, seconds)
     axes.set_title("transactions by the second of their end")
     style.legend(axes, 3)
 
@@ -62,7 +60,7 @@ def _decided(axes: Axes, rows: Sequence[Row], seconds: int) -> None:
         points = {row["second"]: max(1, row[column]) for row in rows if row["asked"] == asked}
         if points:
             x, y = timeline.dense(points, seconds)
-            axes.plot(x, y, color=colour, linestyle=line, marker="o", markersize=2.5, label=label)
+            axes.plot(x, y, color=colour, linestyle=line, marker=timeline.marker(seconds), markersize=2.5, label=label)
     style.micros_axis(axes)
     axes.set_title("time to decide, by the second of the answer")
     style.legend(axes, 4)
@@ -75,8 +73,9 @@ def _age(axes: Axes, stands: Sequence[Row], seconds: int) -> None:
     for row in stands:
         for slot in range(-(-row["from_us"] // SLOT_US), min(row["until_us"] // SLOT_US, slots) + 1):
             ages[slot] = max(ages[slot], slot * SLOT_US - row["from_us"])
-    x = [slot * SLOT_US / 1e6 for slot in range(slots + 1)]
-    y = [age / 1e6 for age in ages]
+    shown = timeline.extremes(ages, ceil(slots / timeline.MOST_BUCKETS))
+    x = [slot * SLOT_US / 1e6 for slot in shown]
+    y = [ages[slot] / 1e6 for slot in shown]
     axes.plot(x, y, color=style.PURPLE)
     axes.fill_between(x, y, color=style.PURPLE, alpha=0.18, linewidth=0)
     axes.set_ylim(bottom=0)
