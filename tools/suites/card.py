@@ -4,6 +4,7 @@ A suite that is played replaces its own file only, so the others keep what was s
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,17 @@ Suites that others wrote for their clients, played on the reference broker, and 
 failed that is not allowed. `nox -s suites` plays them again. A red test fails here and not on Apache Kafka.
 [tools/suites](../../tools/suites/README.md) says how, and which suites no registry has.
 """
+BY_HAND = """
+## Played once from the source repository
+
+The packages of these suites have no tests, so no night plays them. Each was played by hand from the named commit, and
+each failure was played on Apache Kafka 4.1.1, too, unless its reason is what is not served. The names of the tests are
+in `data/suites`.
+"""
+_HEAD = [
+    "| suite | version | passed | skipped | failed | of these on Apache Kafka, too | allowed | red | seen |",
+    "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,8 @@ class Card:
     skipped: int
     failed: dict[str, str]
     """why a failed test does not count against the broker, by its name; empty if it counts"""
+    by_hand: bool = False
+    """played from the source repository, and not by ``nox -s suites``"""
 
     @classmethod
     def of(cls, result: Result, seen: str) -> "Card":
@@ -69,18 +83,30 @@ def kept(folder: Path = CARDS) -> list[Card]:
 
 def page(cards: Sequence[Card], suites: Sequence[Suite]) -> str:
     """Return the report card in Markdown. ``suites`` are all that could be played."""
-    lines = [
-        INTRODUCTION,
-        "| suite | version | passed | skipped | failed | of these on Apache Kafka, too | allowed | red | seen |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
-    ]
-    for each in cards:
-        counts = (each.passed, each.skipped, len(each.failed), each.on_kafka, each.allowed, each.red)
-        lines.append(f"| {' | '.join(map(str, (each.title, each.version, *counts, each.seen)))} |")
+    played = [each for each in cards if not each.by_hand]
+    lines = [INTRODUCTION, *_HEAD, *map(_row, played)]
     if unseen := [each.title for each in suites if each.title not in {card.title for card in cards}]:
         lines += ["", f"Not played yet: {'; '.join(unseen)}."]
-    for each in cards:
+    for each in played:
         if each.failed:
             lines += ["", f"## {each.title}", "", "| test | why |", "| --- | --- |"]
             lines += [f"| `{name}` | {why or '**red**'} |" for name, why in each.failed.items()]
+    by_hand = [each for each in cards if each.by_hand]
+    if by_hand:
+        lines += [
+            BY_HAND,
+            *_HEAD,
+            *map(_row, by_hand),
+            "",
+            "| suite | why | tests that failed |",
+            "| --- | --- | ---: |",
+        ]
+        for each in by_hand:
+            reasons = Counter(why or "**red**" for why in each.failed.values())
+            lines += [f"| {each.title} | {why} | {count} |" for why, count in reasons.most_common()]
     return "\n".join(lines) + "\n"
+
+
+def _row(card: Card) -> str:
+    counts = (card.passed, card.skipped, len(card.failed), card.on_kafka, card.allowed, card.red)
+    return f"| {' | '.join(map(str, (card.title, card.version, *counts, card.seen)))} |"

@@ -107,6 +107,16 @@ def test_a_failure_is_red_unless_it_is_allowed_or_kafka_fails_too() -> None:
     assert "| `acl` | no ACLs are served |" in card
 
 
+def test_suites_that_were_played_by_hand_have_a_table_of_their_own() -> None:
+    by_hand = Card("Third", "v3", "today", 5, 0, {"a": "no ACLs", "b": "no ACLs", "c": ""}, by_hand=True)
+    nightly, _, own = page([Card("Mine", "v1", "today", 1, 0, {}), by_hand], []).partition("## Played once")
+    assert "Third" not in nightly
+    assert "Mine" not in own
+    assert "| Third | v3 | 5 | 0 | 3 | 0 | 2 | 1 | today |" in own
+    assert "| Third | no ACLs | 2 |" in own
+    assert "| Third | **red** | 1 |" in own
+
+
 def test_a_suite_that_is_played_replaces_its_own_card_only(tmp_path: Path) -> None:
     first, second = Card("Mine", "v1", "yesterday", 1, 0, {}), Card("Other", "v1", "yesterday", 2, 0, {"here": ""})
     keep("mine", first, tmp_path)
