@@ -24,8 +24,9 @@ failed that is not allowed. `nox -s suites` plays them again. A red test fails h
 BY_HAND = """
 ## Played once from the source repository
 
-The packages of these suites have no tests, so no night plays them. Each was played by hand from the named commit, and
-each failure was played on Apache Kafka 4.1.1, too, unless its reason is what is not served. The names of the tests are
+The packages of these suites have no tests, so no night plays them. Each was played by hand from the named commit, with
+its addresses and the IDs of its nodes adapted. A failure was played on Apache Kafka 4.1.1, too, unless its reason is
+what is not served, or lies outside the broker. The documentation of settings differs. The names of the tests are
 in `data/suites`.
 """
 _HEAD = [
