@@ -9,10 +9,12 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.targets.loader import find
 from chaos.live.agenda import Agenda
 from chaos.live.errors import EndedItself, NodeDied, SetupError
 from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.nodes import LiveNode
+from chaos.live.outside.process import TargetProcess
 from chaos.live.processes import MAX_WORDS, Child, EvidencePipe
 
 pytestmark = pytest.mark.live
@@ -61,6 +63,32 @@ def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(tmp_path: Path) 
     stubborn.await_line("ready")
     assert "was killed" in stubborn.terminate(0.3)
     stubborn.close()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_target_that_does_not_stop_is_killed_after_its_own_limit_which_fails_no_run(
+    tmp_path: Path, waits: bool
+) -> None:
+    """As Apache Kafka, whose node waits for its remote tier or for a controller."""
+    ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPER
+    target = TargetProcess("node-0", [sys.executable, "-c", ignores], tmp_path / "log", {}, 0.3)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "log").read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if waits:
+        assert target.terminate().endswith("ignored SIGTERM for 0.3 s and was killed")
+    else:
+        target.ask_to_end()
+        assert target.wait(30)
+    assert target.how_it_ended() == "ended by SIGKILL"
+    target.check()
+    target.close()
+
+
+def test_kafka_may_wait_for_one_pool_of_threads_of_its_tier_and_not_for_a_controller() -> None:
+    node = find("kafka").file.node
+    assert node is not None
+    assert 20 < node.stop_limit_s <= 30
 
 
 def test_who_was_asked_to_end_is_not_asked_again(tmp_path: Path) -> None:
