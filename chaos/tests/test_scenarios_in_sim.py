@@ -78,7 +78,7 @@ A record of an open transaction that is read is read too early, perhaps aborted,
 """
 CAUGHT_FIRST = {
     ("07-leader-moves-and-returns", "leader_epoch_not_checked"): 2,
-    ("08-killed-while-downloading", "append_after_torn_tail"): 14,
+    ("08-killed-while-downloading", "append_after_torn_tail"): 15,
     ("08-killed-while-downloading", "download_restarts_at_zero"): 10,
     ("10-snapshot-superseded", "position_kept_with_new_id"): 14,
     ("12-snapshot-disk-faults", "deleted_before_log_start_is_durable"): 5,
@@ -217,7 +217,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "position_kept_across_leaders": "snapshot-transfer-bounded",
     "rename_before_sync": "quorum-converges",
     "superseded_snapshot_deleted_at_once": "snapshot-transfer-bounded",
-    "newest_snapshot_served": "snapshot-transfer-bounded",
+    "newest_snapshot_served": ("snapshot-answers-exact", "snapshot-transfer-bounded"),
     "position_ignored_by_leader": "snapshot-transfer-bounded",
     "each_piece_told_as_the_last": "quorum-converges",
     "made_snapshots_not_measured": "snapshot-metrics-exact",
