@@ -1,7 +1,11 @@
 """lso-regression (X-4): a leader's last stable offset never goes back within its leader epoch.
 
-Seen from outside by answers to fetches that named the leader epoch, since a leader of another epoch refuses those. Two
-answers have an order if the first had come before the second was asked for. Seen from inside in each thorough look.
+Seen from outside by responses to fetches that named the leader epoch, since a leader of another epoch refuses those.
+Two responses have an order if the first had come before the second was requested. Seen from inside in each thorough
+look.
+
+KIP-392: followers serve the consumers of their rack. After a restart a follower knows only the high watermark of its
+checkpoint, until its leader sends the current one. So nodes that another node leads in the epoch are not judged.
 """
 
 from typing import TYPE_CHECKING
@@ -9,20 +13,29 @@ from typing import TYPE_CHECKING
 from chaos.checks.check import Check, History
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import grouped, place
+from reference_broker.core.effects import Note
 from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition
 
 if TYPE_CHECKING:
+    from chaos.checks.quorum_view import Member
     from reference_broker.core.node import Node
 
 
 class LsoRegression(Check):
     guarantee = "lso-regression"
+    notes = ("leads",)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._shown: dict[tuple[int, int, bytes, int], tuple[int, int]] = {}
         """leader epoch and last stable offset by node, incarnation and partition"""
+        self._leaders: dict[tuple[str, int], int] = {}
+        """node ID of the leader by partition (topic-index) and leader epoch, of replicated partitions"""
+
+    def note(self, at_us: int, member: "Member", note: Note) -> None:  # noqa: ARG002
+        fields = dict(note.fields)
+        self._leaders[str(fields["partition"]), int(fields["leader_epoch"])] = member.node_id
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if thorough:
@@ -54,6 +67,8 @@ class LsoRegression(Check):
         self.looked_at += len(told)
         of_leader = grouped(told, lambda each: (place(each[0]), each[1].node, each[0].leader_epoch))
         for ((topic, partition), node, epoch), answers in of_leader.items():
+            if self._leaders.get((f"{topic}-{partition}", epoch), node) != node:
+                continue
             ended = sorted(answers, key=lambda each: each[1].complete_us)
             known, at = -1, 0
             for row, operation in sorted(answers, key=lambda each: each[1].invoke_us):

@@ -1,15 +1,19 @@
 """The simulator's checks of transactions say of the planted histories what the jobs must say of them."""
 
+import json
 from typing import cast
 
 import pytest
 
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import History
+from chaos.checks.quorum_view import Member
 from chaos.tests.surroundings import around
+from reference_broker.core.effects import Note
 from reports.columns import ROW_TABLES
 from reports.rows import HistoryRow
 from reports.tests import history as planted
+from reports.tests.history import int_of
 from reports.tests.ledger import Ledger
 from reports.tests.test_transactions_judged import PLANTED
 
@@ -31,6 +35,12 @@ def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
     rows = history_of(ledger)
     checks = all_checks(around())
     for check in checks:
+        for row in ledger.tables["trace"]:
+            if row["what"] in check.notes:
+                fields = json.loads(str(row["detail"]))
+                check.note(
+                    int_of(row, "at_us"), Member(int_of(row, "node"), True), Note(str(row["what"]), (*fields.items(),))
+                )
         check.end(rows)
     said = {check.guarantee: [each.story for each in check.violations] for check in checks if check.violations}
     return said, {check.guarantee for check in checks if check.looked_at}

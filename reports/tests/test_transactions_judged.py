@@ -23,6 +23,7 @@ from reports.tests.ledger import (
     Sent,
     rows_of,
 )
+from reports.tests.replicas import Replicas
 from reports.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -163,6 +164,25 @@ def legal_smaller_lso_of_the_next_leader(history: History) -> None:
     _stable_offset(history, leader_epoch=4)
 
 
+def _led_by(history: History, others: int) -> None:
+    """The trace names the leader of ``ledger-0``: the node that answered, or one that many node IDs further."""
+    (position,) = history.rows("positions", process=UNCOMMITTED, topic=LEDGER, partition=0)
+    (operation,) = history.rows("operations", process=UNCOMMITTED, index=position["index"])
+    Replicas(history.tables).note(
+        int_of(operation, "node") + others, "leads", 1, partition=f"{LEDGER}-0", leader_epoch=position["leader_epoch"]
+    )
+
+
+def legal_smaller_lso_of_a_follower(history: History) -> None:
+    _stable_offset(history)
+    _led_by(history, 1)
+
+
+def plant_lso_regression_of_a_known_leader(history: History) -> None:
+    _stable_offset(history)
+    _led_by(history, 0)
+
+
 def legal_smaller_lso_in_an_overlapping_request(history: History) -> None:
     _stable_offset(history)
     (row,) = history.rows("positions", process=UNCOMMITTED, topic=LEDGER, partition=0)
@@ -269,6 +289,8 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "aborted and left": (plant_aborted_and_left, {"hanging-found"}),
     "abort unheard": (legal_left_where_the_answer_was_lost, set()),
     "lso back": (plant_lso_regression, {"lso-regression"}),
+    "lso of a follower": (legal_smaller_lso_of_a_follower, set()),
+    "lso of a known leader": (plant_lso_regression_of_a_known_leader, {"lso-regression"}),
     "lso of the next leader": (legal_smaller_lso_of_the_next_leader, set()),
     "lso in an overlap": (legal_smaller_lso_in_an_overlapping_request, set()),
     "twice": (plant_input_twice, {"exactly-once"}),
