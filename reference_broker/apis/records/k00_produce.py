@@ -155,10 +155,9 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
 
 
 def _with_each_partition_once(body: ProduceRequest) -> ProduceRequest:
-    if len({(topic.topic, topic.topic_id) for topic in body.topics}) == len(body.topics) and all(
-        len(topic.partitions) == 1
-        or (topic.partitions and len({each.partition for each in topic.partitions}) == len(topic.partitions))
-        for topic in body.topics
+    topics = body.topics
+    if all(map(_names_each_once, topics)) and (
+        len(topics) == 1 or len({(topic.topic, topic.topic_id) for topic in topics}) == len(topics)
     ):
         return body
     last: dict[tuple[str, bytes], dict[int, ProducePartition]] = {}
@@ -166,8 +165,13 @@ def _with_each_partition_once(body: ProduceRequest) -> ProduceRequest:
         if topic.partitions:
             named = last.setdefault((topic.topic, topic.topic_id), {})
             named.update((each.partition, each) for each in topic.partitions)
-    topics = [ProduceTopic(*topic, [*named.values()]) for topic, named in last.items()]
-    return replace(body, topics=topics)
+    return replace(body, topics=[ProduceTopic(*topic, [*named.values()]) for topic, named in last.items()])
+
+
+def _names_each_once(topic: ProduceTopic) -> bool:
+    """Whether the topic has partitions, and each of them once."""
+    count = len(topic.partitions)
+    return count == 1 or (count > 1 and len({each.partition for each in topic.partitions}) == count)
 
 
 def _produce(broker: Needs, call: Call, body: ProduceRequest, append: _Appends) -> ProduceResponse | None:
