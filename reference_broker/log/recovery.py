@@ -15,6 +15,7 @@ from reference_broker.log.durability import Durability
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
+from reference_broker.log.partition_metadata import FILE_NAME as METADATA_FILE
 from reference_broker.log.producer_snapshots import SnapshotDamaged, decoded, offset_of
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
@@ -109,6 +110,8 @@ class Recovery:
         self.log_start_offset = self.local_start = 0
         self.cleaned_offset = 0
         self.is_compacted = config.is_compacted
+        self.lost_epochs = False
+        """Whether the file of leader epochs is damaged or missing, in a directory that should have it."""
         self.first_epoch: int | None = None
         self.last_epoch = -1
         self.next_base = MAX_OFFSET
@@ -134,7 +137,9 @@ class Recovery:
             if local.has_begun:
                 names = self._empty(names)
             self.local_start = max(self.log_start_offset, local.offset)
-            self.epochs.load(self.epochs.checkpoint.read(names))
+            rows = self.epochs.checkpoint.read(names)
+            self.epochs.load(rows)
+            self.lost_epochs = rows is None and METADATA_FILE in names
             if local.offset:
                 self.epochs.put_before(local.offset, local.epochs)
             known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
@@ -251,11 +256,13 @@ class Recovery:
         """The offset from which records are gone, if the first segment should have begun before ``base``.
 
         Files are deleted only after the log start is durable behind them. Without a log start of its own, as in Kafka's
-        and in old directories, a log begins at latest with its first leader epoch. Without any known epoch a log began
-        at 0 if the power may have taken anything of it. Otherwise nobody can tell.
+        and in old directories, a log begins at latest with its first leader epoch. If the file of epochs is damaged or
+        missing and nothing is known to be durable, a power loss may have taken that file and the first segment: the log
+        is taken to begin at 0. Directories from before Kafka 2.8 have no ``partition.metadata`` and perhaps no epochs.
+        Of those the start is unknown.
         """
         begins = self.epochs.starts[:1] if self.local_start == 0 else [self.local_start]
-        if not begins and not self._was_durable(0):
+        if not begins and self.lost_epochs and not self._was_durable(0):
             begins = [0]
         return begins[0] if begins and begins[0] < base else None
 
@@ -265,9 +272,8 @@ class Recovery:
         A power loss leaves that above the durable end only: whole batches at an end look like nothing when they are
         lost, a deleted segment may come back, and the name of the second segment may survive where that of the first
         does not. A log that begins behind such a hole would take the records in it from all other replicas once it
-        leads. So it is emptied, also where it had just begun anew at ``base``. Our cleaner leaves no hole, and a
-        follower only one that no segment could hold. One that other software left in a compacted log below the
-        recovery point is taken as it is.
+        leads. So it is emptied. Our cleaner leaves no hole, and a follower only one that no segment could hold. A hole
+        that other software left in a compacted log below the recovery point is taken as it is.
         """
         if not self.segments.items:
             begin = self._lost_start(base)

@@ -137,6 +137,11 @@ def plant_log_that_begins_at_its_end(history: History) -> None:
     _begin_at_its_end(history, retention_ms=7 * 86_400_000, retention_bytes=-1)
 
 
+def plant_log_that_keeps_all_and_begins_at_its_end(history: History) -> None:
+    """As many write "for ever": the largest number of milliseconds, which overflows in microseconds."""
+    _begin_at_its_end(history, retention_ms=2**63 - 1, retention_bytes=-1)
+
+
 def plant_log_that_retention_cuts_too_short(history: History) -> None:
     _begin_at_its_end(history, retention_ms=-1, retention_bytes=1)
 
@@ -273,6 +278,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "lost after it was read": (plant_lost_after_it_was_read, {"lost-write"}),
     "log that ends too early": (plant_log_that_ends_too_early, {"lost-write", "fetch-gap"}),
     "log that begins at its end": (plant_log_that_begins_at_its_end, {"lost-write"}),
+    "log that keeps all": (plant_log_that_keeps_all_and_begins_at_its_end, {"lost-write"}),
     "log that retention cuts too short": (plant_log_that_retention_cuts_too_short, {"lost-write"}),
     "log cut by age": (legal_log_cut_by_age, set()),
     "log cut by size": (legal_log_cut_by_size, set()),

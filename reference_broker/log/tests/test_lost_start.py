@@ -8,6 +8,8 @@ from reference_broker.log.tests.recovery_world import SMALL, filled, stopped
 from reference_broker.ports.memory_disk import MemoryDisk
 
 EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"
+METADATA = f"{DIRECTORY}/partition.metadata"
+METADATA_TEXT = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
 LOG_START = f"{DIRECTORY}/log-start-offset-checkpoint"
 
 
@@ -49,15 +51,25 @@ def test_a_first_segment_that_is_gone_shows_by_the_log_start(clean: bool) -> Non
     assert (again.log_start_offset, again.log_end_offset) == (begin, begin)
 
 
-def test_without_a_known_start_a_log_begins_with_its_first_segment() -> None:
-    """As in a directory of other software, which keeps the log starts of all partitions in one file."""
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("epochs", [None, b"0\n0\n"])
+def test_without_a_known_start_a_log_begins_with_its_first_segment(epochs: bytes | None, clean: bool) -> None:
+    """As in a directory of Kafka with records from before leader epochs. Kafka keeps the log starts of all partitions
+    in one file. Before Kafka 2.8 there was no ``partition.metadata``, and later the file of epochs is never missing."""
     disk = MemoryDisk()
-    log = written(disk)
+    log = filled(disk)
+    if clean:
+        stopped(log)
     disk.delete(log.segments[0].path)
-    disk.delete(EPOCHS)
-    again = opened(disk, SMALL)
+    if epochs is None:
+        disk.delete(EPOCHS)
+    else:
+        disk.write(EPOCHS, epochs)
+        disk.write(METADATA, METADATA_TEXT)
+    again = opened(disk, SMALL, clean=clean)
     assert again.quarantine is None
     assert again.log_start_offset == log.bases[1]
+    assert again.log_end_offset == log.log_end_offset
 
 
 def test_a_person_may_let_the_log_begin_with_what_is_left() -> None:
@@ -75,7 +87,7 @@ def test_a_person_may_let_the_log_begin_with_what_is_left() -> None:
 
 
 def test_a_beginning_that_a_power_loss_cut_short_is_no_damage() -> None:
-    """The new first segment may be durable before the new log start is. The log is empty then, as before it began."""
+    """The new first segment may be durable before the new log start is."""
     disk = MemoryDisk()
     log = written(disk)
     log.truncate_fully_and_start_at(100, NOW)
@@ -83,19 +95,22 @@ def test_a_beginning_that_a_power_loss_cut_short_is_no_damage() -> None:
         disk.delete(path)
     again = opened(disk, SMALL, clean=False)
     assert again.quarantine is None
-    assert (again.log_start_offset, again.log_end_offset) == (0, 0)
+    assert (again.log_start_offset, again.log_end_offset) == (100, 100)
 
 
 @pytest.mark.clause("E-7")
-@pytest.mark.parametrize("knows_epochs", [True, False])
-def test_a_log_does_not_begin_behind_what_a_power_loss_took(knows_epochs: bool) -> None:
+@pytest.mark.parametrize("epochs", ["whole", "torn", "missing"])
+def test_a_log_does_not_begin_behind_what_a_power_loss_took(epochs: str) -> None:
     """Nothing was synced yet, and the name of the second segment alone has survived. A replica with such a log would
     be elected later, and all others would delete what it lacks."""
     disk = MemoryDisk()
     log = filled(disk)
     assert len(log.segments) > 1
     disk.delete(log.segments[0].path)
-    if not knows_epochs:
+    disk.write(METADATA, METADATA_TEXT)
+    if epochs == "torn":
+        disk.truncate(EPOCHS, 3)
+    elif epochs == "missing":
         disk.delete(EPOCHS)
     again = opened(disk, SMALL, clean=False)
     assert again.quarantine is None

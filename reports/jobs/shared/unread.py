@@ -25,7 +25,7 @@ _SEND = (*_KEYS, "first_offset", "first_sequence", "last_sequence", "process", "
 _OVERLAP = "first_sequence <= last and last_sequence >= first"
 CLOCKS_US = 5_000_000
 """Physical: the clocks of those that write records and of those that delete them differ by less than this."""
-_TOO_YOUNG = f"(retention_ms < 0 or end_us - invoke_us + {CLOCKS_US} < 1000 * retention_ms)"
+_TOO_YOUNG = f"(retention_ms < 0 or (end_us - invoke_us + {CLOCKS_US}) div 1000 < retention_ms)"
 _TOO_LITTLE_LEFT = "(retention_bytes < 0 or size_bytes < retention_bytes)"
 _STAYS = f"coalesce({_TOO_YOUNG} and {_TOO_LITTLE_LEFT}, false)"
 """Whether retention must have kept a record of this partition that was sent at invoke_us."""
