@@ -8,6 +8,7 @@ KIP-392: followers serve the consumers of their rack. After a restart a follower
 checkpoint, until its leader sends the current one. So nodes that another node leads in the epoch are not judged.
 """
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check, History
@@ -30,12 +31,13 @@ class LsoRegression(Check):
         super().__init__(around)
         self._shown: dict[tuple[int, int, bytes, int], tuple[int, int]] = {}
         """leader epoch and last stable offset by node, incarnation and partition"""
-        self._leaders: dict[tuple[str, int], int] = {}
-        """node ID of the leader by partition (topic-index) and leader epoch, of replicated partitions"""
+        self._leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+        """IDs of the nodes that led, by partition (topic-index) and leader epoch, of replicated partitions. A recreated
+        topic has the same epochs again."""
 
     def note(self, at_us: int, member: "Member", note: Note) -> None:  # noqa: ARG002
         fields = dict(note.fields)
-        self._leaders[str(fields["partition"]), int(fields["leader_epoch"])] = member.node_id
+        self._leaders[str(fields["partition"]), int(fields["leader_epoch"])].add(member.node_id)
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if thorough:
@@ -67,7 +69,7 @@ class LsoRegression(Check):
         self.looked_at += len(told)
         of_leader = grouped(told, lambda each: (place(each[0]), each[1].node, each[0].leader_epoch))
         for ((topic, partition), node, epoch), answers in of_leader.items():
-            if self._leaders.get((f"{topic}-{partition}", epoch), node) != node:
+            if node not in self._leaders.get((f"{topic}-{partition}", epoch), {node}):
                 continue
             ended = sorted(answers, key=lambda each: each[1].complete_us)
             known, at = -1, 0

@@ -5,7 +5,8 @@
 * The active controller answers once the change is committed and published there. Others pass the request on.
 * A broker alters its own settings and those of all brokers (the empty name), as far as they can change while it runs.
   It keeps names that Kafka does not know.
-* Unlike Kafka: broker loggers, client metrics and groups get INVALID_REQUEST.
+* Unlike Kafka: broker loggers, client metrics and groups get INVALID_REQUEST. So do names of broker settings that begin
+  like those of Kafka which are missing here (``metadata.broker_settings``).
 
 KIPs: 133, 226, 339.
 """
