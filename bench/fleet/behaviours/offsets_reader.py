@@ -3,16 +3,20 @@
 Members fetch offsets only when partitions are assigned to them. An offset that is lost after that shows here.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Address, Answered, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from reference_broker.client.group_coordinator import GroupCoordinator
 from reference_broker.client.group_requests import GroupRequest, GroupVersions, MemberIdentity, name_of
+from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.offset_commits import CommittedOffsets, Fetched
+from reference_broker.client.offset_requests import fetched_offsets
+from reference_broker.wire.apis import ApiKey
 from reports.rows import CommitRow
 
 FINAL_OFFSETS: Final = "final_offsets"
@@ -40,6 +44,7 @@ class OffsetsReader(ClusterScript):
         self.groups = groups
         self.limit_us = limit_us
         self.unread: dict[str, None] = dict.fromkeys(groups)
+        self._failures: Counter[NodeAddress | None] = Counter()
 
     @property
     def missed(self) -> str:
@@ -48,41 +53,58 @@ class OffsetsReader(ClusterScript):
         return f"the committed offsets of group{several} {', '.join(self.unread)} could not be read" * bool(self.unread)
 
     def run(self) -> Steps[None]:
+        """The groups take turns of one request each, so that one whose coordinator is stuck does not hold up others."""
         deadline_us = self.now.mono_us + self.limit_us
-        for group, partitions in self.groups.items():
-            operation = self.journal.begin(FINAL_OFFSETS)
-            fetched = yield from self._fetch(group, partitions, deadline_us)
-            error = name_of(fetched.error) if fetched.error else None
-            self.journal.end(operation, "fail" if error else "ok", error)
-            if error is None:
-                del self.unread[group]
-            for where, at in fetched.offsets.items():
-                who = (self.process, operation.index, "fetched", group, fetched.asked_as.generation_id, "")
-                self.journal.record(
-                    CommitRow(*who, *where, at.offset, at.leader_epoch, -1, False, None, self.now.mono_us)
-                )
-
-    def _fetch(self, group: str, partitions: Sequence[TopicPartition], deadline_us: int) -> Steps[Fetched]:
         told, settings = self.settings.versions, self.settings
         versions = GroupVersions(find_coordinator=told.find_coordinator, offset_fetch=told.offset_fetch)
-        coordinator = GroupCoordinator(group, versions, settings.backoff_us, settings.request_timeout_us)
-        offsets = CommittedOffsets(coordinator)
-        offsets.fetch(partitions, MemberIdentity(group), deadline_us)
-        while offsets.busy:
-            request = offsets.next_request(self.now.mono_us)
-            if request is not None:
-                yield from self._send(offsets, request)
-            elif offsets.busy:
-                yield from self.sleep_until(max(offsets.wake_at_us or 0, self.now.mono_us + 1))
-        fetched = offsets.take_result()
-        assert isinstance(fetched, Fetched), "a fetch of offsets ends with what it fetched"
-        return fetched
+        reads: dict[str, CommittedOffsets] = {}
+        for group, partitions in self.groups.items():
+            coordinator = GroupCoordinator(group, versions, settings.backoff_us, settings.request_timeout_us)
+            reads[group] = CommittedOffsets(coordinator)
+            reads[group].fetch(partitions, MemberIdentity(group), deadline_us)
+        while reads:
+            due = [each for each, offsets in reads.items() if (offsets.wake_at_us or 0) <= self.now.mono_us]
+            if not due:
+                yield from self.sleep_until(min(each.wake_at_us or 0 for each in reads.values()))
+                continue
+            # A node that did not answer comes after the others, because it may take a request's whole timeout again.
+            group = min(due, key=lambda each: self._failures[reads[each].coordinator.node])
+            offsets = reads.pop(group)
+            yield from self._turn(group, offsets)
+            if offsets.busy:
+                reads[group] = offsets
 
-    def _send(self, offsets: CommittedOffsets, request: GroupRequest) -> Steps[None]:
+    def _turn(self, group: str, offsets: CommittedOffsets) -> Steps[None]:
+        """Sends the group's next request, unless its time is over, and records what a fetch has found."""
+        request = offsets.next_request(self.now.mono_us)
+        if request is not None and request.api_key != ApiKey.OFFSET_FETCH:
+            yield from self._send(offsets, request)
+            return
+        operation = self.journal.begin(FINAL_OFFSETS)
+        reason = None if request is None else (yield from self._send(offsets, request))
+        fetched = offsets.take_result()
+        if fetched is None:
+            self.journal.end(operation, "fail", reason)
+            return
+        assert isinstance(fetched, Fetched), "a fetch of offsets ends with what it fetched"
+        error = name_of(fetched.error) if fetched.error else None
+        self.journal.end(operation, "fail" if error else "ok", error)
+        if error is None:
+            del self.unread[group]
+        for where, at in fetched.offsets.items():
+            who = (self.process, operation.index, "fetched", group, fetched.asked_as.generation_id, "")
+            self.journal.record(CommitRow(*who, *where, at.offset, at.leader_epoch, -1, False, None, self.now.mono_us))
+
+    def _send(self, offsets: CommittedOffsets, request: GroupRequest) -> Steps[str | None]:
+        """Sends the request, and returns why it brought nothing: a fetch's error, or that nobody answered."""
         to = self._next_address() if request.to is None else Address(request.to.host, request.to.port)
+        answer: Answered | str = "disconnected"
         if (yield from self._reach(to)):
             answer = yield from self.call(request.api_key, request.api_version, request.body)
-            if not isinstance(answer, str):
-                offsets.answered(self.now.mono_us, answer.body)
-                return
-        offsets.failed(self.now.mono_us)
+        if isinstance(answer, str):
+            self._failures[request.to] += request.to is not None
+            offsets.failed(self.now.mono_us)
+            return answer
+        offsets.answered(self.now.mono_us, answer.body)
+        found = fetched_offsets(answer.body) if request.api_key == ApiKey.OFFSET_FETCH else {}
+        return None if isinstance(found, dict) else name_of(found)

@@ -90,12 +90,16 @@ class OldView:
 
 
 class GroupsBroker(FakeBroker):
-    """``epoch``: of the metadata. ``old``: nodes with an older idea. ``drafts``: nodes that announce the drafts."""
+    """``epoch``: of the metadata. ``old``: nodes with an older idea. ``drafts``: nodes that announce the drafts.
+    ``unstable``: groups of whose offsets an open transaction has some."""
 
     def __init__(self, topics: dict[str, int]) -> None:
         super().__init__(topics)
         self.nodes = {0, 1, 2}
         self.coordinator = 0
+        self.coordinators: dict[str, int] = {}
+        """of groups that have another one"""
+        self.unstable: set[str] = set()
         self.epoch = 0
         self.old: dict[int, OldView] = {}
         self.drafts = {0, 1, 2}
@@ -211,7 +215,6 @@ class GroupWorld(World):
                 self._end_rebalance(group)
 
     def find(self, _behaviour: Behaviour, _node: int, request: Request) -> FindCoordinatorResponse:
-        at = self.fake.coordinator
         body: Any = request.body
         found = tuple(
             Coordinator(
@@ -223,6 +226,7 @@ class GroupWorld(World):
                 error_message=None,
             )
             for key in body.coordinator_keys
+            for at in (self.fake.coordinators.get(key, self.fake.coordinator),)
         )
         return FindCoordinatorResponse(throttle_time=NO_WAIT, coordinators=found)
 
@@ -405,6 +409,7 @@ class GroupWorld(World):
                     for where, (offset, leader_epoch, epoch) in found.items()
                 )
             )
+        error = ErrorCode.unstable_offset_commit if asked.group_id in self.fake.unstable else ErrorCode.none
         topics = tuple(
             OffsetFetchResponseTopics(
                 name=TopicName(where.topic),
@@ -414,7 +419,7 @@ class GroupWorld(World):
                         committed_offset=i64(offset),
                         committed_leader_epoch=i32(leader_epoch),
                         metadata="",
-                        error_code=ErrorCode.none,
+                        error_code=error,
                     ),
                 ),
             )

@@ -449,3 +449,31 @@ def test_groups_whose_coordinator_is_gone_are_named(
     assert last.process in world.finished
     assert last.missed == "the committed offsets of groups g, other could not be read"
     assert not world.rows("commits")
+
+
+@pytest.mark.parametrize("trouble", ["no answer", "open transaction"])
+def test_groups_whose_offsets_stay_unknown_hold_up_no_other(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, trouble: str
+) -> None:
+    """A request that nobody answers takes 3 s, so there is time for one only."""
+    stuck = [f"stuck-{number}" for number in range(4)]
+    if trouble == "no answer":
+        broker.coordinators = dict.fromkeys(stuck, 1)
+        world.fault = lambda request: (
+            "lose_request"
+            if request.api_key == ApiKey.OFFSET_FETCH and request.body.groups[0].group_id in stuck  # type: ignore[attr-defined]
+            else None
+        )
+    else:
+        broker.unstable = {*stuck}
+    last = OffsetsReader("offsets-reader", settings, Random(9), dict.fromkeys([*stuck, "g", "h"], HOT), 4_000_000)
+    world.start(last)
+    world.run(8)
+    assert last.process in world.finished
+    assert last.missed == f"the committed offsets of groups {', '.join(stuck)} could not be read"
+    found = {each.group for each in world.rows("commits") if each.process == last.process}
+    assert found == {"g", "h"}
+    reads = [each for each in world.rows("operations") if each.f == FINAL_OFFSETS]
+    assert {each.type for each in reads} == {"ok", "fail"}
+    wrong = {each.error for each in reads if each.type == "fail"}
+    assert wrong == {"REQUEST_TIMED_OUT", "timeout" if trouble == "no answer" else "UNSTABLE_OFFSET_COMMIT"}
