@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ASKED_VERSION: Final = 3
 """Every broker since Kafka 2.4 knows it."""
+NEEDLESS: Final = ("describe_configs",)
+"""A fleet also works with a broker that does not have these APIs. Any other is tried, and its error then speaks."""
 CLIENT_ID: Final = "crucible-fleet"
 CONNECT_LIMIT_US: Final = 2_000_000
 CALL_LIMIT_US: Final = 5_000_000
@@ -28,13 +30,16 @@ class UnreachableError(Exception):
 
 
 def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]:
-    """Returns the newest version of each API that both sides know.
+    """Returns the newest version of each API that both sides know, or -1 for a NEEDLESS one that the broker lacks.
 
     :raises UnreachableError: nobody answered within ``patience_s``, or what answered does not speak Kafka.
     """
     answer = _ask(bootstrap, patience_s)
     offered = {int(each.api_key): int(each.max_version) for each in answer.api_keys}
-    return {name: min(newest, offered.get(ApiKey[name.upper()], newest)) for name, newest in asdict(Versions()).items()}
+    return {
+        name: min(newest, offered.get(ApiKey[name.upper()], -1 if name in NEEDLESS else newest))
+        for name, newest in asdict(Versions()).items()
+    }
 
 
 def announces(bootstrap: Sequence[Address], feature: str, patience_s: float) -> bool:

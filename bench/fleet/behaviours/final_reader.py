@@ -35,8 +35,6 @@ PARTITION_MAX_BYTES: Final = 2 << 20
 MAX_WAIT_MS: Final = 100
 FINAL_READ: Final = "final_read"
 RETENTION: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
-DESCRIBE_TRIES: Final = 3
-"""A topic whose settings were asked for so often in vain has unknown ones."""
 
 
 def without_ends(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
@@ -49,7 +47,8 @@ class FinalReader(ClusterScript):
 
     It ends after ``limit_us`` at the latest. ``unread`` then holds the partitions that were not read to their end. One
     that does not exist any more gets an EndRow with its error: that it cannot be read is evidence, not a lack of it.
-    Where a log does not begin at 0, the EndRow also has the settings by which records may have been deleted.
+    Where a log does not begin at 0, the EndRow also has the settings by which records may have been deleted. It waits
+    for them until the limit, unless no broker has the API that tells them (``Versions.describe_configs`` is -1).
     ``operation`` is what the history calls its reads. ``told`` turns the rows of a read into those that are recorded.
 
     With ``read_committed`` it reads on until the last stable offset has reached the high watermark, too. A partition in
@@ -77,13 +76,15 @@ class FinalReader(ClusterScript):
         self._operation = operation
         self._told = told
         self._isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
+        self._tells_ends = any(isinstance(each, EndRow) for each in told([EndRow("", 0, 0, 0, 0)]))
         self._held_back: dict[TopicPartition, EndRow] = {}
         self.unread: dict[TopicPartition, None] = dict.fromkeys(partitions)
         self.consumer = ConsumerState()
         self._unknown_since_us: dict[TopicPartition, int] = {}
         self._sizes: Counter[TopicPartition] = Counter()
-        self._retention: dict[str, tuple[int, int]] = {}
-        self._described: dict[str, int] = {}
+        self._retention: dict[str, tuple[int | None, int | None]] = {}
+        self._undescribed: dict[str, None] = {}
+        self._describe_at_us = self._describe_failures = 0
         self._deadline_us = 0
 
     @property
@@ -92,10 +93,13 @@ class FinalReader(ClusterScript):
 
     @property
     def missed(self) -> str:
-        """Return which partitions could not be read to their end, in words; it is empty if all were."""
+        """Return in words what could not be read to its end, and which topics' retention stayed unknown; or nothing."""
         names = [f"{topic}-{partition}" for topic, partition in self.unread]
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        return f"{', '.join(names[:MOST_NAMED])}{more} could not be read to the end" if names else ""
+        told = [
+            f"{_listed(names)} could not be read to the end" if names else "",
+            f"{_listed(list(self._undescribed))} could not be described" if self._undescribed else "",
+        ]
+        return ", and ".join(filter(None, told))
 
     def run(self) -> Steps[None]:
         self._deadline_us = self.now.mono_us + self.limit_us
@@ -112,12 +116,15 @@ class FinalReader(ClusterScript):
                 continue
             chosen = [each for each in self.unread if self.metadata.leader_of(each) == leader][:PARTITIONS_PER_FETCH]
             is_placed = (yield from self._seek_starts(chosen)) and (yield from self._describe())
-            if is_placed and (yield from self._read(leader, chosen)):
-                self.succeeded()
-            else:
+            if not is_placed or not (yield from self._read(leader, chosen)):
                 yield from self.back_off()
                 yield from self.refresh()
-        self.journal.record(*self._held_back.values())
+                continue
+            self.succeeded()
+            if self.now.mono_us < self._describe_at_us and all(map(self._waits_for_retention, self.unread)):
+                yield from self.sleep_until(min(self._describe_at_us, self._deadline_us))
+        self._undescribed = {each.topic: None for each in self.unread if self._waits_for_retention(each)}
+        self.journal.record(*self._told(list(self._held_back.values())))
         for where in self._held_back:
             self.unread.pop(where, None)
 
@@ -158,33 +165,51 @@ class FinalReader(ClusterScript):
         for where, offset in found.items():
             self.consumer.seek(where, offset)
             self._sizes.pop(where, None)
-            if offset > 0:
-                self._described.setdefault(where.topic, 0)
+            self._note_start(where, offset)
         return len(found) == len(missing)
 
+    def _note_start(self, where: TopicPartition, offset: int) -> None:
+        is_wanted = self._tells_ends and self.settings.versions.describe_configs >= 0
+        if is_wanted and offset > 0 and where.topic not in self._retention:
+            self._undescribed.setdefault(where.topic)
+
+    def _waits_for_retention(self, where: TopicPartition) -> bool:
+        return where in self._held_back and where.topic in self._undescribed
+
     def _describe(self) -> Steps[bool]:
-        """Ask for the limits of topics whose logs do not begin at 0. A compacted one has none that say how much may be
-        missing. Return False if the connection is gone."""
-        for _ in range(DESCRIBE_TRIES):
-            topics = [each for each, tries in self._described.items() if tries < DESCRIBE_TRIES]
-            if not topics:
-                break
-            self._described.update({each: self._described[each] + 1 for each in topics})
-            operation = self.journal.begin("describe_configs")
-            body = describe_topic_config_request(topics, *RETENTION)
-            answer = yield from self.call(ApiKey.DESCRIBE_CONFIGS, self.settings.versions.describe_configs, body)
-            if isinstance(answer, str):
-                self.journal.end(operation, "fail", answer)
-                return False
-            for each in cast("DescribeConfigsResponse", answer.body).results:
-                if not each.error_code.value:
-                    self._described[each.resource_name] = DESCRIBE_TRIES
-                    value = {one.name: one.value or "" for one in each.configs}
-                    policy, *limits = (value.get(name, "") for name in RETENTION)
-                    if all(limits) and "compact" not in policy:
-                        self._retention[each.resource_name] = (int(limits[0]), int(limits[1]))
-            self.journal.end(operation, "ok", None, answer)
+        """Asks for the limits of topics whose logs do not begin at 0. A compacted one has none that say how much may be
+        missing. Returns False if the connection is gone. Other partitions are read on while it waits to ask again."""
+        wanted = {each.topic for each in self.unread}
+        self._undescribed = {each: None for each in self._undescribed if each in wanted}
+        if not self._undescribed or self.now.mono_us < self._describe_at_us:
+            return True
+        operation = self.journal.begin("describe_configs")
+        body = describe_topic_config_request(list(self._undescribed), *RETENTION)
+        answer = yield from self.call(ApiKey.DESCRIBE_CONFIGS, self.settings.versions.describe_configs, body)
+        if isinstance(answer, str):
+            self.journal.end(operation, "fail", answer)
+            self._describe_later()
+            return False
+        error: str | None = None
+        for each in cast("DescribeConfigsResponse", answer.body).results:
+            if each.error_code.value:
+                error = error_name(each.error_code.value)
+                continue
+            value = {one.name: one.value or "" for one in each.configs}
+            policy, *limits = (value.get(name, "") for name in RETENTION)
+            known = all(limits) and "compact" not in policy
+            self._retention[each.resource_name] = (int(limits[0]), int(limits[1])) if known else (None, None)
+            self._undescribed.pop(each.resource_name, None)
+        self.journal.end(operation, "fail" if error else "ok", error, answer)
+        if self._undescribed:
+            self._describe_later()
+        else:
+            self._describe_failures = 0
         return True
+
+    def _describe_later(self) -> None:
+        self._describe_at_us = self.now.mono_us + self.wait_us(self._describe_failures)
+        self._describe_failures += 1
 
     def _read(self, leader: NodeAddress, chosen: Sequence[TopicPartition]) -> Steps[bool]:
         """Fetches once, and returns whether that went well."""
@@ -222,6 +247,7 @@ class FinalReader(ClusterScript):
         error = error_name(data.error_code) if data.error_code else None
         if data.error_code == OFFSET_OUT_OF_RANGE:
             del self.consumer.positions[where]
+            self._held_back.pop(where, None)
         elif error is None:
             self._sizes[where] += len(data.records or b"")
             runs = self.reader.read(where, self.consumer.take(where, data))
@@ -239,13 +265,22 @@ class FinalReader(ClusterScript):
         return error
 
     def _note_end(self, where: TopicPartition, data: PartitionData, offset: int, rows: list[HistoryRow]) -> None:
+        self._note_start(where, data.log_start_offset)
         bounds = (data.log_start_offset, data.high_watermark)
         retention = self._retention.get(where.topic, (None, None)) if data.log_start_offset > 0 else (None, None)
         end = EndRow(*where, *bounds, self.now.mono_us, data.last_stable_offset, None, self._sizes[where], *retention)
-        if offset >= data.high_watermark:
+        is_whole = offset >= data.high_watermark
+        if is_whole and not (data.log_start_offset > 0 and where.topic in self._undescribed):
             self._held_back.pop(where, None)
             del self.unread[where]
             rows.append(end)
-        elif self._isolation == READ_COMMITTED and offset >= data.last_stable_offset >= 0:
+        elif is_whole or (self._isolation == READ_COMMITTED and offset >= data.last_stable_offset >= 0):
             self._held_back[where] = end
-            self.unread[where] = self.unread.pop(where)  # Others come first, which other nodes may lead.
+            self.unread[where] = self.unread.pop(where)  # All others, perhaps those of another leader, come first.
+        else:
+            self._held_back.pop(where, None)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"

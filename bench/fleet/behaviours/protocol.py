@@ -177,7 +177,8 @@ class Behaviour(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The API versions that a fleet speaks. They are the newest that both sides know, negotiated once for a run."""
+    """The API versions that a fleet speaks. They are the newest that both sides know, negotiated once for a run.
+    -1: the broker does not have the API, and the fleet can do without."""
 
     fetch: int = 17
     produce: int = 13

@@ -194,9 +194,13 @@ class Script(ABC):
 
     def back_off(self) -> Steps[None]:
         """Waits after a failure, longer each time until ``succeeded`` is called."""
-        base = min(self.settings.backoff_us << min(self.strand.failures, 20), self.settings.max_backoff_us)
-        self.strand.failures += 1
-        yield from self.sleep_until(self.now.mono_us + base + self.random.randrange(base // 5 + 1))
+        failures, self.strand.failures = self.strand.failures, self.strand.failures + 1
+        yield from self.sleep_until(self.now.mono_us + self.wait_us(failures))
+
+    def wait_us(self, failures: int) -> int:
+        """Draws how long to wait after one more failure than these."""
+        base = min(self.settings.backoff_us << min(failures, 20), self.settings.max_backoff_us)
+        return base + self.random.randrange(base // 5 + 1)
 
     def succeeded(self) -> None:
         self.strand.failures = 0
@@ -225,8 +229,11 @@ class Script(ABC):
     def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[Answered | str]:
         """Sends one request and returns the answer, or the reason why none came. Then the connection is closed too.
 
-        ``waits_us`` is how long the request allows the broker to wait.
+        ``waits_us`` is how long the request allows the broker to wait. An API that the broker does not have is not
+        asked.
         """
+        if api_version < 0:
+            return "unsupported"
         self.strand.waits = "call"
         timeout_us = waits_us + self.settings.request_timeout_us
         self.journal.actions.append(

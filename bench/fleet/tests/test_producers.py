@@ -2,26 +2,30 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours.final_reader import DESCRIBE_TRIES, FinalReader
+from bench.fleet import negotiation
+from bench.fleet.behaviours.final_reader import FinalReader, without_ends
 from bench.fleet.behaviours.keyed_records import partition_keys
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
-from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition
+from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition, Versions
 from bench.fleet.runs import BatchReader
-from bench.fleet.tests.conftest import FakeBroker, World
+from bench.fleet.tests.conftest import FakeBroker, Log, World
 from reference_broker.client.consumer import TakenBatch
-from reference_broker.records.batch import iterate
+from reference_broker.records.batch import iterate, read_header
 from reference_broker.records.reader import read_records
 from reference_broker.wire.apis import ApiKey
 from reports.rows import OperationRow, RunRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = tuple(TopicPartition("idle", each) for each in range(2))
+OF_A_WEEK: dict[str, str | None] = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
 
 
 def producer(settings: ClientSettings, **changes: Any) -> KeyedProducer:
@@ -227,6 +231,7 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
     world.stop(load)
     world.run(1)
     broker.logs[HOT[2]].start = 9
+    broker.configs["hot"] = OF_A_WEEK
     world.fault = nth_produce(set(), None)
     subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader())
     world.start(subject)
@@ -252,14 +257,13 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
         ({"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "-1"}, (1000, -1)),
         ({"cleanup.policy": "compact,delete", "retention.ms": "1000", "retention.bytes": "-1"}, (None, None)),
         ({"cleanup.policy": "delete", "retention.ms": "1000"}, (None, None)),
-        (None, (None, None)),
     ],
 )
 def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     world: World,
     broker: FakeBroker,
     settings: ClientSettings,
-    settings_of_topic: dict[str, str | None] | None,
+    settings_of_topic: dict[str, str | None],
     noted: tuple[int | None, int | None],
 ) -> None:
     load = producer(settings)
@@ -269,8 +273,7 @@ def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     world.run(1)
     cut, whole = HOT[2], HOT[1]
     broker.logs[cut].start = broker.logs[cut].end
-    if settings_of_topic is not None:
-        broker.configs["hot"] = settings_of_topic
+    broker.configs["hot"] = settings_of_topic
     subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader())
     world.start(subject)
     world.run(3)
@@ -281,7 +284,126 @@ def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     assert ends[whole].size_bytes == sum(map(len, broker.logs[whole].batches)) > 0
     asked = [each.body for each in broker.requests if each.api_key == ApiKey.DESCRIBE_CONFIGS]
     assert {each.resource_name for body in asked for each in body.resources} == {"hot"}  # type: ignore[attr-defined]
-    assert len(asked) == (DESCRIBE_TRIES if settings_of_topic is None else 1)
+    assert len(asked) == 1
+    assert subject.missed == ""
+
+
+def written(world: World, broker: FakeBroker, settings: ClientSettings) -> None:
+    load = producer(settings)
+    world.start(load)
+    world.run(1)
+    world.stop(load)
+    world.run(1)
+    assert all(broker.logs[each].end > 2 for each in HOT)
+
+
+def last_look(world: World, settings: ClientSettings, limit_us: int = 2_000_000, **more: Any) -> FinalReader:
+    subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader(), limit_us, **more)
+    world.start(subject)
+    world.run(limit_us / 1e6 + 1)
+    assert subject.process in world.finished
+    return subject
+
+
+def descriptions(broker: FakeBroker) -> int:
+    return sum(each.api_key == ApiKey.DESCRIBE_CONFIGS for each in broker.requests)
+
+
+def fetches(broker: FakeBroker) -> int:
+    return sum(each.api_key == ApiKey.FETCH for each in broker.requests)
+
+
+def test_a_log_that_begins_later_at_its_next_leader_is_described_too(
+    world: World, broker: FakeBroker, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All logs begin at 0 when the reader asks for their starts, and one begins at 1 when the first batch was read."""
+    written(world, broker, settings)
+    broker.configs["hot"] = OF_A_WEEK
+
+    def first_batch(log: Log, offset: int) -> bytes:
+        return next((each for each in log.batches if read_header(each).last_offset >= offset), b"")
+
+    monkeypatch.setattr(Log, "read", first_batch)
+
+    def moved(request: Request) -> None:
+        if request.api_key == ApiKey.FETCH:
+            broker.logs[HOT[2]].start = int(fetches(broker) > 0)
+
+    world.fault = moved
+    assert last_look(world, settings).missed == ""
+    (end,) = [each for each in world.rows("ends") if (each.topic, each.partition) == HOT[2]]
+    assert (end.log_start_offset, end.retention_ms, end.retention_bytes) == (1, 604_800_000, -1)
+    assert len(world.rows("ends")) == len(HOT) + len(IDLE)
+    assert descriptions(broker) == 1
+
+
+def test_a_description_is_asked_for_again_with_pauses_while_all_else_is_read(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
+    written(world, broker, settings)
+    broker.logs[HOT[2]].start = 1
+    begun_us = world.now_us
+
+    def late(request: Request) -> None:
+        if request.api_key == ApiKey.DESCRIBE_CONFIGS and world.now_us >= begun_us + 1_200_000:
+            broker.configs["hot"] = OF_A_WEEK
+
+    world.fault = late
+    assert last_look(world, settings, 4_000_000).missed == ""
+    ends = {(each.topic, each.partition): each for each in world.rows("ends")}
+    assert ends[HOT[2]].retention_ms == 604_800_000
+    assert (
+        max(each.end_us for where, each in ends.items() if where != HOT[2]) < begun_us + 500_000 < ends[HOT[2]].end_us
+    )
+    assert 4 <= descriptions(broker) <= 8
+
+
+def test_what_waits_for_a_description_holds_up_no_other_leader(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
+    written(world, broker, settings)
+    broker.logs[HOT[0]].start = 1
+    for where in HOT[1:]:
+        broker.move(where, 1)
+    assert last_look(world, settings).missed == "hot could not be described"
+    assert len(world.rows("ends")) == len(HOT) + len(IDLE)
+
+
+def test_a_reader_that_leaves_the_ends_to_another_does_not_describe(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
+    written(world, broker, settings)
+    broker.logs[HOT[2]].start = 1
+    assert last_look(world, settings, told=without_ends).missed == ""
+    assert descriptions(broker) == 0
+
+
+@pytest.mark.parametrize("fate", [None, "cut"])
+def test_a_topic_that_nobody_describes_is_named(
+    world: World, broker: FakeBroker, settings: ClientSettings, fate: str | None
+) -> None:
+    written(world, broker, settings)
+    broker.logs[HOT[2]].start = 1
+    world.fault = lambda request: fate if request.api_key == ApiKey.DESCRIBE_CONFIGS else None
+    assert last_look(world, settings).missed == "hot could not be described"
+    ends = {(each.topic, each.partition): each for each in world.rows("ends")}
+    assert len(ends) == len(HOT) + len(IDLE)
+    assert (ends[HOT[2]].log_start_offset, ends[HOT[2]].retention_ms) == (1, None)
+    assert 4 <= descriptions(broker) <= 10
+
+
+def test_a_broker_without_the_api_is_not_asked_to_describe(
+    world: World, broker: FakeBroker, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = SimpleNamespace(api_key=int(ApiKey.FETCH), max_version=12)
+    monkeypatch.setattr(negotiation, "_ask", lambda *_: SimpleNamespace(api_keys=(fetch,)))
+    versions = Versions(**negotiation.negotiate((), 0.0))
+    assert versions == replace(Versions(), fetch=12, describe_configs=-1)
+    written(world, broker, settings)
+    broker.logs[HOT[2]].start = 1
+    without = replace(settings, versions=replace(settings.versions, describe_configs=versions.describe_configs))
+    assert last_look(world, without).missed == ""
+    assert (len(world.rows("ends")), descriptions(broker)) == (len(HOT) + len(IDLE), 0)
 
 
 def test_the_final_reader_notes_a_topic_that_does_not_exist_any_more(
