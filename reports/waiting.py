@@ -18,6 +18,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Self
 
+import psutil
+
 from reports.errors import SetupError
 from reports.expected import Expected
 from reports.judge import Progress, judge_many, silent
@@ -71,8 +73,8 @@ class WaitingJudge:
         if history_bytes(folders) < SMALL_HISTORY_BYTES:
             try:
                 assert self._process.pid is not None, "it was started"
-                step_forward(self._process.pid)
-                self._link.send(folders)
+                self._link.send(folders)  # First: a judge that steps back after that sees that it was asked.
+                step_forward(self._process.pid, like=os.getpid())
                 return self._answer(progress)
             except (EOFError, OSError):
                 progress("the judge that was started with the run has died; another begins anew")
@@ -128,6 +130,8 @@ def _judge_when_asked(
     os.environ[SPARK_FOLDERS] = scratch
     tempfile.tempdir = scratch  # It is killed and tidies nothing up.
     step_back()
+    if link.poll():
+        step_forward(os.getpid(), like=os.getppid())
     from reports.rehearsal import rehearsing
     from reports.spark import spark_session
 
@@ -147,6 +151,7 @@ def _judge_when_asked(
                 folders = link.recv()
             except EOFError:
                 return
+            step_forward(os.getpid(), like=os.getppid())  # Again, for what was being started when the other one did it.
             try:
                 tell(_VERDICTS, judge_many(folders, spark=spark, progress=tell_progress, rehearsal=rehearsal))
             except (SetupError, ManifestError) as error:
@@ -169,18 +174,33 @@ def step_back() -> None:
     os.nice(NICEST if _may_go_back() else NICER_FOR_GOOD)
 
 
-def step_forward(leader: int) -> None:
-    """Give the session of this process (its ID) the level of the calling one, as far as that is allowed."""
-    level = os.getpriority(os.PRIO_PROCESS, 0)
-    _set_autogroup(leader, max(level, 0))
-    with suppress(OSError):  # It is gone, or may not: then it is only a little nicer.
-        os.setpriority(os.PRIO_PGRP, leader, level)
+def step_forward(leader: int, like: int) -> None:
+    """Give the session that ``leader`` leads the level of the process ``like`` (both by ID), as far as is allowed."""
+    with suppress(OSError):  # One of them is gone.
+        level = os.getpriority(os.PRIO_PROCESS, like)
+        _set_autogroup(leader, max(level, 0))
+        for group in _groups_of_session(leader):
+            with suppress(OSError):  # It is gone, or may not: then it is only a little nicer.
+                os.setpriority(os.PRIO_PGRP, group, level)
+
+
+def _groups_of_session(leader: int) -> set[int]:
+    """The process groups of a session. Spark's Python workers have one of their own."""
+    groups: set[int] = set()
+    for process in psutil.pids():
+        with suppress(OSError):  # It is gone, or belongs to somebody else.
+            if os.getsid(process) == leader:
+                groups.add(os.getpgid(process))
+    return groups
 
 
 def _set_autogroup(process: int, level: int) -> None:
+    group = Path(f"/proc/{process}/autogroup")
     for _ in range(AUTOGROUP_TRIES):
         try:
-            Path(f"/proc/{process}/autogroup").write_text(str(level))
+            if group.read_text().split()[-1] == str(level):
+                return
+            group.write_text(str(level))
         except BlockingIOError:
             time.sleep(AUTOGROUP_PAUSE_S)
         except OSError:  # Another system, or a kernel without autogroups.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -130,32 +131,35 @@ if sys.argv[1] == "nobody":
     os.setuid(65534)
 os.setsid()
 
-def shown(child):
+def shown(*children):
     def level(task):
         return int(task.read_text().rpartition(")")[2].split()[16])
-    tasks = [task for pid in (os.getpid(), child.pid) for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    pids = [os.getpid(), *(each.pid for each in children)]
+    tasks = [task for pid in pids for task in Path(f"/proc/{pid}/task").glob("*/stat")]
     group = Path("/proc/self/autogroup")
     print(sorted({*map(level, tasks)}), len(tasks), group.read_text().split()[-1] if group.exists() else "-")
 
 reports.waiting.step_back()
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
-child = subprocess.Popen(["sleep", "60"])
-shown(child)
-reports.waiting.step_forward(os.getpid()) if sys.argv[1] == "nobody" else input()
-shown(child)
-child.kill()
+children = [subprocess.Popen(["sleep", "60"], process_group=group) for group in (None, 0)]
+shown(*children)
+reports.waiting.step_forward(os.getpid(), os.getppid()) if sys.argv[1] == "nobody" else input()
+shown(*children)
+for child in children:
+    child.kill()
 """
 
 
 def levels_of(who: str) -> list[str]:
-    """Run ``LEVELS``, and step forward for it when it waits, as a run does for its judge."""
+    """Run ``LEVELS``, and step forward for it when it waits, as a run does for its judge. One of its two children has a
+    process group of its own, as Spark's Python workers do."""
     words = [sys.executable, "-c", LEVELS, who]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         before = process.stdout.readline()
         if who == "somebody":
-            step_forward(process.pid)
+            step_forward(process.pid, like=os.getpid())
             process.stdin.write("\n")
             process.stdin.flush()
         return [before.strip(), process.stdout.readline().strip()]
@@ -169,8 +173,8 @@ def test_a_judge_steps_back_with_all_that_it_starts_and_forward_when_it_judges()
     judging_at = own if _may_go_back() else waiting_at
     group = Path("/proc/self/autogroup").exists()
     assert levels_of("somebody") == [
-        f"[{waiting_at}] 3 {19 if group else '-'}",
-        f"[{judging_at}] 3 {max(own, 0) if group else '-'}",
+        f"[{waiting_at}] 4 {19 if group else '-'}",
+        f"[{judging_at}] 4 {max(own, 0) if group else '-'}",
     ]
 
 
@@ -179,7 +183,66 @@ def test_a_judge_steps_back_with_all_that_it_starts_and_forward_when_it_judges()
 def test_a_judge_that_may_not_go_back_is_a_little_nicer_only() -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     level = min(own + NICER_FOR_GOOD, 19)
-    assert [line.rpartition(" ")[0] for line in levels_of("nobody")] == [f"[{level}] 3", f"[{level}] 3"]
+    assert [line.rpartition(" ")[0] for line in levels_of("nobody")] == [f"[{level}] 4", f"[{level}] 4"]
+
+
+ASKED = """
+import os, sys
+from contextlib import contextmanager
+from multiprocessing import Pipe
+from types import SimpleNamespace
+import reports.rehearsal, reports.spark, reports.waiting
+from reports.expected import Expected
+
+def tell_level(*_, **__):
+    print(os.getpriority(os.PRIO_PROCESS, 0))
+
+@contextmanager
+def spark_session(**_):
+    tell_level()
+    yield
+    ours.close()
+
+@contextmanager
+def rehearsing(*_):
+    yield SimpleNamespace(prepare=lambda *_: ours.send([]))
+
+os.setsid()
+ours, theirs = Pipe()
+reports.spark.spark_session, reports.rehearsal.rehearsing = spark_session, rehearsing
+reports.waiting.judge_many = lambda *_, **__: sys.exit(tell_level())
+if sys.argv[1] == "early":
+    ours.send([])
+reports.waiting._judge_when_asked(theirs, sys.argv[2], Expected(), None, 0.0)
+"""
+"""What a judge does beside Spark. It tells its level when Spark starts and when it judges."""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_judge_steps_forward_by_itself_whenever_it_is_asked(when: str, tmp_path: Path) -> None:
+    """A run may end before its judge has stepped back. Whoever asks has done all it can for it then."""
+    words = [sys.executable, "-c", ASKED, when, str(tmp_path)]
+    told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    waiting_at = 19 if _may_go_back() else min(own + NICER_FOR_GOOD, 19)
+    judging_at = own if _may_go_back() else waiting_at
+    assert [int(each) for each in told] == [judging_at if when == "early" else waiting_at, judging_at]
+
+
+@pytest.mark.live
+def test_a_judge_gets_the_folders_before_anybody_steps_forward_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it could step back after that, and not see yet that it was asked."""
+    done: list[str] = []
+    monkeypatch.setattr("reports.waiting.step_forward", lambda *_, **__: done.append("forward"))
+    monkeypatch.setattr(WaitingJudge, "_answer", lambda *_: done.append("answered"))
+    with WaitingJudge() as judge:
+        monkeypatch.setattr(judge, "_link", SimpleNamespace(send=lambda _: done.append("sent")))
+        judge.judge_many([tmp_path])
+        monkeypatch.undo()
+    assert done == ["sent", "forward", "answered"]
 
 
 @pytest.fixture
