@@ -61,15 +61,17 @@ def is_remote(place: str | Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Untaken:
-    """A report that S3 refused. ``folder`` is the copy of its run here that is kept, with the report in it."""
+    """A report that S3 refused. ``folder`` is the copy of its run here that is kept, with the report in it, or None if
+    no folder takes it either."""
 
     place: str
-    folder: Path
+    folder: Path | None
     why: str
 
     @property
     def sentence(self) -> str:
-        return f"{self.why.rstrip('.')}, so the report of {self.place} is kept in {self.folder / 'report'}."
+        kept = "lost, because no folder here takes it" if self.folder is None else f"kept in {self.folder / 'report'}"
+        return f"{self.why.rstrip('.')}, so the report of {self.place} is {kept}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,10 @@ class RemoteRun:
         )
 
     def take_report(self, store: Any) -> None:
-        """Writes the report into the run's folder in S3, if there is one."""
+        """Writes the report into the run's folder in S3, if there is one. Its page comes last: who sees it sees all."""
         report = self.stand_in / "report"
-        for each in sorted(report.rglob("*")) if report.is_dir() else ():
+        page = report / "index.html"
+        for each in sorted(report.rglob("*"), key=lambda one: (one == page, one)) if report.is_dir() else ():
             if each.is_file():
                 with store.open_output_stream(f"{self.prefix}/{each.relative_to(self.stand_in)}") as target:
                     target.write(each.read_bytes())
@@ -121,7 +124,8 @@ def local_folders(
     untaken: Callable[[Untaken], object] = lambda _: None,
 ) -> Iterator[list[Path]]:
     """A folder here for each run, wherever it lies. At the end of the block reports of runs in S3 are written there.
-    With ``kept_in`` a run whose report S3 refuses is kept in this folder, and ``untaken`` gets it.
+    With ``kept_in`` a run whose report S3 refuses is kept in this folder, or in a temporary one if that is full, and
+    ``untaken`` gets it.
 
     Raises SetupError, one sentence for the person at the terminal, also for what Spark does not get in the block."""
     with tempfile.TemporaryDirectory(prefix="crucible-s3-") as scratch:
@@ -146,12 +150,25 @@ def local_folders(
                 untaken(Untaken(str(place), _kept(each.stand_in, kept_in), str(refused)))
 
 
-def _kept(run: Path, folder: Path) -> Path:
+def _kept(run: Path, folder: Path) -> Path | None:
+    """Moves the run into the folder, or out of what is deleted if the folder does not take it. Returns where it is."""
+    with suppress(OSError):
+        return _moved(run, folder)
+    with suppress(OSError):  # It stays on its disk, so this needs no room there.
+        return _moved(run, Path(tempfile.mkdtemp(prefix="crucible-kept-")))
+    return None
+
+
+def _moved(run: Path, folder: Path) -> Path:
     """Moves the run into the folder, under a name that is free."""
     folder.mkdir(parents=True, exist_ok=True)
     names = (f"{run.name}{f'-{number}' if number else ''}" for number in count())
     target = next(folder / name for name in names if not (folder / name).exists())
-    shutil.move(run, target)
+    try:
+        shutil.move(run, target)
+    except OSError:
+        shutil.rmtree(target, ignore_errors=True)  # Part of it; the whole is where it was.
+        raise
     return target
 
 

@@ -1,11 +1,13 @@
 """What a person gets who types something wrong, or stops it: one sentence, an honest exit code, nothing left over."""
 
+import errno
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +26,7 @@ import crucible
 import playing
 from reports.decide import decide
 from reports.manifest import write_manifest
+from reports.s3 import RemoteRun
 from reports.tests.test_verdict import MANIFEST, findings
 from reports.verdict import Outcome, Verdict
 from scenarios.loader import FOLDER, load, typed
@@ -302,6 +305,52 @@ def test_a_report_that_s3_refuses_is_kept_here_and_the_verdict_stays(
     assert sentence.endswith(f"so the report of s3://nights/refused/ is kept in {kept}.")
     assert (kept / "index.html").read_text() == "page of refused"
     assert (tmp_path / "s3" / "nights" / "taken" / "report" / "index.html").read_text() == "page of taken"
+
+
+@pytest.mark.parametrize("takes", ["temporary", "none"])
+def test_a_report_that_no_folder_takes_either_is_told_and_the_verdict_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, takes: str
+) -> None:
+    def judge_many(folders: Sequence[Path], **_: object) -> list[Verdict]:
+        (folders[0] / "report").mkdir()
+        (folders[0] / "report" / "index.html").write_text("page")
+        return [replace(decided, outcome=Outcome.FAILED, report=folders[0] / "report" / "index.html")]
+
+    def move(run: Path, target: Path) -> None:
+        if takes == "none" or target.parent.name == "runs":
+            target.mkdir()
+            (target / "part").touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        run.rename(target)
+
+    decided = decide(MANIFEST, findings(), tmp_path)
+    write_manifest(tmp_path / "s3" / "nights" / "refused", MANIFEST)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr("reports.s3._store", lambda: OneBucket(tmp_path / "s3", "refused/report"))
+    monkeypatch.setattr("reports.s3.shutil.move", move)
+    monkeypatch.setattr("reports.judge.judge_many", judge_many)
+    monkeypatch.setattr(playing, "ROOT", tmp_path / "here")
+    result = typed_in("report", "s3://nights/refused")
+    assert result.exit_code == 1
+    (sentence,) = result.stderr.splitlines()
+    assert list((tmp_path / "here" / "runs").iterdir()) == []
+    kept = [each.parent for each in tmp_path.glob("tmp/*/refused/report/index.html")]
+    assert len(kept) == (takes == "temporary")
+    told = f"kept in {kept[0]}" if kept else "lost, because no folder here takes it"
+    assert sentence.endswith(f", so the report of s3://nights/refused is {told}.")
+
+
+def test_the_page_of_a_report_comes_last_into_s3(tmp_path: Path) -> None:
+    store = OneBucket(tmp_path / "s3", "report/verdict.json")
+    run = RemoteRun("nights/half", tmp_path / "half")
+    (run.stand_in / "report" / "plots").mkdir(parents=True)
+    for name in ("index.html", "plots/index.html", "verdict.json"):
+        (run.stand_in / "report" / name).touch()
+    with pytest.raises(OSError, match="ACCESS_DENIED"):
+        run.take_report(store)
+    report = tmp_path / "s3" / "nights" / "half" / "report"
+    assert [str(each.relative_to(report)) for each in report.rglob("*.*")] == ["plots/index.html"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
