@@ -212,6 +212,8 @@ def test_only_what_was_red_or_changed_is_unfolded(
     assert all(re.search(r"t-(failed|mixed|invalid|crashed)", row) for row in matrix)
     assert len(rates) == sum(bool(one.rate) for one in shown["rates"]) > 0
     assert len(rates) < len(shown["rates"])
+    lines = sum(not line.is_steady for line in shown["probed"])
+    assert len(probed) - len(shown["probe_changes"]) == lines > 0
     assert all(re.search(r"t-(failed|mixed|none)|moved|chip", row) for row in probed)
     folded = re.findall(r"<details class=\"steady\">.*?</details>", text, re.DOTALL)
     assert len(folded) == 2 + any(line.is_steady for line in shown["probed"])

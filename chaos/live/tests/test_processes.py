@@ -9,7 +9,6 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.targets.loader import find
 from chaos.live.agenda import Agenda
 from chaos.live.errors import EndedItself, NodeDied, SetupError
 from chaos.live.node_side.node_process import NodeSpec
@@ -83,12 +82,6 @@ def test_a_target_that_does_not_stop_is_killed_after_its_own_limit_which_fails_n
     assert target.how_it_ended() == "ended by SIGKILL"
     target.check()
     target.close()
-
-
-def test_kafka_may_wait_for_one_pool_of_threads_of_its_tier_and_not_for_a_controller() -> None:
-    node = find("kafka").file.node
-    assert node is not None
-    assert 20 < node.stop_limit_s <= 30
 
 
 def test_who_was_asked_to_end_is_not_asked_again(tmp_path: Path) -> None:
