@@ -7,10 +7,11 @@ from pathlib import Path
 
 from bench.probe.case import Case, Level
 from bench.probe.registry import all_cases
+from bench.probe.verdict import Verdict
 from tools.evidence.kept import FOLDER, Seen
-from tools.evidence.probing import NOT_JUDGED, PLAYS, RED
+from tools.evidence.probing import PLAYS, RED
 
-FAILS, DIFFERS, NOTHING = "**fails**", "differs", "–"
+FAILS, DIFFERS, NOTHING, UNPLAYED = "**fails**", "differs", "–", "·"
 REDS = frozenset(each.value for each in RED)
 _MADE = "<!-- Made by ./crucible evidence --pages from data/. Edit tools/evidence/pages.py instead. -->\n\n"
 
@@ -30,12 +31,12 @@ def write(found: Sequence[Seen], folder: Path = FOLDER) -> list[Path]:
 
 def summary(found: Sequence[Seen]) -> str:
     """One row for each target."""
-    heads = ("target", "version", "passes", "fails a MUST", "differs from a SHOULD", "not judged", "seen")
+    heads = ("target", "version", "passes", "fails a MUST", "differs from a SHOULD", "not judged", "not played", "seen")
     lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
     for each in (each for each in found if each.cases):
         marks = Counter(mark(each, case) for case in all_cases())
         link = f"[{each.title}]({_page(each)})"
-        counts = " | ".join(str(marks[kind]) for kind in ("passes", FAILS, DIFFERS, NOTHING))
+        counts = " | ".join(str(marks[kind]) for kind in ("passes", FAILS, DIFFERS, NOTHING, UNPLAYED))
         lines.append(f"| {link} | {each.version or 'this clone'} | {counts} | {each.date}, {each.machine} |")
     return "\n".join(lines) + "\n"
 
@@ -43,8 +44,8 @@ def summary(found: Sequence[Seen]) -> str:
 def mark(found: Seen, case: Case) -> str:
     """The cell of a case in the matrix."""
     cell = found.cases.get(case.id)
-    if cell is None or cell.verdict == NOT_JUDGED:
-        return NOTHING
+    if cell is None or cell.verdict == Verdict.NOT_PLAYED.value:
+        return UNPLAYED
     if cell.verdict in REDS:
         return FAILS if case.level is Level.MUST else DIFFERS
     return "passes" if cell.verdict == "pass" else NOTHING
@@ -77,7 +78,7 @@ def failing(found: Seen) -> str:
         f"# {_whole_name(found)}",
         "",
         f"Seen on {found.date} ({found.machine}), {PLAYS} times each, on one node. See [README.md](README.md) for what "
-        "this means. Everything else passes, or is not judged.",
+        "this means. Everything else passes, is not judged, or was not played.",
         "",
     ]
     for words, level in (("Fails a MUST", Level.MUST), ("Differs from a SHOULD", Level.SHOULD)):

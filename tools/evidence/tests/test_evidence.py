@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.probe.registry import chosen
+from bench.probe.registry import all_cases, chosen
 from bench.probe.verdict import PREPARING, Outcome, Verdict
 from bench.targets.loader import find
 from tools.evidence import kept, pages, scenario_plays
@@ -61,6 +61,18 @@ def test_what_is_not_judged_has_one_mark_whatever_the_reason() -> None:
     seen = kept.seen(find("kfake"), Path("nowhere"))
     seen.cases = {CASE.id: Cell(NOT_JUDGED), SHOULD.id: Cell("not advertised")}
     assert {pages.mark(seen, CASE), pages.mark(seen, SHOULD)} == {pages.NOTHING}
+
+
+def test_what_was_not_played_is_counted_apart_from_what_is_not_judged() -> None:
+    seen = kept.seen(find("kfake"), Path("nowhere"))
+    seen.cases = {each.id: Cell("pass") for each in all_cases()}
+    seen.cases |= {CASE.id: Cell(NOT_JUDGED), SHOULD.id: Cell("not played")}
+    newer = next(each for each in all_cases() if each not in (CASE, SHOULD))
+    del seen.cases[newer.id]
+    heads, _, row = (line.split(" | ") for line in pages.summary([seen]).splitlines())
+    told = dict(zip(heads, row, strict=True))
+    assert (told["not judged"], told["not played"], told["passes"]) == ("1", "2", str(len(all_cases()) - 3))
+    assert pages.mark(seen, newer) == pages.mark(seen, SHOULD) == pages.UNPLAYED
 
 
 @pytest.mark.parametrize(
