@@ -127,6 +127,8 @@ class RuleBook:
 
     def report(self, rule: Rule, hit: int, tag: Tag = NO_FRAME, detail: str = "", kind: str = "") -> None:
         """Leaves evidence of a strike. It must come before the strike itself."""
+        if rule.kind == "clock_stepped":
+            detail = f"{detail} step_ms={rule.step_ms}".lstrip()
         self._powers.report(
             FaultRow(
                 rule.name,

@@ -151,6 +151,7 @@ class EndRow(Row):
         Later("as described of its topic, -1 no limit; null: the log begins at 0, compacts, or nobody described it"),
     ] = None
     retention_bytes: Annotated[int | None, Later("as retention_ms")] = None
+    segment_bytes: Annotated[int | None, Later("segment.bytes as described of its topic; null as retention_ms")] = None
 
 
 @table("changes", "history/changes*.parquet")

@@ -177,6 +177,8 @@ class History:
     writes_promised: bool = True
     unpromised: tuple[str, ...] = ()
     """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
+    clock_steps_us: int = 0
+    """sum of the sizes of all steps that faults made with clocks of nodes"""
     found: dict[Any, Any] = field(default_factory=dict, init=False)
     """what functions that are ``once`` have found in it"""
 

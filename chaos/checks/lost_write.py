@@ -44,7 +44,7 @@ class LostWrite(Check):
             end = deleted(history).get(place(run))
             if run.kind != "send" or end is None or not is_placed(run, history):
                 continue
-            if run.first_offset < end.log_start_offset and not may_be_deleted(end, sent_us(run, history)):
+            if run.first_offset < end.log_start_offset and not may_be_deleted(end, sent_us(run, history), history):
                 first = next(expanded(run))
                 self.violated(
                     history.ended_us(run),

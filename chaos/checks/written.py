@@ -28,16 +28,22 @@ def acknowledged(history: History) -> int:
     return sum(run.kind == "send" and is_placed(run, history) for run in history.runs)
 
 
-def may_be_deleted(end: EndRow, sent_us: int) -> bool:
+def may_be_deleted(end: EndRow, sent_us: int, history: History) -> bool:
     """Returns whether retention explains that a record, sent at ``sent_us``, lies below its log's start at the end.
 
-    Kafka: retention.ms deletes nothing younger, and retention.bytes leaves at least so many bytes. No client of a load
-    sends DeleteRecords. Without known limits anything may be deleted: the topic compacts, or nobody described it.
+    Kafka: retention.ms deletes nothing younger by the deleting node's clock, which faults may have stepped.
+    retention.bytes leaves at least so many bytes at the leader. A later leader may have fewer: it lacks what was not
+    replicated, which is taken to be a segment at most. No client of a load sends DeleteRecords. Without known limits
+    anything may be deleted: the topic compacts, or nobody described it.
     """
     if end.retention_ms is None or end.retention_bytes is None:
         return True
-    is_old = 0 <= end.retention_ms * 1000 <= end.end_us - sent_us + CLOCKS_US
-    return is_old or 0 <= end.retention_bytes <= end.size_bytes
+    oldest_us = end.end_us - sent_us + CLOCKS_US + history.clock_steps_us
+    if 0 <= end.retention_ms * 1000 <= oldest_us:
+        return True
+    if end.retention_bytes < 0:
+        return False
+    return end.segment_bytes is None or end.retention_bytes <= end.size_bytes + end.segment_bytes
 
 
 @once
@@ -75,7 +81,9 @@ def never_read(history: History) -> list[tuple[RunRow, Sent]]:
         else:
             continue
         end = deleted(history).get(place(run))
-        begins_at = end.log_start_offset if end is not None and may_be_deleted(end, sent_us(run, history)) else 0
+        begins_at = (
+            end.log_start_offset if end is not None and may_be_deleted(end, sent_us(run, history), history) else 0
+        )
         for value, offset in zip(values, places, strict=True):
             is_missed = offset is None and value.offset + shift >= begins_at
             if is_missed and (place(run), value.writer, value.sequence) not in excused(history)[0]:

@@ -140,6 +140,7 @@ class World:
         self._converge()  # Once more, because the controller's upkeep may have written a record meanwhile.
         self.stage = "end"
         self.cluster.compare_all()
+        self.history.clock_steps_us = _clock_steps_us(self.scenario, self.faults)
         self._watching.end(self.agenda.now_us, self.history)
 
     @property
@@ -293,6 +294,11 @@ def _promises_writes(scenario: Scenario) -> bool:
 def _loses_unsynced(fault: Fault) -> bool:
     fails_sync = fault.kind == "disk_error" and fault.on == "disk" and fault.match.operation in (None, "sync")
     return fails_sync or fault.kind == "node_powered_off"
+
+
+def _clock_steps_us(scenario: Scenario, faults: Sequence[FaultRow]) -> int:
+    steps_us = {fault.name: abs(fault.step_ms) * 1000 for fault in scenario.faults if fault.kind == "clock_stepped"}
+    return sum(steps_us.get(row.name, 0) for row in faults)
 
 
 def _is_flushed(scenario: Scenario) -> bool:

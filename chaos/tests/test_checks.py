@@ -235,8 +235,13 @@ FINAL_READ: list[HistoryRow] = [operation("g", 0, "final_read", at_us=40), repla
 BASE: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
 
-def broken(rows: Sequence[HistoryRow], writes_promised: bool = True, unpromised: tuple[str, ...] = ()) -> list[str]:
-    history = History(writes_promised=writes_promised, unpromised=unpromised)
+def broken(
+    rows: Sequence[HistoryRow],
+    writes_promised: bool = True,
+    unpromised: tuple[str, ...] = (),
+    clock_steps_us: int = 0,
+) -> list[str]:
+    history = History(writes_promised=writes_promised, unpromised=unpromised, clock_steps_us=clock_steps_us)
     history.add(rows)
     checks = all_checks(around())
     for check in checks:
@@ -287,8 +292,9 @@ ONE_UNREAD: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, *SENDS, *POSITIONS, rea
         (replace(CUT, retention_ms=-1), True),
         (replace(CUT, retention_ms=25_001), True),
         (replace(CUT, retention_ms=24_999), False),
-        (replace(CUT, retention_ms=-1, retention_bytes=500, size_bytes=499), True),
-        (replace(CUT, retention_ms=-1, retention_bytes=500, size_bytes=500), False),
+        (replace(CUT, retention_ms=-1, retention_bytes=500, size_bytes=399, segment_bytes=100), True),
+        (replace(CUT, retention_ms=-1, retention_bytes=500, size_bytes=400, segment_bytes=100), False),
+        (replace(CUT, retention_ms=-1, retention_bytes=500, size_bytes=0), False),
         (replace(CUT, retention_ms=0), False),
         (replace(CUT, retention_ms=None, retention_bytes=None), False),
         (replace(CUT, log_start_offset=0), False),
@@ -300,6 +306,13 @@ def test_only_retention_explains_a_log_that_begins_above_what_was_acknowledged(e
     unread = broken([end, *ONE_UNREAD])
     below = end.log_start_offset == 10
     assert unread == sorted([*["lost-write"] * is_lost, *["unseen"] * (is_lost or not below)])
+
+
+@pytest.mark.parametrize(("retention_ms", "is_lost"), [(125_001, True), (124_999, False)])
+def test_what_a_clock_was_stepped_by_counts_as_age(retention_ms: int, is_lost: bool) -> None:
+    rows = [replace(CUT, retention_ms=retention_ms), *ALL_READ]
+    assert broken(rows, clock_steps_us=100_000_000) == ["lost-write"] * is_lost
+    assert broken(rows) == ["lost-write"]
 
 
 HARMLESS = {"chaos/mutants/wrong_habits.py", "scenarios/vocabulary.py"}

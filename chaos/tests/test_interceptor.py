@@ -108,6 +108,7 @@ def test_a_strike_on_the_node_lets_the_frame_pass(more: dict[str, Any], kind: st
     log = Log()
     assert list(interceptor(log, rule(kind, **more)).before(NOW, request())) == [request()]
     assert log.asked[1] == asked
+    assert [row.detail for row in log.rows] == ["step_ms=-3" if kind == "clock_stepped" else ""]
 
 
 @pytest.mark.parametrize("kind", ["node_killed", "node_powered_off"])

@@ -17,11 +17,12 @@ from chaos.search.shrink import REGRESSIONS, shrink
 from chaos.sim.cluster import Cluster
 from chaos.sim.run_folder import JUDGED_HERE
 from chaos.sim.world import World
+from reference_broker.wire.apis import ApiKey
 from reports.verdict import Outcome
 from scenarios import ledger, loader
 from scenarios.load import Topic
 from scenarios.loader import Scenario
-from scenarios.model import Range
+from scenarios.model import Fault, Match, Range
 from scenarios.revisions import each_revision
 
 pytestmark = pytest.mark.simulated
@@ -381,22 +382,39 @@ def test_producers_are_written_once_under_the_other_policy_for_unknown_ones(numb
 
 @pytest.mark.parametrize(
     "limits",
-    [(("retention.ms", "1500"), ("retention.bytes", "-1")), (("retention.ms", "-1"), ("retention.bytes", "3000"))],
+    [(("retention.ms", "1500"), ("retention.bytes", "-1")), (("retention.ms", "-1"), ("retention.bytes", "5000"))],
 )
 def test_retention_explains_only_what_it_may_have_deleted(limits: tuple[tuple[str, str], ...]) -> None:
-    scenario = loader.find("comes-back-empty")
-    topics = tuple(replace(each, config=(("segment.bytes", "2000"), *limits)) for each in scenario.load.topics)
-    config = (*scenario.cluster.config, ("log.retention.check.interval.ms", "300"))
-    cut = replace(
-        scenario,
-        load=replace(scenario.load, topics=topics, groups=scenario.load.groups[:1], transactional=()),
-        cluster=replace(scenario.cluster, config=config),
-    )
+    cut = with_retention(limits)
     verdict, world = play(cut, 1)
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
     assert all(row.log_start_offset > 0 for row in world.history.ends)
     lost = run(cut, 1, "log_begins_at_its_end")
     assert ("lost-write" in lost.broken) is (limits[0][1] == "-1")
+
+
+@pytest.mark.parametrize(("retention_s", "is_lost"), [(1800, False), (7200, True)])
+def test_a_step_of_a_clock_makes_records_so_much_older_to_retention(retention_s: int, is_lost: bool) -> None:
+    """The clock goes forth by an hour. Retention of half an hour then deletes what is some seconds old."""
+    cut = with_retention((("retention.ms", str(retention_s * 1000)), ("retention.bytes", "-1")))
+    forth = Fault("forth", "clock_stepped", "request", match=Match(api=int(ApiKey.PRODUCE)), nth=Range(3, 3), total=1)
+    cut = replace(cut, faults=(*cut.faults, replace(forth, step_ms=3_600_000)), needs=(*cut.needs, "clock"))
+    verdict, world = play(cut, 1)
+    assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
+    assert world.history.clock_steps_us == 3_600_000_000
+    assert any(row.log_start_offset > 0 for row in world.history.ends) is not is_lost
+    assert ("lost-write" in run(cut, 1, "log_begins_at_its_end").broken) is is_lost
+
+
+def with_retention(limits: tuple[tuple[str, str], ...]) -> Scenario:
+    scenario = loader.find("comes-back-empty")
+    topics = tuple(replace(each, config=(("segment.bytes", "2000"), *limits)) for each in scenario.load.topics)
+    config = (*scenario.cluster.config, ("log.retention.check.interval.ms", "300"))
+    return replace(
+        scenario,
+        load=replace(scenario.load, topics=topics, groups=scenario.load.groups[:1], transactional=()),
+        cluster=replace(scenario.cluster, config=config),
+    )
 
 
 @pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)

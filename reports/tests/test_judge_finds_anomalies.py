@@ -143,7 +143,7 @@ def plant_log_that_keeps_all_and_begins_at_its_end(history: History) -> None:
 
 
 def plant_log_that_retention_cuts_too_short(history: History) -> None:
-    _begin_at_its_end(history, retention_ms=-1, retention_bytes=1)
+    _begin_at_its_end(history, retention_ms=-1, retention_bytes=101, segment_bytes=100)
 
 
 def legal_log_cut_by_age(history: History) -> None:
@@ -151,7 +151,31 @@ def legal_log_cut_by_age(history: History) -> None:
 
 
 def legal_log_cut_by_size(history: History) -> None:
-    _begin_at_its_end(history, retention_ms=-1, retention_bytes=100, size_bytes=100)
+    _begin_at_its_end(history, retention_ms=-1, retention_bytes=100, size_bytes=40, segment_bytes=60)
+
+
+def legal_log_of_unknown_segments(history: History) -> None:
+    _begin_at_its_end(history, retention_ms=-1, retention_bytes=100)
+
+
+def _step_clocks(history: History, *details: str) -> None:
+    """Faults step clocks, and then a log has nothing left of what it should keep for an hour."""
+    some = history.tables["faults"][0]
+    steps = [{**some, "name": "step", "kind": "clock_stepped", "detail": each} for each in details]
+    history.tables["faults"] += steps
+    _begin_at_its_end(history, retention_ms=3_600_000, retention_bytes=-1)
+
+
+def legal_log_cut_by_age_of_stepped_clocks(history: History) -> None:
+    _step_clocks(history, "leader step_ms=1800000", "step_ms=-1800000")
+
+
+def legal_log_cut_by_age_after_an_unknown_step(history: History) -> None:
+    _step_clocks(history, "step_ms=100000", "")
+
+
+def plant_log_cut_although_clocks_stepped_less(history: History) -> None:
+    _step_clocks(history, "leader step_ms=1800000", "step_ms=-1700000")
 
 
 def legal_log_of_unknown_retention(history: History) -> None:
@@ -283,6 +307,10 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "log cut by age": (legal_log_cut_by_age, set()),
     "log cut by size": (legal_log_cut_by_size, set()),
     "log of unknown retention": (legal_log_of_unknown_retention, set()),
+    "log of unknown segments": (legal_log_of_unknown_segments, set()),
+    "log cut by age of stepped clocks": (legal_log_cut_by_age_of_stepped_clocks, set()),
+    "log cut by age after an unknown step": (legal_log_cut_by_age_after_an_unknown_step, set()),
+    "log cut although clocks stepped less": (plant_log_cut_although_clocks_stepped_less, {"lost-write"}),
     "unseen below the log start": (plant_unseen_below_the_log_start, {"lost-write", "unseen"}),
     "unseen since it was deleted": (legal_unseen_since_it_was_deleted, set()),
     "corrupt-value": (plant_corrupt_value, {"corrupt-value"}),

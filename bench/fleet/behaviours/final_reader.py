@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours.bodies import describe_topic_config_request
 from bench.fleet.behaviours.chance import Chance
@@ -34,7 +34,9 @@ MAX_BYTES: Final = 16 << 20
 PARTITION_MAX_BYTES: Final = 2 << 20
 MAX_WAIT_MS: Final = 100
 FINAL_READ: Final = "final_read"
-RETENTION: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
+RETENTION: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes")
+Limits: TypeAlias = tuple[int | None, int | None, int | None]
+UNLIMITED: Final = (None, None, None)
 
 
 def without_ends(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
@@ -82,7 +84,7 @@ class FinalReader(ClusterScript):
         self.consumer = ConsumerState()
         self._unknown_since_us: dict[TopicPartition, int] = {}
         self._sizes: Counter[TopicPartition] = Counter()
-        self._retention: dict[str, tuple[int | None, int | None]] = {}
+        self._retention: dict[str, Limits] = {}
         self._undescribed: dict[str, None] = {}
         self._describe_at_us = self._describe_failures = 0
         self._deadline_us = 0
@@ -196,9 +198,11 @@ class FinalReader(ClusterScript):
                 error = error_name(each.error_code.value)
                 continue
             value = {one.name: one.value or "" for one in each.configs}
-            policy, *limits = (value.get(name, "") for name in RETENTION)
-            known = all(limits) and "compact" not in policy
-            self._retention[each.resource_name] = (int(limits[0]), int(limits[1])) if known else (None, None)
+            policy, age, size, segment = (value.get(name, "") for name in RETENTION)
+            known = age and size and "compact" not in policy
+            self._retention[each.resource_name] = (
+                (int(age), int(size), int(segment) if segment else None) if known else UNLIMITED
+            )
             self._undescribed.pop(each.resource_name, None)
         self.journal.end(operation, "fail" if error else "ok", error, answer)
         if self._undescribed:
@@ -267,7 +271,7 @@ class FinalReader(ClusterScript):
     def _note_end(self, where: TopicPartition, data: PartitionData, offset: int, rows: list[HistoryRow]) -> None:
         self._note_start(where, data.log_start_offset)
         bounds = (data.log_start_offset, data.high_watermark)
-        retention = self._retention.get(where.topic, (None, None)) if data.log_start_offset > 0 else (None, None)
+        retention = self._retention.get(where.topic, UNLIMITED) if data.log_start_offset > 0 else UNLIMITED
         end = EndRow(*where, *bounds, self.now.mono_us, data.last_stable_offset, None, self._sizes[where], *retention)
         is_whole = offset >= data.high_watermark
         if is_whole and not (data.log_start_offset > 0 and where.topic in self._undescribed):

@@ -254,9 +254,10 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
 @pytest.mark.parametrize(
     ("settings_of_topic", "noted"),
     [
-        ({"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "-1"}, (1000, -1)),
-        ({"cleanup.policy": "compact,delete", "retention.ms": "1000", "retention.bytes": "-1"}, (None, None)),
-        ({"cleanup.policy": "delete", "retention.ms": "1000"}, (None, None)),
+        ({**OF_A_WEEK, "segment.bytes": "2000"}, (604_800_000, -1, 2000)),
+        (OF_A_WEEK, (604_800_000, -1, None)),
+        ({**OF_A_WEEK, "cleanup.policy": "compact,delete"}, (None, None, None)),
+        ({"cleanup.policy": "delete", "retention.ms": "1000"}, (None, None, None)),
     ],
 )
 def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
@@ -264,7 +265,7 @@ def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     broker: FakeBroker,
     settings: ClientSettings,
     settings_of_topic: dict[str, str | None],
-    noted: tuple[int | None, int | None],
+    noted: tuple[int | None, int | None, int | None],
 ) -> None:
     load = producer(settings)
     world.start(load)
@@ -279,7 +280,8 @@ def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     world.run(3)
     assert subject.process in world.finished
     ends = {TopicPartition(each.topic, each.partition): each for each in world.rows("ends")}
-    assert (ends[cut].retention_ms, ends[cut].retention_bytes, ends[cut].size_bytes) == (*noted, 0)
+    limits = (ends[cut].retention_ms, ends[cut].retention_bytes, ends[cut].segment_bytes)
+    assert (limits, ends[cut].size_bytes) == (noted, 0)
     assert (ends[whole].retention_ms, ends[whole].retention_bytes) == (None, None)
     assert ends[whole].size_bytes == sum(map(len, broker.logs[whole].batches)) > 0
     asked = [each.body for each in broker.requests if each.api_key == ApiKey.DESCRIBE_CONFIGS]

@@ -8,7 +8,10 @@ a cleaner may have taken (X-11).
 
 Retention deletes nothing that is younger than ``retention.ms``, and leaves at least ``retention.bytes``. The final read
 has both settings, and how many bytes it was given, where a log does not begin at 0. Where it could not ask, and where a
-topic is compacted, anything below the start may have been deleted. No client of a load sends DeleteRecords.
+topic is compacted, anything below the start may have been deleted. No client of a load sends DeleteRecords. A fault
+that steps a clock makes records older by its step, and its evidence says by how much; if not, age is not judged. A
+leader that dies may have counted records that its successor does not have: fewer bytes than ``retention.bytes`` may be
+left then, by up to ``segment.bytes``.
 """
 
 from pyspark.sql import DataFrame
@@ -25,11 +28,12 @@ _SEND = (*_KEYS, "first_offset", "first_sequence", "last_sequence", "process", "
 _OVERLAP = "first_sequence <= last and last_sequence >= first"
 CLOCKS_US = 5_000_000
 """Physical: the clocks of those that write records and of those that delete them differ by less than this."""
-_TOO_YOUNG = f"(retention_ms < 0 or (end_us - invoke_us + {CLOCKS_US}) div 1000 < retention_ms)"
-_TOO_LITTLE_LEFT = "(retention_bytes < 0 or size_bytes < retention_bytes)"
+_TOO_YOUNG = f"(retention_ms < 0 or (end_us - invoke_us + {CLOCKS_US} + stepped_us) div 1000 < retention_ms)"
+_TOO_LITTLE_LEFT = "(retention_bytes < 0 or size_bytes < retention_bytes - segment_bytes)"
 _STAYS = f"coalesce({_TOO_YOUNG} and {_TOO_LITTLE_LEFT}, false)"
 """Whether retention must have kept a record of this partition that was sent at invoke_us."""
-_END = ("end_us", "retention_ms", "retention_bytes", "size_bytes")
+_END = ("end_us", "retention_ms", "retention_bytes", "size_bytes", "segment_bytes", "stepped_us")
+_STEP_MS = "cast(nullif(regexp_extract(detail, 'step_ms=(-?[0-9]+)', 1), '') as bigint)"
 
 
 def unread(tables: Tables) -> DataFrame:
@@ -58,7 +62,7 @@ def unread(tables: Tables) -> DataFrame:
         (high - shift).alias("last_offset"),
     )
     reach = read.groupBy(*PARTITION).agg(F.max("last").alias("reach"))
-    ends = tables.ends.where("error is null").select(*PARTITION, *_END)
+    ends = _ends(tables).where("error is null").select(*PARTITION, *_END)
     return (
         clipped.join(reach, PARTITION, "left")
         .join(log_starts(tables), PARTITION, "left")
@@ -69,6 +73,15 @@ def unread(tables: Tables) -> DataFrame:
         .where("last_offset >= start_offset")
         .drop("invoke_us", *_END)
     )
+
+
+def _ends(tables: Tables) -> DataFrame:
+    """ENDS, and by how much all steps together may have moved a clock of the run (null if that is not known)."""
+    steps = tables.faults.where("kind = 'clock_stepped'").selectExpr("run", f"abs({_STEP_MS}) * 1000 as step_us")
+    moved = steps.groupBy("run").agg(F.expr("if(count(*) = count(step_us), sum(step_us), null) as stepped_us"))
+    stepped = moved.withColumn("is_stepped", F.lit(True))
+    ends = tables.ends.join(F.broadcast(stepped), "run", "left")
+    return ends.withColumn("stepped_us", F.expr("if(is_stepped, stepped_us, 0L)")).drop("is_stepped")
 
 
 def beyond_the_end(tables: Tables) -> DataFrame:
@@ -93,7 +106,7 @@ def beyond_the_end(tables: Tables) -> DataFrame:
 def below_the_start(tables: Tables) -> DataFrame:
     """Acknowledged values below the offset at which the final read found the start of their log (``begins_at``),
     although retention cannot have deleted them, whoever may have read them before. Columns: as ``beyond_the_end``."""
-    ends = tables.ends.where("error is null and log_start_offset > 0")
+    ends = _ends(tables).where("error is null and log_start_offset > 0")
     ends = ends.select(*PARTITION, *_END, "high_watermark", "error", F.col("log_start_offset").alias("begins_at"))
     sends = durably_acknowledged(tables).select(*_SEND, "last_offset").join(F.broadcast(ends), PARTITION)
     gone = sends.where(f"first_offset < begins_at and {_STAYS}")
