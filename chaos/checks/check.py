@@ -66,14 +66,16 @@ class Check:
     """Base of all checks. A check overrides the methods for what it wants to see.
 
     ``guarantee`` is a name of ``reports/guarantees.py``; a base class has none. ``rows`` names the trace rows that the
-    check wants, and ``notes`` the Notes. ``acts_on`` says of which events ``acted`` must know: of those that touch one
-    of these kinds. With ``needs_one_node`` it looks inside one node only, so a live node's own process can run it.
-    With ``judges_followers`` it is also given the answers to fetches in sessions of followers.
+    check wants, ``notes`` the Notes, and ``replica_notes`` those about a partition's replica. ``acts_on`` says of which
+    events ``acted`` must know: of those that touch one of these kinds. With ``needs_one_node`` it looks inside one node
+    only, so a live node's own process can run it. With ``judges_followers`` it is also given the answers to fetches in
+    sessions of followers.
     """
 
     guarantee: str = ""
     rows: ClassVar[tuple[str, ...]] = ()
     notes: ClassVar[tuple[str, ...]] = ()
+    replica_notes: ClassVar[tuple[str, ...]] = ()
     acts_on: ClassVar[tuple[Kind, ...]] = ()
     needs_one_node: ClassVar[bool] = False
     judges_followers: ClassVar[bool] = False
@@ -94,6 +96,9 @@ class Check:
 
     def note(self, at_us: int, member: "Member", note: Note) -> None:
         """Called with each note that it asked for, before it sees the state that the note speaks of."""
+
+    def replica_noted(self, at_us: int, node_id: int, note: Note) -> None:
+        """Called with each note about a partition's replica that it requested."""
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
         """Called when a node has published an image. ``fields`` are those of the trace's row."""

@@ -19,13 +19,12 @@ from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition
 
 if TYPE_CHECKING:
-    from chaos.checks.quorum_view import Member
     from reference_broker.core.node import Node
 
 
 class LsoRegression(Check):
     guarantee = "lso-regression"
-    notes = ("leads",)
+    replica_notes = ("leads",)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -35,9 +34,9 @@ class LsoRegression(Check):
         """IDs of the nodes that led, by partition (topic-index) and leader epoch, of replicated partitions. A recreated
         topic has the same epochs again."""
 
-    def note(self, at_us: int, member: "Member", note: Note) -> None:  # noqa: ARG002
+    def replica_noted(self, at_us: int, node_id: int, note: Note) -> None:  # noqa: ARG002
         fields = dict(note.fields)
-        self._leaders[str(fields["partition"]), int(fields["leader_epoch"])].add(member.node_id)
+        self._leaders[str(fields["partition"]), int(fields["leader_epoch"])].add(node_id)
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if thorough:

@@ -29,6 +29,7 @@ class Watching:
         self.rows = _by_name(checks, lambda check: check.rows)
         self._checks = checks
         self._by_note = _by_name(checks, lambda check: check.notes)
+        self._by_replica_note = _by_name(checks, lambda check: check.replica_notes)
         self._fetches = FetchModel()
         self._looking = overriding(checks, "node")
         self._of_wholes = overriding(checks, "whole")
@@ -44,9 +45,11 @@ class Watching:
             check.trace(row)
 
     def note(self, at_us: int, node_id: int, note: Note) -> None:
-        """Hands out a note, before the checks see the state of the node that wrote it. They do not get a note about a
-        partition's replica, though it may have the same name as one about the quorum."""
+        """Hands out a note, before the checks see the state of the node that wrote it. A note about a partition's
+        replica may have the same name as one about the quorum, so checks request it apart."""
         if note.fields and note.fields[0][0] == "partition":
+            for check in self._by_replica_note.get(note.what, ()):
+                check.replica_noted(at_us, node_id, note)
             return
         self.view.note(node_id, note)
         for check in self._by_note.get(note.what, ()):

@@ -7,7 +7,6 @@ import pytest
 
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import History
-from chaos.checks.quorum_view import Member
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note
 from reports.columns import ROW_TABLES
@@ -36,11 +35,9 @@ def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
     checks = all_checks(around())
     for check in checks:
         for row in ledger.tables["trace"]:
-            if row["what"] in check.notes:
-                fields = json.loads(str(row["detail"]))
-                check.note(
-                    int_of(row, "at_us"), Member(int_of(row, "node"), True), Note(str(row["what"]), (*fields.items(),))
-                )
+            if row["what"] in check.replica_notes:
+                note = Note(str(row["what"]), (*json.loads(str(row["detail"])).items(),))
+                check.replica_noted(int_of(row, "at_us"), int_of(row, "node"), note)
         check.end(rows)
     said = {check.guarantee: [each.story for each in check.violations] for check in checks if check.violations}
     return said, {check.guarantee for check in checks if check.looked_at}
