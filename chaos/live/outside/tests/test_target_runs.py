@@ -112,8 +112,18 @@ def scenario(folder: Path, *more: str) -> Scenario:
     return load(written(folder, "small", text_of("A small run", 10, LOAD, 50, *more)))
 
 
+EARLIER: set[int] = set()
+"""Processes from before the test: the Java process of a Spark session that an earlier test of this worker has left."""
+
+
+@pytest.fixture(autouse=True)
+def _earlier() -> None:
+    EARLIER.clear()
+    EARLIER.update(children())
+
+
 def children() -> set[int]:
-    return {each.pid for each in psutil.Process(os.getpid()).children(recursive=True)}
+    return {each.pid for each in psutil.Process(os.getpid()).children(recursive=True)} - EARLIER
 
 
 def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Path) -> None:
