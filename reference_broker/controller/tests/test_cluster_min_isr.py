@@ -74,7 +74,7 @@ def test_the_clusters_minimum_cannot_be_removed_nor_a_brokers_own_be_set() -> No
     for resource, operation, value, name, error in (
         (CLUSTER, DELETE, None, MIN_ISR_KEY, "invalid_config"),
         (CLUSTER, SET, "0", MIN_ISR_KEY, "invalid_request"),
-        (CLUSTER, SET, "1", "retention.ms", "invalid_request"),
+        (CLUSTER, SET, "1", "num.partitions", "invalid_request"),
         ((BROKER_RESOURCE, "1"), SET, "1", MIN_ISR_KEY, "invalid_config"),
         ((BROKER_RESOURCE, "1"), SET, "1", "num.partitions", "invalid_request"),
     ):
