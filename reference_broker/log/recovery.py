@@ -15,7 +15,6 @@ from reference_broker.log.durability import Durability
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
-from reference_broker.log.partition_metadata import FILE_NAME as METADATA_FILE
 from reference_broker.log.producer_snapshots import SnapshotDamaged, decoded, offset_of
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
@@ -111,7 +110,7 @@ class Recovery:
         self.cleaned_offset = 0
         self.is_compacted = config.is_compacted
         self.lost_epochs = False
-        """Whether the file of leader epochs is damaged or missing, in a directory that should have it."""
+        """Whether the file of leader epochs is damaged or missing."""
         self.first_epoch: int | None = None
         self.last_epoch = -1
         self.next_base = MAX_OFFSET
@@ -139,7 +138,7 @@ class Recovery:
             self.local_start = max(self.log_start_offset, local.offset)
             rows = self.epochs.checkpoint.read(names)
             self.epochs.load(rows)
-            self.lost_epochs = rows is None and METADATA_FILE in names
+            self.lost_epochs = rows is None
             if local.offset:
                 self.epochs.put_before(local.offset, local.epochs)
             known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
@@ -258,8 +257,8 @@ class Recovery:
         Files are deleted only after the log start is durable behind them. Without a log start of its own, as in Kafka's
         and in old directories, a log begins at latest with its first leader epoch. If the file of epochs is damaged or
         missing and nothing is known to be durable, a power loss may have taken that file and the first segment: the log
-        is taken to begin at 0. Directories from before Kafka 2.8 have no ``partition.metadata`` and perhaps no epochs.
-        Of those the start is unknown.
+        is taken to begin at 0. Kafka has had that file since it has had the batches that can be read here. If it is
+        whole and has no epoch, the start is unknown.
         """
         begins = self.epochs.starts[:1] if self.local_start == 0 else [self.local_start]
         if not begins and self.lost_epochs and not self._was_durable(0):

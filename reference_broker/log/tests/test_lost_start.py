@@ -8,8 +8,6 @@ from reference_broker.log.tests.recovery_world import SMALL, filled, stopped
 from reference_broker.ports.memory_disk import MemoryDisk
 
 EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"
-METADATA = f"{DIRECTORY}/partition.metadata"
-METADATA_TEXT = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
 LOG_START = f"{DIRECTORY}/log-start-offset-checkpoint"
 
 
@@ -51,11 +49,10 @@ def test_a_first_segment_that_is_gone_shows_by_the_log_start(clean: bool) -> Non
     assert (again.log_start_offset, again.log_end_offset) == (begin, begin)
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("epochs", [None, b"0\n0\n"])
+@pytest.mark.parametrize(("epochs", "clean"), [(None, True), (b"0\n0\n", True), (b"0\n0\n", False)])
 def test_without_a_known_start_a_log_begins_with_its_first_segment(epochs: bytes | None, clean: bool) -> None:
-    """As in a directory of Kafka with records from before leader epochs. Kafka keeps the log starts of all partitions
-    in one file. Before Kafka 2.8 there was no ``partition.metadata``, and later the file of epochs is never missing."""
+    """As in a directory of Kafka, which keeps the log starts of all partitions in one file, and has no epochs of old
+    records. Its file of epochs is never missing after a crash."""
     disk = MemoryDisk()
     log = filled(disk)
     if clean:
@@ -65,7 +62,6 @@ def test_without_a_known_start_a_log_begins_with_its_first_segment(epochs: bytes
         disk.delete(EPOCHS)
     else:
         disk.write(EPOCHS, epochs)
-        disk.write(METADATA, METADATA_TEXT)
     again = opened(disk, SMALL, clean=clean)
     assert again.quarantine is None
     assert again.log_start_offset == log.bases[1]
@@ -107,7 +103,6 @@ def test_a_log_does_not_begin_behind_what_a_power_loss_took(epochs: str) -> None
     log = filled(disk)
     assert len(log.segments) > 1
     disk.delete(log.segments[0].path)
-    disk.write(METADATA, METADATA_TEXT)
     if epochs == "torn":
         disk.truncate(EPOCHS, 3)
     elif epochs == "missing":
