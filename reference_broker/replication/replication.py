@@ -45,6 +45,7 @@ class Replication:
 
     def resigns(self, partition: Partition) -> None:
         self.leaders.resigns(partition)
+        self.fetchers.await_marker(partition.log)
         for listener in (*self.listeners, *self.replica_listeners):
             listener.resigns(partition)
 

@@ -5,6 +5,7 @@ import pytest
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.log.cleaner.tests.cleaner_world import contents
+from reference_broker.log.tombstone_horizon import NO_LIMIT
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
@@ -113,3 +114,14 @@ def test_a_consumer_hears_the_marker_with_the_records_and_only_where_it_is_switc
     off.send(ApiKey.FETCH, 1001, asked)
     off.settle()
     assert "is not served" in off.closed[1]
+
+
+@pytest.mark.clause("H-2")
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_a_leader_that_resigns_deletes_no_tombstone_until_a_leader_sends_its_marker(enabled: str) -> None:
+    """It has no leader yet, and the next one may have kept them. Without the mechanism no leader sends a marker."""
+    world = cluster(enabled)
+    partition = world.partition("t")
+    assert partition.log.horizon.limit == NO_LIMIT
+    world.members[world.leader("t")].node.broker.replication.resigns(partition)
+    assert partition.log.horizon.limit == (0 if enabled == "true" else NO_LIMIT)

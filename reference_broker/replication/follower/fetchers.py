@@ -65,11 +65,16 @@ class Fetchers:
         if self._halted:
             return
         log.forget_empty_epochs()
-        if self._setting.config.crucible_tombstone_horizon_enable:
-            log.horizon.follow()
+        self.await_marker(log)
         name = TopicPartition(topic.name, index)
         one = self._followed[key] = Followed(name, topic.topic_id, log, state.leader, state.leader_epoch)
         self._fetcher(state.leader).follow(one)
+
+    def await_marker(self, log: PartitionLog) -> None:
+        """Let the cleaner keep all tombstones of a log that is led elsewhere, or not at all, until a leader sends its
+        marker (H-2)."""
+        if self._setting.config.crucible_tombstone_horizon_enable:
+            log.horizon.follow()
 
     def rests(self, topic_id: bytes, index: int) -> None:
         """The partition follows nobody from now on. An unknown partition is no error."""
