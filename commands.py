@@ -314,7 +314,7 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
     """Lets Spark judge and draw runs, also old ones again.
 
     A run may lie in S3 (s3://BUCKET/RUN), and its report is written there, or into runs if S3 refuses it. The AWS_*
-    variables say who asks, and AWS_ENDPOINT_URL names another server.
+    variables supply the credentials, and AWS_ENDPOINT_URL names another server.
     """
     from playing import ROOT, judge, open_worst, worst
     from reports import s3
@@ -322,19 +322,19 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
     from terminal import need_java, one_sentence
 
     need_java()
-    places, untaken = [*run_dirs, *([baseline] if baseline else [])], dict[str, s3.Untaken]()
+    places, rejected = [*run_dirs, *([baseline] if baseline else [])], dict[str, s3.RejectedReport]()
 
-    def kept(one: s3.Untaken) -> None:
-        untaken[one.place] = one
+    def kept(one: s3.RejectedReport) -> None:
+        rejected[one.place] = one
 
-    with one_sentence(SetupError), s3.local_folders(places, kept_in=ROOT / "runs", untaken=kept) as folders:
+    with one_sentence(SetupError), s3.local_folders(places, kept_in=ROOT / "runs", on_rejected=kept) as folders:
         away = [folder for place, folder in zip(places, folders, strict=True) if s3.is_remote(place) and out is None]
         verdicts = judge(folders[: len(run_dirs)], out, folders[-1] if baseline else None, away=away)
         if opened:
             open_worst(verdicts)
     for each in run_dirs if out is None else ():
-        if each in untaken:
-            click.echo(f"crucible: {untaken[each].sentence}", err=True)
+        if each in rejected:
+            click.echo(f"crucible: {rejected[each].sentence}", err=True)
         elif s3.is_remote(each):
             click.echo(f"  report in S3: {each.rstrip('/')}/report/index.html")
     sys.exit(worst(verdicts))

@@ -148,7 +148,7 @@ class EndRow(Row):
     size_bytes: Annotated[int, Later("bytes of the batches that the read returned from the log's start on")] = 0
     retention_ms: Annotated[
         int | None,
-        Later("as described of its topic, -1 no limit; null: the log begins at 0, compacts, or nobody described it"),
+        Later("as described of its topic, -1 no limit; null: the log begins at 0, compacts, or DescribeConfigs failed"),
     ] = None
     retention_bytes: Annotated[int | None, Later("as retention_ms")] = None
     segment_bytes: Annotated[int | None, Later("segment.bytes as described of its topic; null as retention_ms")] = None

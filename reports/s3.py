@@ -34,7 +34,7 @@ MOST_COPIED_BYTES: Final = 256 * 1024 * 1024
 """A history above this is read in place."""
 FETCH_JARS: Final = "python -m reports.s3"
 JAR_CACHE: Final = Path(__file__).resolve().parents[1] / ".cache" / "s3-jars"
-"""It outlives ``.venv``, which is made anew when a pinned version changes."""
+"""It outlives ``.venv``, which is rebuilt when a pinned version changes."""
 FETCH_LIMIT_S: Final = 1_800
 """Maven gets so long for the jars, on a slow line too."""
 ENDPOINT: Final = "AWS_ENDPOINT_URL"
@@ -60,7 +60,7 @@ def is_remote(place: str | Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Untaken:
+class RejectedReport:
     """A report that S3 refused. ``folder`` is the copy of its run here that is kept, with the report in it, or None if
     no folder takes it either."""
 
@@ -121,11 +121,11 @@ def local_folders(
     places: Sequence[str | Path],
     most_copied_bytes: int = MOST_COPIED_BYTES,
     kept_in: Path | None = None,
-    untaken: Callable[[Untaken], object] = lambda _: None,
+    on_rejected: Callable[[RejectedReport], object] = lambda _: None,
 ) -> Iterator[list[Path]]:
     """A folder here for each run, wherever it lies. At the end of the block reports of runs in S3 are written there.
     With ``kept_in`` a run whose report S3 refuses is kept in this folder, or in a temporary one if that is full, and
-    ``untaken`` gets it.
+    ``on_rejected`` is called with it.
 
     Raises SetupError, one sentence for the person at the terminal, also for what Spark does not get in the block."""
     with tempfile.TemporaryDirectory(prefix="crucible-s3-") as scratch:
@@ -147,7 +147,7 @@ def local_folders(
             except SetupError as refused:
                 if kept_in is None:
                     raise
-                untaken(Untaken(str(place), _kept(each.stand_in, kept_in), str(refused)))
+                on_rejected(RejectedReport(str(place), _kept(each.stand_in, kept_in), str(refused)))
 
 
 def _kept(run: Path, folder: Path) -> Path | None:

@@ -28,7 +28,7 @@ from reports.parent import end_with_parent
 from reports.verdict import Verdict
 
 NICEST = 19
-"""The level at which a process gets what nobody else wants."""
+"""The lowest scheduling priority (nice)."""
 NICER_FOR_GOOD = 5
 """How much nicer a judge gets that may not go back. Beside a busy process it has a quarter of the processor then; with
 the nicest level it would have a hundredth, and a verdict on a busy machine would take minutes."""

@@ -110,7 +110,12 @@ class IncrementalExact(Check):
             owed = self._owed(answer, wish, partition)
             lacks = answer.asked.incremental and not answer.repeated and named not in answer.data
             if lacks and wish.told is None and not answer.asked.is_first:
-                self._tell(at_us, answer, named, "is new or had an error in the answer before, and was not told")
+                self._tell(
+                    at_us,
+                    answer,
+                    named,
+                    "is new or had an error in the previous response, and is missing now",
+                )
             elif lacks and owed and owed == wish.owed and self._has_room(answer, wish, partition, sent_bytes):
                 self._tell(at_us, answer, named, f"{owed}, and was not told; last told: {wish.told}")
             wish.owed = owed

@@ -30,7 +30,7 @@ START_LIMIT_S = 20.0
 ENVIRONMENT_VARIABLE = "CRUCIBLE_VERSITYGW"
 """Names a binary to use instead of the built one."""
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "versitygw"
-"""It outlives ``.venv``, which is made anew when a pinned version changes."""
+"""It outlives ``.venv``, which is rebuilt when a pinned version changes."""
 BUCKET = "crucible"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "crucible", "AWS_SECRET_ACCESS_KEY": "a-secret-of-tests"}
 PROXY = "s3"

@@ -31,7 +31,7 @@ from reference_broker.wire.tags import Tag
 SESSION, FINAL, NO_DATA = 77, 12, b""
 BATCH = bytes(build([Record(timestamp_ms=0, value=b"v" * 30)]))
 LIMIT = 1000
-UNTOLD = "is new or had an error in the answer before, and was not told"
+MISSING = "is new or had an error in the previous response, and is missing now"
 
 
 def test_a_request_whose_connection_closes_is_forgotten() -> None:
@@ -202,25 +202,25 @@ def test_a_new_partition_and_one_after_an_error_must_be_told() -> None:
     talk = session()
     talk.ask({}, forget=(1,))
     talk.ask({1: 5})
-    assert talk.stories == [f"t-1 {UNTOLD}"]
+    assert talk.stories == [f"t-1 {MISSING}"]
     talk = session()
     talk.ask({}, PartitionData(1, 6, -1))
     assert talk.stories == []
     talk.ask({})
-    assert talk.stories == [f"t-1 {UNTOLD}"]
+    assert talk.stories == [f"t-1 {MISSING}"]
 
 
 @pytest.mark.clause("F-14", "P-11")
-@pytest.mark.parametrize("is_told", [True, False])
-def test_the_state_after_a_follower_was_sent_to_the_tier_must_be_told(is_told: bool) -> None:
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_the_state_after_a_follower_was_sent_to_the_tier_must_be_told(is_sent: bool) -> None:
     """The error comes with the offsets of the partition, which do not change."""
     talk = Session(IncrementalExact(around()), role="peer", offset=4)
     talk.logs[1].local_log_start_offset = 5
     moved = PartitionData(1, int(ErrorCode.offset_moved_to_tiered_storage), 5, 5, 0)
     talk.ask({0: 5}, moved)
-    talk.ask({1: 5}, *[talk.line(1)] * is_told)
+    talk.ask({1: 5}, *[talk.line(1)] * is_sent)
     talk.ask({})
-    assert talk.stories == ([] if is_told else [f"t-1 {UNTOLD}"] * 2)
+    assert talk.stories == ([] if is_sent else [f"t-1 {MISSING}"] * 2)
 
 
 @pytest.mark.clause("F-14")
@@ -312,7 +312,7 @@ def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_one
 
 @pytest.mark.clause("G-6")
 @pytest.mark.parametrize("again", [(0, 1), (0,)])
-def test_an_answer_that_is_told_again_holds_the_first_one(again: tuple[int, ...]) -> None:
+def test_an_answer_that_is_sent_again_holds_the_first_one(again: tuple[int, ...]) -> None:
     talk = session(FIRST_REVISION)
     for log in talk.logs:
         grow(log, 6)
@@ -323,7 +323,7 @@ def test_an_answer_that_is_told_again_holds_the_first_one(again: tuple[int, ...]
 
 
 @pytest.mark.clause("G-5", "G-6")
-def test_a_change_between_two_answers_to_a_request_is_told_by_the_second_and_by_the_next() -> None:
+def test_a_change_between_two_answers_to_a_request_is_sent_by_the_second_and_by_the_next() -> None:
     talk = session(FIRST_REVISION)
     for log in talk.logs:
         grow(log, 6)

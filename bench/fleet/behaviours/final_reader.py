@@ -40,7 +40,7 @@ UNLIMITED: Final = (None, None, None)
 
 
 def without_ends(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
-    """Leaves it to another final reader to tell the ends."""
+    """Return the rows without those of the ends, which another final reader reports."""
     return [each for each in rows if not isinstance(each, EndRow)]
 
 
@@ -50,7 +50,7 @@ class FinalReader(ClusterScript):
     It ends after ``limit_us`` at the latest. ``unread`` then holds the partitions that were not read to their end. One
     that does not exist any more gets an EndRow with its error: that it cannot be read is evidence, not a lack of it.
     Where a log does not begin at 0, the EndRow also has the settings by which records may have been deleted. It waits
-    for them until the limit, unless no broker has the API that tells them (``Versions.describe_configs`` is -1).
+    for them until the limit, unless no broker serves DescribeConfigs (``Versions.describe_configs`` is -1).
     ``operation`` is what the history calls its reads. ``told`` turns the rows of a read into those that are recorded.
 
     With ``read_committed`` it reads on until the last stable offset has reached the high watermark, too. A partition in

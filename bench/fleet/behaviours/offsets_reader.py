@@ -55,11 +55,11 @@ class OffsetsReader(ClusterScript):
     def run(self) -> Steps[None]:
         """The groups take turns of one request each, so that one whose coordinator is stuck does not hold up others."""
         deadline_us = self.now.mono_us + self.limit_us
-        told, settings = self.settings.versions, self.settings
-        versions = GroupVersions(find_coordinator=told.find_coordinator, offset_fetch=told.offset_fetch)
+        versions, settings = self.settings.versions, self.settings
+        of_group = GroupVersions(find_coordinator=versions.find_coordinator, offset_fetch=versions.offset_fetch)
         reads: dict[str, CommittedOffsets] = {}
         for group, partitions in self.groups.items():
-            coordinator = GroupCoordinator(group, versions, settings.backoff_us, settings.request_timeout_us)
+            coordinator = GroupCoordinator(group, of_group, settings.backoff_us, settings.request_timeout_us)
             reads[group] = CommittedOffsets(coordinator)
             reads[group].fetch(partitions, MemberIdentity(group), deadline_us)
         while reads:

@@ -3,7 +3,7 @@
 Only responses to fetches that named the leader epoch count, because a leader of another epoch refuses such a fetch.
 They have an order if one had come before the other was requested. A new leader may show less, so each node and epoch is
 judged by itself. A follower, which serves the consumers of its rack (KIP-392), may show less after a restart: it knows
-the high watermark of its checkpoint only. So nodes are left out if the trace names another leader of that epoch.
+the high watermark of its checkpoint only. So nodes are excluded if the trace names another leader of that epoch.
 """
 
 from pyspark.sql import DataFrame, Window

@@ -7,7 +7,7 @@ a replicated partition acknowledged (acks=1) may be lost with that leader, so it
 a cleaner may have taken (X-11).
 
 Retention deletes nothing that is younger than ``retention.ms``, and leaves at least ``retention.bytes``. The final read
-has both settings, and how many bytes it was given, where a log does not begin at 0. Where it could not ask, and where a
+has both settings, and how many bytes it was given, where a log does not begin at 0. If DescribeConfigs failed, or the
 topic is compacted, anything below the start may have been deleted. No client of a load sends DeleteRecords. A fault
 that steps a clock makes records older by its step, and its evidence says by how much; if not, age is not judged. A
 leader that dies may have counted records that its successor does not have: fewer bytes than ``retention.bytes`` may be
