@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
+
 from chaos.frame_proxy.control import Control
 from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rules
@@ -55,10 +57,18 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
         rules = () if wish.rules is None else read_rules(wish.rules)
         with TemporaryDirectory() as folder, standing(wish.target, Path(folder)) as crew:
             nodes = nodes_of(crew.bootstrap)
-            _check_processes(wish.processes, nodes)
+            given = _processes_of(wish.processes, nodes)
             _check_ports(wish.listen, listen[1], len(nodes))
             known = {**crew.processes(), **wish.processes}
-            plan = ProxyPlan(*listen, rules, processes=known, log=wish.log, seed=wish.seed, topic=wish.topic)
+            plan = ProxyPlan(
+                *listen,
+                rules,
+                processes=known,
+                is_alive=lambda node: node not in given or _runs(given[node]),
+                log=wish.log,
+                seed=wish.seed,
+                topic=wish.topic,
+            )
             with asyncio.Runner(loop_factory=new_loop) as runner:
                 runner.run(_serve(plan, nodes, control, announce))
     except (SetupError, StartError, ScenarioError, TargetDied) as wrong:
@@ -76,17 +86,33 @@ def _check_ports(listen: str, port: int, nodes: int) -> None:
         raise SetupError(f"--listen is {listen}, and {nodes} nodes need the ports from it on: give a lower one.")
 
 
-def _check_processes(processes: Mapping[int, int], nodes: Sequence[Node]) -> None:
-    """Raises SetupError for a node that the target does not have, or a process that cannot be struck."""
+def _processes_of(processes: Mapping[int, int], nodes: Sequence[Node]) -> dict[int, psutil.Process]:
+    """Return the processes by node. Each knows when it started, so another one with its ID later is not taken for it.
+
+    Raises SetupError for a node that the target does not have, or a process that cannot be struck.
+    """
     known = {node.node_id for node in nodes}
+    found = {}
     for node, process in processes.items():
         if node not in known:
             shown = ", ".join(map(str, sorted(known)))
             raise SetupError(f"--process: node {node} is not among the target's: {shown}.")
         try:
             os.kill(process, 0)
+            found[node] = psutil.Process(process)
         except OSError as wrong:
             raise SetupError(f"--process: process {process} of node {node}: {wrong.strerror}.") from wrong
+        except psutil.NoSuchProcess as wrong:
+            raise SetupError(f"--process: process {process} of node {node}: No such process.") from wrong
+    return found
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it is still that process, and not only its exit status that nobody has collected."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 async def _serve(

@@ -10,6 +10,7 @@ from typing import Final
 
 from chaos.frame_proxy.conversation import Conversation, bytes_of
 from chaos.frame_proxy.node_front import NodeFront
+from chaos.frame_proxy.rules_file import NEED_A_PROCESS
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Event, Request
 from reports.rows import FaultRow
@@ -20,7 +21,8 @@ COMMAND_LIMIT_S: Final = 30.0
 
 class ProxyPowers:
     """``process`` returns the process of the node: its ID, a process group as a negative number, the shell command that
-    kills it, or NO_PROCESS. ``report`` takes the evidence."""
+    kills it, or NO_PROCESS if there was none or it has ended. ``report`` takes the evidence, and ``missed`` a fault
+    whose process has ended: it does not count."""
 
     def __init__(
         self,
@@ -28,19 +30,30 @@ class ProxyPowers:
         loop: asyncio.AbstractEventLoop,
         process: Callable[[], int | str],
         report: Callable[[FaultRow], None],
+        missed: Callable[[FaultRow], None] = lambda _: None,
     ) -> None:
         self._front = front
         self._loop = loop
         self._process = process
         self._has_paused = False
-        self.report = report
+        self._report = report
+        self._missed = missed
+
+    def report(self, row: FaultRow) -> None:
+        if row.kind in NEED_A_PROCESS and self._process() == NO_PROCESS:
+            self._missed(row)
+        else:
+            self._report(row)
 
     def kill(self) -> None:
         """SIGKILL. What the node had not answered, or what struck it, is lost with its connections."""
-        self._signal(signal.SIGKILL)
-        self._front.close()
+        if self._process() != NO_PROCESS:
+            self._signal(signal.SIGKILL)
+            self._front.close()
 
     def pause(self, for_us: int) -> None:
+        if self._process() == NO_PROCESS:
+            return
         self._has_paused = True
         self._signal(signal.SIGSTOP)
         self._loop.call_later(for_us / 1e6, self.wake)
@@ -96,7 +109,8 @@ class ProxyPowers:
 
     def _signal(self, number: signal.Signals) -> None:
         process = self._process()
-        assert process != NO_PROCESS, "a rule that strikes a process was let in without one"
+        if process == NO_PROCESS:
+            return
         if isinstance(process, str):
             # The loop waits, so that nothing more of this node passes.
             words = ["sh", "-c", process]

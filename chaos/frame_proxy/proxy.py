@@ -57,10 +57,10 @@ class ProxyPlan:
     it, and so on; 0 means free ports.
 
     ``dial`` says what to dial instead of an address that a node tells, both HOST:PORT. ``processes`` are the processes
-    of nodes (``powers.ProxyPowers``). ``topic`` is that to whose first partition ``partition_leader`` and
-    ``partition_follower`` belong; empty means none. With ``roles_are_told`` all roles come by ``take_role``, and none
-    from Metadata. ``frames`` is the folder for what is recorded for the judge of a
-    run. ``origin_us`` is what times count from, on the monotonic clock.
+    of nodes (``powers.ProxyPowers``). ``is_alive`` says of a node whether its process still runs. ``topic`` is that to
+    whose first partition ``partition_leader`` and ``partition_follower`` belong; empty means none. With
+    ``roles_are_told`` all roles come by ``take_role``, and none from Metadata. ``frames`` is the folder for what is
+    recorded for the judge of a run. ``origin_us`` is what times count from, on the monotonic clock.
     """
 
     host: str = "127.0.0.1"
@@ -68,6 +68,7 @@ class ProxyPlan:
     rules: Sequence[Fault] = ()
     dial: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[int, int | str] = field(default_factory=dict)
+    is_alive: Callable[[int], bool] = lambda _: True
     log: Path | None = None
     topic: str = ""
     roles_are_told: bool = False
@@ -218,7 +219,10 @@ class Proxy:
         return host, bound_port(socket)
 
     def _powers_over(self, node: int, front: NodeFront) -> ProxyPowers:
-        powers = ProxyPowers(front, self._loop, lambda: self._processes.get(node, NO_PROCESS), self._report)
+        def process() -> int | str:
+            return self._processes.get(node, NO_PROCESS) if self._plan.is_alive(node) else NO_PROCESS
+
+        powers = ProxyPowers(front, self._loop, process, self._report, self._missed)
         self._powers.append(powers)
         return powers
 
@@ -226,6 +230,12 @@ class Proxy:
         if len(self.hits) < KEPT_HITS:
             self.hits.append(row)
         self._heard(row)
+
+    def _missed(self, row: FaultRow) -> None:
+        self.complain(
+            f"rule {row.name!r}: the process of {row.target} has ended, so nothing was done. Start the proxy again "
+            "with the new one in --process"
+        )
 
     def _flush(self) -> None:
         self.log.flush()

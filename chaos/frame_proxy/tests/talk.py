@@ -105,11 +105,12 @@ class Talk:
 
     def __init__(self, *rules: Rule, most_frame_bytes: int = MOST_FRAME_BYTES, process: int = 0) -> None:
         self.rows: list[FaultRow] = []
+        self.missed: list[FaultRow] = []
         self.house = House(most_frame_bytes)
         self.later = Later()
         self.front = NodeFront(self.house, 0, Address("node", 9092), SharedClaims())
         self.front.take_powers(
-            ProxyPowers(self.front, self.later, lambda: process, self.rows.append),  # type: ignore[arg-type]
+            ProxyPowers(self.front, self.later, lambda: process, self.rows.append, self.missed.append),  # type: ignore[arg-type]
             Random(1),
         )
         for rule in rules:

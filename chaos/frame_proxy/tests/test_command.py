@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.probe.tests.answering import answering
-from chaos.frame_proxy.command import Wish, run_proxy
+from chaos.frame_proxy.command import Wish, _processes_of, _runs, run_proxy
 from chaos.frame_proxy.proxy import Node
 from chaos.live import foreign_target
 from chaos.live.errors import SetupError
@@ -117,3 +118,17 @@ def test_a_target_that_says_nothing_costs_the_patience_and_a_look_at_what_it_is(
         assert run_proxy(Wish(f"127.0.0.1:{server.getsockname()[1]}")) == 2
         assert time.monotonic() - began < 4
     assert "No broker answers at" in capsys.readouterr().err
+
+
+@pytest.mark.live
+def test_a_process_that_has_ended_runs_no_more_before_and_after_its_status_is_collected() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        (found,) = _processes_of({0: child.pid}, [Node(0, "127.0.0.1", 9092)]).values()
+        assert _runs(found)
+        child.kill()
+        until = time.monotonic() + 10
+        while _runs(found) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not _runs(found)
+        child.wait()
+        assert not _runs(found)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.frame_proxy.conversation import LARGE_BYTES, START_BYTES
+from chaos.frame_proxy.powers import NO_PROCESS
 from chaos.frame_proxy.tests.talk import Talk
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, answer, produce, request
 from chaos.tests.intercepted import rule
@@ -155,6 +156,18 @@ def test_a_process_is_struck(kind: str, on: str, monkeypatch: pytest.MonkeyPatch
     assert sent == (killed if kind == "node_killed" else [(77, signal.SIGSTOP), (77, signal.SIGCONT)])
     assert seen.client.got == (b"" if kind == "node_killed" else FIRST)
     assert kinds(seen) == [kind]
+
+
+@pytest.mark.parametrize("kind", ["node_killed", "node_paused"])
+def test_a_process_that_has_ended_is_not_struck_and_is_no_hit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ID may belong to another process by now."""
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
+    seen = Talk(rule(kind, "request", duration_s=1.0), process=NO_PROCESS).connect()
+    seen.conversation.from_client(ONE)
+    seen.later.pass_time()
+    assert (sent, kinds(seen), seen.node.got) == ([], [], ONE)
+    assert [row.kind for row in seen.missed] == [kind]
 
 
 def test_a_client_that_leaves_while_its_request_is_held_is_closed_on_both_sides() -> None:
