@@ -60,9 +60,11 @@ class NonmonotonicMetadataEpoch(Check):
             if not each.accepted:
                 continue
             self.looked_at += 1
-            # Metadata that came in the same microsecond in which the client left belongs to its life before. It may
-            # have woken the client.
-            life = sum(row.at_us < each.at_us for row in left.get(each.process, ()))
+            # Metadata that the client requested before it left, or in that microsecond, belongs to its life before,
+            # even if the response came later.
+            operation = history.operation_of.get((each.process, each.index))
+            from_us = each.at_us if operation is None else operation.invoke_us
+            life = sum(row.at_us < from_us for row in left.get(each.process, ()))
             had = known.get((each.process, life), each.metadata_epoch)
             if each.metadata_epoch < had:
                 self.violated(

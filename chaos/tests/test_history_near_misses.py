@@ -142,6 +142,24 @@ def test_a_client_begins_anew_only_once_it_has_left(left_us: int, is_red: bool) 
     assert bool(judged(NonmonotonicMetadataEpoch(around()), history)) is is_red
 
 
+@pytest.mark.clause("M-12")
+@pytest.mark.parametrize(("requested_us", "is_red"), [(7, False), (8, True)])
+def test_metadata_that_was_requested_before_the_client_left_is_of_its_time_before(
+    requested_us: int, is_red: bool
+) -> None:
+    """It left at 7. The response with epoch 5 came at 12 or 13, and one with epoch 4 later."""
+    history = History(memberships=[assigned(A, 1, 7, "left")])
+    history.add(
+        [
+            operation(A, 1, "metadata", at_us=requested_us),
+            MetadataEpochRow(A, 1, 0, 5, True, requested_us + 5),
+            operation(A, 2, "metadata", at_us=20),
+            MetadataEpochRow(A, 2, 3, 4, True, 25),
+        ]
+    )
+    assert bool(judged(NonmonotonicMetadataEpoch(around()), history)) is is_red
+
+
 @pytest.mark.parametrize(("what", "is_red"), [("fenced", False), ("removed", True), ("expired", True)])
 def test_a_generation_changes_its_leader_only_with_a_static_member_s_id(what: str, is_red: bool) -> None:
     check = OneGroupLeader(around())

@@ -38,6 +38,23 @@ def legal_older_metadata_after_coming_back(history: History) -> None:
     more.metadata(1, 6, 3_500_000)
 
 
+def _takes_older_metadata_after(history: History, left_us: int) -> None:
+    """The client requests metadata at 3,499,600 us, gets it with epoch 7 at 3,500,500 us, and takes epoch 6 later."""
+    more = _more(history)
+    more.member(NEW, "left", -1, left_us)
+    more.metadata(1, 7, 3_500_500)
+    more.metadata(2, 6, 3_600_000)
+    history.rows("metadata_epochs", metadata_epoch=6)[-1]["accepted"] = True
+
+
+def legal_metadata_requested_before_leaving(history: History) -> None:
+    _takes_older_metadata_after(history, 3_499_600)
+
+
+def plant_older_metadata_of_one_life(history: History) -> None:
+    _takes_older_metadata_after(history, 3_499_500)
+
+
 def plant_node_goes_back(history: History) -> None:
     _more(history).note(1, "update_metadata_applied", 4_000_000, epoch=5, controller_epoch=3, controller_id=2)
 
@@ -384,4 +401,6 @@ PLANTED_GROUPS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "mirror left out one more": (plant_one_more_left_out_than_the_mirror_s_reset, {"mirror-complete"}),
     "mirror began later": (legal_records_left_out_by_a_mirror_that_began_later, set()),
     "target not read": (legal_target_not_read_to_its_end, set()),
+    "metadata requested, left": (legal_metadata_requested_before_leaving, set()),
+    "left, older metadata taken": (plant_older_metadata_of_one_life, {"nonmonotonic-metadata-epoch"}),
 }

@@ -1,22 +1,21 @@
 """nonmonotonic-metadata-epoch: a client or a node took metadata that is older than what it knew.
 
-It is also a breach if the metadata log holds an epoch twice. A client that left and came back knows nothing, so it
-begins anew. A node begins anew with its process.
+It is also a violation if the metadata log holds an epoch twice. A client that left and came back knows nothing, and
+neither does a restarted node. A response to a request from before the client left belongs to its time before, even if
+it came later.
 """
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, metadata_log_anomalies, sentence
-from reports.jobs.shared.expressions import before, node_name
+from reports.jobs.shared.expressions import before, node_name, with_operation
 from reports.jobs.shared.judging import Judging
 from reports.jobs.shared.notes import METADATA_EPOCH, UPDATE_METADATA_APPLIED, notes, number
 from reports.read_tables import Tables
 
 _CLIENT = ("run", "process")
 _NODE = ("run", "node", "incarnation")
-LAST_INDEX = (1 << 63) - 1
-"""News from the very moment in which a client left count as earlier, because they may have woken it up."""
 
 
 def transform(tables: Tables) -> DataFrame:
@@ -24,11 +23,15 @@ def transform(tables: Tables) -> DataFrame:
 
 
 def _at_clients(tables: Tables) -> DataFrame:
-    taken = tables.metadata_epochs.where("accepted").select(*_CLIENT, "index", "node", "metadata_epoch", "at_us")
-    left = tables.memberships.where("event = 'left'").select(*_CLIENT, F.lit(LAST_INDEX).alias("index"), "at_us")
-    in_time = Window.partitionBy(*_CLIENT).orderBy("at_us", "index")
+    accepted = tables.metadata_epochs.where("accepted").select(*_CLIENT, "index", "node", "metadata_epoch", "at_us")
+    requested = with_operation(accepted, tables, "invoke_us", how="left")
+    taken = requested.withColumn("from_us", F.coalesce("invoke_us", "at_us")).drop("invoke_us")
+    left = tables.memberships.where("event = 'left'").select(*_CLIENT, F.col("at_us").alias("from_us"))
+    # A request of the moment in which the client left is from before.
+    in_time = Window.partitionBy(*_CLIENT).orderBy("from_us", F.col("metadata_epoch").isNull())
     departures = F.count_if(F.col("metadata_epoch").isNull()).over(in_time)
     lives = taken.unionByName(left, allowMissingColumns=True).withColumn("life", departures)
+    lives = lives.where("metadata_epoch is not null")
     life = Window.partitionBy(*_CLIENT, "life").orderBy("at_us", "index")
     known = lives.withColumn("known", F.max("metadata_epoch").over(before(life)))
     told = "%s had metadata epoch %s and took %s from node %s."
