@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.checkpoint import Checkpoint
 from reference_broker.log.config import LogConfig
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.partition_log import Origin, PartitionLog, open_undamaged_log
@@ -264,8 +265,9 @@ def open_metadata_log(
         retention_ms=-1,
         max_message_bytes=MAX_BATCH_BYTES,
     )
-    if not clean:
-        disk.delete(f"{METADATA_DIRECTORY}/{LEADER_EPOCH_FILE}")
+    epochs = f"{METADATA_DIRECTORY}/{LEADER_EPOCH_FILE}"
+    if not clean and disk.exists(epochs):
+        Checkpoint(disk, epochs).replace([])  # A missing file would mean that a power loss took the log's start, too.
     try:
         opened = yield from open_undamaged_log(disk, METADATA_DIRECTORY, log_config, now, clean)
     except LogDamaged as found:

@@ -3,6 +3,7 @@ memory, followers played by hand, time as the test says."""
 
 from collections.abc import Sequence
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -59,7 +60,7 @@ class CoordinatorWorld(World):
         self.groups = GroupCoordinator(
             ports, self.parsed, self.leaders, lambda: self.controller.image, self.metrics, Random(5)
         )
-        fetchers: Any = None  # Nothing is followed here.
+        fetchers: Any = SimpleNamespace(await_marker=lambda _: None)  # Nothing is followed here.
         self.roles = Replication(self.leaders, fetchers, [self.groups])
         self.led: dict[int, Partition] = {}
         self.groups.commits.verifier = self.verifying = Verifying()

@@ -1,6 +1,7 @@
 """A transaction coordinator on a real leader (``leader_world``): node 1 leads partitions of ``__transaction_state`` and
 of ``events``, logs in memory, followers and other brokers played by hand, time as the test says."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
@@ -89,7 +90,7 @@ class TransactionWorld(World):
         self.transactions = TransactionCoordinator(
             ports, 1, self.parsed, self.leaders, lambda: self.controller.image, self.metrics, writer, self.ids
         )
-        fetchers: Any = None  # Nothing is followed here.
+        fetchers: Any = SimpleNamespace(await_marker=lambda _: None)  # Nothing is followed here.
         self.roles = Replication(self.leaders, fetchers, [self.transactions])
         self.transactions.start()
 
