@@ -15,8 +15,8 @@ SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
 EVICTION = "reference_broker.sessions.eviction"
 FINAL = "reference_broker.sessions.final_revision"
-READING = "reference_broker.apis.records.fetch_reading"
-WAITING = "reference_broker.apis.records.fetch_waiting"
+READING = "reference_broker.apis.records.fetch_partition"
+WAITING = "reference_broker.apis.records.fetch"
 LARGEST_EPOCH = 2**31 - 1
 ONLY_FINAL = ("final",)
 

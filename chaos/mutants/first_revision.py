@@ -12,7 +12,7 @@ from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
 SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
 REVISION = "reference_broker.sessions.first_revision"
-ANSWER = "reference_broker.apis.records.fetch_answer"
+ANSWER = "reference_broker.apis.records.fetch"
 LAYOUT = "reference_broker.wire.fetch_drafts"
 LENGTH_AND_CORRELATION_ID = 8
 """The bytes before the body of an answer's frame."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.apis.records.fetch_reading import Reader
+from reference_broker.apis.records.fetch_partition import Reader
 from reference_broker.metadata.image import NO_LEADER
 
 
@@ -38,14 +38,14 @@ def divergence_unseen(original: Function, self: Any, max_bytes: int) -> Any:
     return original(self, max_bytes)._replace(last_fetched_epoch=-1)
 
 
-@mutant("reference_broker.apis.records.fetch_reading:_readable")
+@mutant("reference_broker.apis.records.fetch_partition:_readable")
 def follower_serves_its_log_end(original: Function, log: Any, cached: Any, reader: Any) -> Any:
     """A follower serves consumers to the end of its log, not to the high watermark that it knows (KIP-392)."""
     follows = cached.partition is not None and cached.partition.leader_elsewhere is not None
     return original(log, cached, Reader.FOLLOWER if follows else reader)
 
 
-@mutant("reference_broker.apis.records.preferred_replica:preferred_replica")
+@mutant("reference_broker.apis.records.fetch_partition:preferred_replica")
 def prefers_a_replica_out_of_sync(
     original: Function, broker: Any, partition: Any, followers: Any, fetch_offset: int, rack: str
 ) -> int:

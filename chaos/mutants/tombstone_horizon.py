@@ -20,7 +20,7 @@ def marker_not_moved(original: Function, self: Any) -> None:
     self.offset = marker
 
 
-@mutant("reference_broker.apis.records.fetch_answer:_with_horizon")
+@mutant("reference_broker.apis.records.fetch:_with_horizon")
 def marker_not_told(original: Function, cached: Any, data: Any) -> Any:
     """Fetch answers tell the marker 0, whatever it is (H-1)."""
     told = original(cached, data)

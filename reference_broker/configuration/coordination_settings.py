@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from reference_broker.configuration.setting import INT_MAX, Kind, setting
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-"""The only selector that Kafka brings (``apis.records.preferred_replica``). Others would be Java classes."""
+"""The only selector that Kafka brings (``apis.records.fetch_partition``). Others would be Java classes."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaos.onlooker import Onlooker
-from reference_broker.apis.records.fetch_waiting import Fetch
+from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request

@@ -11,7 +11,7 @@ import pytest
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.run_folder import RunFolder
 from chaos.live.trace_spool import TraceSpool, costs_beside
-from reference_broker.apis.records.fetch_waiting import Fetch
+from reference_broker.apis.records.fetch import Fetch
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request, TimerFired
 from reference_broker.ports.now import Now

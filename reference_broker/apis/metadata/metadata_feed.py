@@ -1,15 +1,18 @@
 """Keeps the controller's gauges equal to the published metadata image. It does the same for ``broker.metadata`` if the
-metadata epoch is off, or until the active controller's first UpdateMetadata."""
+metadata epoch is off, or until the active controller's first UpdateMetadata.
+
+Counts the partitions of the cluster that have no leader, or not the preferred one, at each publication.
+"""
 
 from dataclasses import replace
 from functools import partial
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.records.partition_health import PartitionHealth
 from reference_broker.metadata.cache import NO_EPOCH, cache_of, update_of
-from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
-from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
+from reference_broker.metrics.metrics import Metrics
 
 
 def feed_metadata(broker: Broker) -> None:
@@ -72,3 +75,40 @@ def _overtake(broker: Broker, image: MetadataImage) -> None:
     """If the metadata epoch is off, updates up to the image's epoch no longer count, however late they come."""
     if not sends_metadata_epoch(image) and broker.metadata.overtaken_epoch < image.metadata_epoch:
         broker.metadata = replace(broker.metadata, overtaken_epoch=image.metadata_epoch)
+
+
+DOMAIN, KIND = "kafka.controller", "KafkaController"
+
+
+class PartitionHealth:
+    """Kafka's OfflinePartitionsCount and PreferredReplicaImbalanceCount. A partition without a leader counts in both.
+
+    Every node keeps them, since every node knows the metadata.
+    """
+
+    def __init__(self, metrics: Metrics, image: MetadataImage) -> None:
+        """Walks over ``image`` once."""
+        self._offline = metrics.gauge(DOMAIN, KIND, "OfflinePartitionsCount")
+        self._imbalanced = metrics.gauge(DOMAIN, KIND, "PreferredReplicaImbalanceCount")
+        self._offline.value = self._imbalanced.value = 0
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                self._count(partition, 1)
+
+    def changed(self, change: TopicChange) -> None:
+        """Looks only at the partitions that are new, changed or deleted."""
+        old = () if change.before is None else change.before.partitions
+        if change.after is None:
+            for partition in old:
+                self._count(partition, -1)
+            return
+        for index in change.partitions:
+            if index < len(old):
+                self._count(old[index], -1)
+            self._count(change.after.partitions[index], 1)
+
+    def _count(self, partition: PartitionImage, by: int) -> None:
+        if partition.leader == NO_LEADER:
+            self._offline.value += by
+        if partition.leader != partition.replicas[0]:
+            self._imbalanced.value += by

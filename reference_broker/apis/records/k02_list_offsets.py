@@ -38,7 +38,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasNow, HasOutside, HasRemoteLog
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.records.fetch_reading import (
+from reference_broker.apis.records.fetch_partition import (
     LooksUpPartitions,
     Reader,
     led_partition,

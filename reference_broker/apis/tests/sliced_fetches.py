@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from reference_broker.apis.records import fetch_waiting
+from reference_broker.apis.records import fetch
 from reference_broker.apis.tests.fetch_machine import Fetching
 from reference_broker.apis.tests.fetch_world import FakeCall, World
 from reference_broker.replication.partitions import Partition
@@ -15,7 +15,7 @@ from reference_broker.wire.fetch import FetchRequest
 
 @contextmanager
 def slices_of_one() -> Iterator[None]:
-    with patch.object(slices, "A_SLICE", 1), patch.object(fetch_waiting, "A_FEW", 1):
+    with patch.object(slices, "A_SLICE", 1), patch.object(fetch, "A_FEW", 1):
         yield
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.records.fetch_reading import Look
-from reference_broker.apis.records.fetch_remote import RemoteReads
+from reference_broker.apis.records.fetch_partition import Look, RemoteReads
 from reference_broker.apis.tests.fetch_world import LARGE, World, told, two_topics
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.records.builder import build

@@ -6,7 +6,7 @@ from weakref import ref
 
 import pytest
 
-from reference_broker.apis.records.fetch_waiting import Fetch
+from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.tests.fetch_world import FakeCall, World, names, told
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.wire.errors import DraftError, ErrorCode

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.records.fetch_waiting import MAX_MISSES
+from reference_broker.apis.records.fetch import MAX_MISSES
 from reference_broker.apis.tests.fetch_world import LARGE, World, names, told, two_topics
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition

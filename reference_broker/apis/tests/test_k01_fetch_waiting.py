@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.records import fetch_waiting
-from reference_broker.apis.records.fetch_reading import look
+from reference_broker.apis.records import fetch
+from reference_broker.apis.records.fetch_partition import look
 from reference_broker.apis.tests.fetch_world import FakeCall, FakeLog, World, names, told
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
@@ -306,7 +306,7 @@ def test_an_incremental_fetch_touches_what_changed_not_what_is_cached(
         watched.append(1)
         watch(*given)
 
-    monkeypatch.setattr(fetch_waiting, "look", noted_look)
+    monkeypatch.setattr(fetch, "look", noted_look)
     monkeypatch.setattr(Partition, "watch", noted_watch)
     for epoch in range(1, 4):
         before, looked[:], watched[:] = touches(world), [], []

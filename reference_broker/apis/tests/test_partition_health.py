@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from reference_broker.apis.records.partition_health import PartitionHealth
+from reference_broker.apis.metadata.metadata_feed import PartitionHealth
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics

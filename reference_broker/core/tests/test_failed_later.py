@@ -10,7 +10,8 @@ import pytest
 
 from reference_broker.apis.groups import k11_join_group
 from reference_broker.apis.metadata import k03_metadata, k06_update_metadata
-from reference_broker.apis.records import fetch_waiting, produce_acknowledging
+from reference_broker.apis.records import produce_acknowledging
+from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.controller.planning.topic_creation import TopicCreation
 from reference_broker.core.tests.cluster_world import ClusterWorld
@@ -82,7 +83,7 @@ def test_a_fetch_that_fails_when_another_client_wakes_it_costs_the_fetch_and_not
     world.create("t")
     costs = contained(world)
     number = waiting_fetch(world)
-    with bug_in(fetch_waiting.Fetch, where):
+    with bug_in(Fetch, where):
         assert world.produce("t", 0, batch()).error_code == ErrorCode.none
         assert world.produce("t", 0, batch()).error_code == ErrorCode.none
     assert costs == ["FETCH"]
@@ -95,7 +96,7 @@ def test_a_fetch_that_fails_when_its_time_is_over_costs_the_fetch() -> None:
     world.create("t")
     costs = contained(world)
     number = waiting_fetch(world, max_wait_ms=100)
-    with bug_in(fetch_waiting.Fetch, "_answer"):
+    with bug_in(Fetch, "_answer"):
         world.advance(200)
     assert costs == ["FETCH"]
     assert answered(world, number) == FAILED
@@ -106,7 +107,7 @@ def test_a_bug_in_forgetting_a_closed_connections_request_costs_nobody_else() ->
     world = NodeWorld()
     world.create("t")
     costs = contained(world)
-    with bug_in(fetch_waiting.Fetch, "_forget"):
+    with bug_in(Fetch, "_forget"):
         waiting_fetch(world)
         world.close(VICTIM)
     assert costs == ["FETCH"]
@@ -127,7 +128,7 @@ def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(where
             world.send(ApiKey.FETCH, 12, FetchRequest(topics=[named], session_epoch=0))
             world.settle()
             (session_id,) = sessions.sessions
-        with bug_in(fetch_waiting.Fetch, where):
+        with bug_in(Fetch, where):
             request = FetchRequest(topics=[named], session_id=session_id, session_epoch=session_epoch)
             world.send(ApiKey.FETCH, 12, request, VICTIM)
             world.settle()
@@ -309,7 +310,7 @@ def test_bugs_that_belong_to_a_request_leave_a_node_that_does_not_contain_them()
     world = NodeWorld()
     world.create("t")
     waiting_fetch(world)
-    with bug_in(fetch_waiting.Fetch, "_look"), pytest.raises(BugError):
+    with bug_in(Fetch, "_look"), pytest.raises(BugError):
         world.produce("t", 0, batch())
 
 

@@ -1,4 +1,28 @@
-"""One accepted fetch. It is answered at once, or when enough can be read, something fails, or its time is over.
+"""The work of one fetch on its session, in slices.
+
+Nearly always the first slice is all of it, so the fetch is answered, or waits, in the event that it came with. If more
+is left, the fetch is ``at_work`` until it waits or everything is settled. This is what may happen in between:
+
+* The session's next request comes: it is handled when the work is over, as if it had arrived then. So no request finds
+  a session half changed. A fetch of the first revision that is sent again finds the first one answered, or waiting
+  (G-3).
+* A partition changes, is deleted, or gets another leader: all that were looked at hear of it. Before the answer begins
+  the partition is looked at again. Later it keeps its mark for the next answer, and is looked at again if it has yet to
+  be read. So what an answer says of a partition was true at some moment after the request came, and what it does not
+  say follows. Nothing in a fetch relates one partition to another.
+* The connection closes before the answer: a draft is dropped. A session takes up what the request names, since it has
+  accepted it. Nothing is sent, so every mark stays.
+* The session is closed or evicted: the fetch is refused, or was answered before, and its work ends.
+* A follower's progress counts when its partition is looked at, as of the time at which the session accepted the
+  request. Until the request's partitions are named, a partition that it names counts as fetched at its older offset.
+  That is what the follower had just before, and the difference is no more than a request that is under way for longer.
+  Where a named partition failed, its progress did not count. So the follower is told of that, also if the partition is
+  well by now: it names a partition again only after an error, or when its offset has moved.
+* A bug closes the session, since nobody knows which marks are left. Its fetcher begins anew.
+
+Puts fetch responses together.
+
+One accepted fetch. It is answered at once, or when enough can be read, something fails, or its time is over.
 
 It waits only on its session; a full fetch waits on the draft of one. A partition that changes marks itself there, and
 only that partition is looked at. An answer costs what is marked plus what is sent.
@@ -7,23 +31,25 @@ Its work is done in slices; what may happen between them is in ``fetch_work``.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
+from reference_broker.apis.call import Call
 from reference_broker.apis.parts import (
     HasConfig,
+    HasController,
     HasFetchSessions,
     HasNow,
     HasOutside,
     HasRemoteLog,
     HasReplication,
 )
-from reference_broker.apis.records.fetch_answer import Telling, refusal, response
-from reference_broker.apis.records.fetch_reading import (
+from reference_broker.apis.records.fetch_partition import (
     Look,
     LooksUpPartitions,
     Reader,
+    RemoteReads,
     failed,
     look,
     offsets_of,
@@ -32,13 +58,124 @@ from reference_broker.apis.records.fetch_reading import (
     reader_of,
     told_of,
 )
-from reference_broker.apis.records.fetch_remote import RemoteReads
-from reference_broker.apis.records.fetch_work import FetchWork
-from reference_broker.ports.timing import Slices
+from reference_broker.apis.records.leader_endpoints import endpoints_of
+from reference_broker.apis.sliced import contained_slices
+from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.sessions.cached_partition import CachedPartition, direction
+from reference_broker.sessions.fetch_session import FetchSession, Waiter
 from reference_broker.sessions.slices import Work, after, in_slices, in_turn, sort
-from reference_broker.wire.errors import ErrorCode, known_error
-from reference_broker.wire.fetch import FetchRequest, PartitionData
+from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERSION
+from reference_broker.wire.errors import DraftError, Error, ErrorCode, known_error
+from reference_broker.wire.fetch import (
+    INCREMENTAL_FETCH,
+    INCREMENTAL_FETCH_OK,
+    INCREMENTAL_FETCH_RESPONSE,
+    NO_TOPIC_ID,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    PartitionData,
+)
+
+_OVER = object()
+
+
+LEADERS_FROM = 16
+"""The version from which an answer tells the leader where the fetcher was wrong about it (KIP-951)."""
+
+
+Told: TypeAlias = Collection[tuple[CachedPartition, PartitionData]]
+"""What an answer tells of each partition, in its order."""
+
+
+@dataclass(slots=True)
+class Telling:
+    """What an answer tells, which is put together piece by piece. A topic in two places of the list is named twice.
+
+    Versions that name the leaders of partitions that are led elsewhere tell their addresses, too.
+    """
+
+    api_version: int
+    session: FetchSession
+    topics: list[FetchTopicResponse] = field(default_factory=list)
+    leaders: dict[int, None] | None = None
+    _topic: tuple[str, bytes] | None = None
+    _partitions: list[PartitionData] = field(init=False)
+    """Those of the last topic."""
+
+    def add(self, told: Told) -> None:
+        """Topics and partitions come in the answer's order."""
+        names_leaders = LEADERS_FROM <= self.api_version < FIRST_DRAFT_VERSION
+        uses_topic_ids, topic = self.session.uses_topic_ids, self._topic
+        if self.api_version == FETCH_TOMBSTONE_HORIZON:
+            told = [(cached, _with_horizon(cached, data)) for cached, data in told]
+        partitions = [] if topic is None else self._partitions
+        for cached, data in told:
+            name = ("", cached.topic_id) if uses_topic_ids else (cached.topic, NO_TOPIC_ID)
+            if name != topic:
+                partitions = []
+                self.topics.append(FetchTopicResponse(*name, partitions))
+                topic = name
+            if data.current_leader is None:
+                partitions.append(data)
+            elif names_leaders:
+                partitions.append(data)
+                self.leaders = self.leaders or {}
+                self.leaders[data.current_leader.leader_id] = None
+            else:
+                partitions.append(replace(data, current_leader=None))
+        self._topic, self._partitions = topic, partitions
+
+
+def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData:
+    """The records were read before. A marker that has moved since says more than they lack, never less."""
+    partition = cached.partition
+    if data.error_code or partition is None:
+        return data
+    return replace(data, tombstone_horizon=partition.log.horizon.offset)
+
+
+def response(broker: HasController, call: Call, telling: Telling) -> FetchResponse:
+    """Makes the answer. Only the first revision carries flags. As in Kafka, followers get no addresses of leaders."""
+    session = telling.session
+    leaders = None if session.privileged else telling.leaders
+    return FetchResponse(
+        0,
+        session.session_id,
+        telling.topics,
+        node_endpoints=endpoints_of(broker, leaders, call.listener) if leaders else [],
+        response_flags=_flags(session) if session.revision.name == "first" else 0,
+    )
+
+
+def refusal(error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
+    """Makes an answer with a top-level error.
+
+    ``session`` is the one that the request named, if it is still there and its revision tells its ID.
+    """
+    flags, session_id = INCREMENTAL_FETCH_RESPONSE if request.fetch_type == INCREMENTAL_FETCH else 0, 0
+    if session is not None:
+        flags, session_id = flags | _may_follow(session), session.session_id
+    return FetchResponse(int(error), session_id, error_string=_TEXTS.get(error), response_flags=flags)
+
+
+def _flags(session: FetchSession) -> int:
+    """The flags of a successful answer in the first revision."""
+    return _may_follow(session) | (0 if session.answers_full else INCREMENTAL_FETCH_RESPONSE)
+
+
+def _may_follow(session: FetchSession) -> int:
+    """The flag that says that incremental requests may follow in the session."""
+    return INCREMENTAL_FETCH_OK if session.session_id and not session.denied else 0
+
+
+_TEXTS = {
+    DraftError.INVALID_FETCH_SESSION: "No such fetch session, or a sequence number that is not valid for it.",
+    DraftError.INCREMENTAL_FETCH_DENIED: "This session takes full fetches only.",
+    ErrorCode.invalid_request: "A partition outside the session, too many partitions, or an unknown fetch type.",
+}
+"""Only the first revision's responses carry them."""
+
 
 MAX_MISSES = 256
 """An answer reads the heads of so many batches that turn out to be too large for what is left. That takes some 5 ms.
@@ -58,7 +195,7 @@ class FetchNeeds(
 
 
 @dataclass(slots=True, eq=False)
-class Fetch(FetchWork):
+class Fetch(Waiter):
     """``creates`` says that it is a full fetch that asks for a session. ``looks`` are those at marked partitions.
 
     ``urgent`` says that there is an error, a divergence or a preferred read replica that is new, has changed, or was
@@ -77,6 +214,8 @@ class Fetch(FetchWork):
     """
 
     broker: FetchNeeds
+    call: Call
+    session: FetchSession
     request: FetchRequest
     creates: bool = False
     urgent: bool = False
@@ -99,6 +238,9 @@ class Fetch(FetchWork):
     unread_bytes: int = field(init=False)
     missed: list[CachedPartition] = field(init=False)
     misses: int = field(init=False)
+    at_work: bool = field(default=False, init=False)
+    then: list[Callable[[], None]] | None = field(default=None, init=False)
+    gone: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         config, request = self.broker.config, self.request
@@ -113,6 +255,63 @@ class Fetch(FetchWork):
     @property
     def is_waiting(self) -> bool:
         return self.timer is not None
+
+    def add_next(self, request: Callable[[], None]) -> None:
+        """The session's next request comes when this work is over."""
+        self.then = [*(self.then or ()), request]
+
+    def run(self, begin: Callable[["Fetch"], Work]) -> None:
+        """Does the first slice of the work now, and what is left in later events."""
+        try:
+            work = begin(self)
+            if not work or next(work, _OVER) is _OVER:
+                return
+            self.at_work = True
+            self.session.waiter = self
+            self.listen()
+        except Exception:
+            self._failed()
+            raise
+        later(self.broker.outside, 0, lambda: run_slices(self.broker.outside, self._goes_on(work)))
+
+    def _goes_on(self, work: Slices) -> Slices:
+        is_complete = False
+
+        def to_its_end() -> Slices:
+            nonlocal is_complete
+            yield from work
+            is_complete = True
+
+        steps = contained_slices(self.call, to_its_end())
+        while not self._is_void() and next(steps, _OVER) is not _OVER:
+            yield
+        self.at_work = False
+        if not is_complete or self._is_void():
+            self._failed()
+        elif not self.is_waiting:
+            self.session.waiter = None
+        following, self.then = self.then, None
+        for request in following or ():
+            later(self.broker.outside, 0, request)
+
+    def _is_void(self) -> bool:
+        """Whether its session is over, or its connection while there is no session."""
+        return self.gone or (self.call.closed and not self.session.session_id)
+
+    def _failed(self) -> None:
+        """The work is void, or a bug ended it in the middle."""
+        if not self.gone:
+            self.session.waiter = None
+            self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
+            self.broker.fetch_sessions.release(self.session)
+
+    def go_on_in(self, draft: FetchSession) -> None:
+        """The session will be closed, which is not to end this fetch."""
+        self.session.waiter = None
+        draft.contact_us = self.session.contact_us
+        self.session = draft
+        if self.at_work:
+            draft.waiter = self
 
     def begin(self) -> Work:
         """Looks at what is marked, and then answers, or waits and responds later."""

@@ -1,22 +1,35 @@
-"""Finds out what there is to say about one partition of a fetch, and reads its records.
+"""Which follower a consumer is to read from: the selection of Kafka's RackAwareReplicaSelector (KIP-392).
+
+The rules are those of Kafka's ReplicaManager.findPreferredReadReplica. A follower is chosen among those that are in
+sync, stand in the consumer's rack and, as far as the leader knows, hold the offset that the consumer asks for. Nobody
+is chosen if the leader stands in that rack itself.
+
+Finds out what there is to say about one partition of a fetch, and reads its records.
 
 A look costs the same whatever the partition holds, and reads no records. The checks, their order and their errors are
 those of Kafka's ReplicaManager and Partition.readRecords (KIP-320 for epochs, KIP-516 for topic IDs).
+
+What one fetch reads from the remote tier: records before the place where a log's local ones begin (KIP-405).
+
+A fetch that meets such an offset waits for the tier, up to ``remote.fetch.max.wait.ms``, whatever else it could answer
+(Kafka's DelayedRemoteFetch). Each of its partitions is read. What the tier says is kept until the answer, which may
+take it or not. What has not come by then is asked for again by the next fetch.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias
 
 from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
-from reference_broker.apis.records.preferred_replica import NO_REPLICA, preferred_replica
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
+from reference_broker.remote_log.reading.reader import Abandon, RemoteReader
 from reference_broker.remote_log.reading.remote_records import RemoteRecords
-from reference_broker.replication.leader.replicas import error_without_replica
+from reference_broker.replication.leader.replicas import Followers, FollowerState, error_without_replica
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
@@ -28,6 +41,38 @@ from reference_broker.wire.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
+
+NO_REPLICA = -1
+
+
+def preferred_replica(
+    broker: HasController, partition: Partition, followers: Followers, fetch_offset: int, rack: str
+) -> int:
+    """Returns the ID of the follower, or NO_REPLICA if the consumer is to read from this leader.
+
+    Of several the one with the longest log is chosen, then the one that caught up last, then the highest ID.
+    """
+    if _stands_in(broker, followers.leader_id, rack):
+        return NO_REPLICA
+    found: list[tuple[int, int, int]] = []
+    for state in followers.states.values():
+        replica_id = state.replica_id
+        if replica_id in followers.isr and _holds(state, fetch_offset) and _stands_in(broker, replica_id, rack):
+            state.settle(partition.log.log_end_offset)
+            found.append((state.log_end_offset, state.last_caught_up_us // 1000, replica_id))
+    return max(found)[2] if found else NO_REPLICA
+
+
+def _holds(state: FollowerState, offset: int) -> bool:
+    """Whether the follower has told that it has all up to the offset, and that its log does not begin behind it."""
+    return state.log_start_offset <= offset <= state.log_end_offset
+
+
+def _stands_in(broker: HasController, replica_id: int, rack: str) -> bool:
+    """Whether the broker is registered in that rack, and not fenced."""
+    found = broker.controller.image.brokers.get(replica_id)
+    return found is not None and not found.fenced and found.rack == rack
+
 
 READ_COMMITTED = 1
 
@@ -301,3 +346,75 @@ def told_of(cached: CachedPartition, found: Look, reader: Reader) -> PartitionDa
         return found.problem
     aborted: list[AbortedTransaction] | None = [] if reader is Reader.COMMITTED else None
     return PartitionData(cached.index, 0, *found.offsets, aborted, -1, b"")
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """The reading of one partition from one offset. ``found`` is None until it is over."""
+
+    log: PartitionLog
+    offset: int
+    abandon: Abandon
+    found: RemoteRecords | Error | None = None
+
+
+@dataclass(slots=True, eq=False)
+class RemoteReads:
+    """``arrived`` is told of each partition of which the tier has said something."""
+
+    reader: RemoteReader
+    is_committed: bool
+    max_bytes: int
+    arrived: Callable[[CachedPartition], None]
+    parts: dict[CachedPartition, _Part] = field(default_factory=dict)
+
+    @property
+    def is_pending(self) -> bool:
+        return any(part.found is None for part in self.parts.values())
+
+    def look(self, cached: CachedPartition, found: Look, log: PartitionLog) -> Look:
+        """What a look at a partition found, with what the tier said. Begins to read if the offset is a new one."""
+        part = self.parts.get(cached)
+        if part is None or part.log is not log or part.offset != cached.fetch_offset:
+            self.drop(cached)
+            self._begin(cached, log)
+            return found
+        if part.found is None:
+            return found
+        if not isinstance(part.found, RemoteRecords):
+            return failed(cached.index, part.found)
+        available = len(part.found.records)
+        return Look(None, found.offsets, available, found.end_offset, available, part.found)
+
+    def _begin(self, cached: CachedPartition, log: PartitionLog) -> None:
+        def done(found: RemoteRecords | Error) -> None:
+            if self.parts.get(cached) is part:
+                part.found = found
+                part.abandon = _nothing  # Else the part would hold its reading, which holds the part.
+                self.arrived(cached)
+
+        part = self.parts[cached] = _Part(log, cached.fetch_offset, _nothing)
+        part.abandon = self.reader.read(
+            log,
+            cached.index,
+            cached.fetch_offset,
+            min(max(cached.max_bytes, 1), self.max_bytes),
+            done,
+            is_committed=self.is_committed,
+        )
+
+    def drop(self, cached: CachedPartition) -> None:
+        """Nobody waits for this partition any more."""
+        part = self.parts.pop(cached, None)
+        if part is not None and part.found is None:
+            part.abandon()
+            part.abandon = _nothing
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        for cached in list(self.parts):
+            self.drop(cached)
+
+
+def _nothing() -> None:
+    """There is no reading to abandon: it is about to begin, or over."""
