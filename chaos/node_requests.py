@@ -25,9 +25,8 @@ from kio.static.primitive import i16, i32, i64
 
 from reference_broker.metadata.node_names import claimed_node, client_id_of
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC, is_internal
-from reference_broker.quorum import fetch_messages, messages
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.values import MAX_EPOCH
+from reference_broker.quorum import messages
+from reference_broker.quorum.values import MAX_EPOCH, OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
 from reference_broker.wire.fetch import FetchRequest
 
@@ -95,7 +94,7 @@ class Recorded:
         if api_key not in OF_NODES or claimed_node(client_id) is None or _is_forged(body):
             return
         if isinstance(body, FetchRequest):
-            partition = fetch_messages.fetched_partition(body)
+            partition = messages.fetched_partition(body)
             if partition is None:
                 return
             self.epoch = max(self.epoch, partition.current_leader_epoch)
@@ -122,7 +121,7 @@ class Recorded:
 
 def _is_forged(body: Any) -> bool:
     """Returns whether the lie of a forged request shows. In a live run nodes keep those, too."""
-    if isinstance(body, FetchRequest) and fetch_messages.fetched_partition(body) is None:
+    if isinstance(body, FetchRequest) and messages.fetched_partition(body) is None:
         return True
     if isinstance(body, FetchSnapshotRequest):
         one = body.topics[0].partitions[0]
@@ -134,7 +133,7 @@ def _is_forged(body: Any) -> bool:
 def tells_a_lie(body: Any) -> bool:
     """Returns whether a request lies about who sent it, which the node that gets it can see."""
     if isinstance(body, FetchRequest):
-        partition = fetch_messages.fetched_partition(body)
+        partition = messages.fetched_partition(body)
         return partition is not None and partition.fetch_offset == OFFSETS_AHEAD
     if isinstance(body, AddPartitionsToTxnRequest):
         return any(is_internal(topic.name) for each in body.transactions for topic in each.topics)
@@ -262,7 +261,7 @@ class Forger:
         """A fetch in the leader's own epoch, so that nothing but the lie speaks against it."""
         true_epoch = self.recorded.epoch if epoch <= MAX_EPOCH else epoch
         end = OffsetAndEpoch(OFFSETS_AHEAD, true_epoch)
-        return replace(fetch_messages.fetch("", sender, true_epoch, end, 0, 0, 0), cluster_id=cluster_id)
+        return replace(messages.fetch("", sender, true_epoch, end, 0, 0, 0), cluster_id=cluster_id)
 
 
 _FORGED: dict[int, Callable[[Forger, str | None, int, int, int], object]] = {

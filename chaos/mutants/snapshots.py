@@ -9,18 +9,18 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.metrics.metrics import Histogram
 from reference_broker.quorum.messages import METADATA_TOPIC
-from reference_broker.quorum.snapshots.file_names import made_path, part_path
+from reference_broker.quorum.snapshots.download import UNKNOWN_SIZE, Partial
+from reference_broker.quorum.snapshots.format import made_path, part_path
 from reference_broker.quorum.snapshots.messages import Piece
-from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial
 from reference_broker.wire.errors import ErrorCode
 
 PARTIAL = "reference_broker.quorum.snapshots.download:read_partial"
 DOWNLOAD = "reference_broker.quorum.snapshots.download:SnapshotDownload"
 GENERATOR = "reference_broker.metadata.snapshots.generator:SnapshotGenerator"
-CLEANER = "reference_broker.quorum.snapshots.cleaner:SnapshotCleaner"
+CLEANER = "reference_broker.quorum.snapshots.store:SnapshotCleaner"
 SERVING = "reference_broker.quorum.snapshots.serving"
 METRICS = "reference_broker.metadata.snapshots.metrics:SnapshotMetrics"
-CHECKS = "reference_broker.quorum.snapshots.checking:SnapshotChecks"
+CHECKS = "reference_broker.quorum.snapshots.serving:SnapshotChecks"
 LEAK_US = 50_000
 
 

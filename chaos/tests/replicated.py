@@ -16,7 +16,7 @@ from reference_broker.core.events import Request
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.produce import (

@@ -22,8 +22,8 @@ from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Closed, Request
 from reference_broker.metadata.node_names import client_id_of
-from reference_broker.quorum import fetch_messages, messages
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum import messages
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, PartitionData
@@ -106,7 +106,7 @@ def test_a_true_request_may_be_granted() -> None:
     end = OffsetAndEpoch(10, 4)
     truths = [
         messages.vote(messages.Vote("the-cluster", 0, 1, 5, end, pre_vote=False)),
-        fetch_messages.fetch("the-cluster", 1, 4, end, 0, 0, 0),
+        messages.fetch("the-cluster", 1, 4, end, 0, 0, 0),
         beat(5),
     ]
     for body in truths:

@@ -14,7 +14,7 @@ from reference_broker.metadata.image import (
     MetadataImage,
     PartitionImage,
 )
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 
 
 def changed(image: MetadataImage, random: Random, offset: int) -> tuple[MetadataDelta, MetadataImage]:

@@ -17,10 +17,9 @@ from chaos.node_requests import FORGED, KEPT, NO_VOTER, Forger, NodeRequest, Rec
 from reference_broker.core.events import Request
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.now import Now
-from reference_broker.quorum import fetch_messages, messages
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum import messages
 from reference_broker.quorum.snapshots.messages import request_for
-from reference_broker.quorum.values import MAX_EPOCH
+from reference_broker.quorum.values import MAX_EPOCH, OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.messages import encode_request
@@ -46,7 +45,7 @@ def record(seen: Recorded, api_key: int, body: object, at_us: int = 0, sender: s
 
 
 def fetch(epoch: int) -> FetchRequest:
-    return fetch_messages.fetch(CLUSTER, 1, epoch, OffsetAndEpoch(10, epoch), 0, 0, 0)
+    return messages.fetch(CLUSTER, 1, epoch, OffsetAndEpoch(10, epoch), 0, 0, 0)
 
 
 def test_kept_requests_are_few_and_spread_over_the_run() -> None:
@@ -111,7 +110,7 @@ def _news_lies(read: Callable[[object], messages.EpochNews | None]) -> Callable[
 
 def _fetch_lies(body: object) -> bool:
     assert isinstance(body, FetchRequest)
-    partition = fetch_messages.fetched_partition(body)
+    partition = messages.fetched_partition(body)
     assert partition is not None
     return body.cluster_id != CLUSTER or partition.current_leader_epoch > MAX_EPOCH
 

@@ -11,7 +11,6 @@ from chaos.checks.snapshot_answers import SnapshotAnswers
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.messages import (
     Piece,
     SnapshotRequest,
@@ -19,6 +18,7 @@ from reference_broker.quorum.snapshots.messages import (
     request_for,
     response_of,
 )
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 

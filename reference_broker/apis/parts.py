@@ -16,7 +16,7 @@ from reference_broker.metrics.traffic import Traffic
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.now import Now
 from reference_broker.quorum.quorum import Quorum
-from reference_broker.quorum.snapshots.checking import SnapshotChecks
+from reference_broker.quorum.snapshots.serving import SnapshotChecks
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication

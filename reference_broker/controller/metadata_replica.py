@@ -34,11 +34,11 @@ from reference_broker.quorum.node_files import (
     read_identity,
     write_identity,
 )
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.quorum import Quorum
-from reference_broker.quorum.snapshots.checking import SnapshotChecks
 from reference_broker.quorum.snapshots.download import SnapshotDownload
+from reference_broker.quorum.snapshots.serving import SnapshotChecks
 from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.quorum.values import OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,7 @@ from reference_broker.metadata.records import (
 )
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Surroundings
-from reference_broker.quorum.offset_and_epoch import NOWHERE, Provenance
-from reference_broker.quorum.values import NotLeader
+from reference_broker.quorum.values import NOWHERE, NotLeader, Provenance
 from reference_broker.wire.errors import ErrorCode
 
 UNITS_PER_SLICE = 250

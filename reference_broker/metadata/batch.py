@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from reference_broker.metadata.record_codec import decode
 from reference_broker.metadata.records import MARKERS, MetadataRecord
 from reference_broker.quorum.metadata_log import LogBatch
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 
 
 @dataclass(frozen=True, slots=True)

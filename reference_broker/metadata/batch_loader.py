@@ -24,7 +24,7 @@ from reference_broker.metadata.records import (
     MetadataRecord,
 )
 from reference_broker.metadata.replay import replay
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 
 Publish: TypeAlias = Callable[[MetadataDelta, MetadataImage, bool], None]
 """(delta, image, whether the image ends where a batch ends)."""

@@ -11,7 +11,7 @@ from reference_broker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 
 
 class MetadataFault(Exception):  # noqa: N818 - the word of Kafka's fault handlers

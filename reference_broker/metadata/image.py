@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from reference_broker.configuration.listeners import DEFAULT_NAME
-from reference_broker.quorum.offset_and_epoch import NOWHERE, Provenance
+from reference_broker.quorum.values import NOWHERE, Provenance
 
 NO_LEADER = -1
 

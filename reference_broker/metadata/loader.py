@@ -16,8 +16,8 @@ from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.snapshots.reader import load_snapshot
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.metadata_log import MetadataLog
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import InvalidRecords
 
 Listener: TypeAlias = Callable[[MetadataDelta, MetadataImage], None]

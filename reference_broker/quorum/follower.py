@@ -7,13 +7,10 @@ When the leader is gone, a voter seeks an election.
 from typing import TYPE_CHECKING
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.quorum.fetch_messages import FetchAnswer
-from reference_broker.quorum.messages import Answer
+from reference_broker.quorum.messages import Answer, FetchAnswer
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.role_state import RoleState
-from reference_broker.quorum.timing import GONE_DELAY_US
-from reference_broker.quorum.values import Installed, LeaderChanged, Outcome, Rediscover, Role
+from reference_broker.quorum.roles import GONE_DELAY_US, Role, RoleState
+from reference_broker.quorum.values import Installed, LeaderChanged, OffsetAndEpoch, Outcome, Rediscover
 from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.quorum.fetch_messages import fetched
-from reference_broker.quorum.messages import Answer, begin_epoch, read_epoch_answer
+from reference_broker.quorum.messages import Answer, begin_epoch, fetched, read_epoch_answer
 from reference_broker.quorum.metadata_log import VALID, Valid
-from reference_broker.quorum.role_state import RoleState
-from reference_broker.quorum.values import NO_NODE, QuorumDescription, ReplicaDescription, Role
+from reference_broker.quorum.roles import Role, RoleState
+from reference_broker.quorum.values import NO_NODE, QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse

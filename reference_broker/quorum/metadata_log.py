@@ -1,28 +1,66 @@
-"""The metadata log on disk: an ordinary partition log and its snapshots. It does not interpret the record values.
+"""The metadata log on disk: an ordinary partition log, its syncs, and its snapshots. It does not interpret the record
+values.
 
 Its epochs are those of the batches themselves. The epochs file is never trusted after a crash, because a follower may
 have replaced records that the file still lists.
 """
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.checkpoint import Checkpoint
 from reference_broker.log.config import LogConfig
+from reference_broker.log.durability import SyncPoint
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.partition_log import Origin, PartitionLog, open_undamaged_log
 from reference_broker.log.quarantine import LogDamaged
 from reference_broker.ports.disk import Disk
+from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
-from reference_broker.quorum.snapshots.file_names import snapshot_path
+from reference_broker.quorum.snapshots.format import snapshot_path
+from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.records.batch import InvalidRecords, checked, read_header, validate
 from reference_broker.records.builder import build
 from reference_broker.records.control import build_control, leader_change
 from reference_broker.records.reader import Record, read_records
+
+
+@dataclass(slots=True, eq=False)
+class LogSync:
+    """``flying`` holds the callbacks that wait for the sync in flight, or None if there is no sync in flight. ``next``
+    holds those that wait for the sync after it."""
+
+    _log: PartitionLog
+    _ports: Ports
+    flying: list[Callable[[], None]] | None = None
+    next: list[Callable[[], None]] = field(default_factory=list)
+
+    def request(self, done: Callable[[], None]) -> None:
+        """Calls ``done`` when everything that is in the log now is durable, or at once if it already is."""
+        if self.flying is None and not self._log.durability.dirty:
+            done()
+            return
+        self.next.append(done)
+        if self.flying is None:
+            self._fly()
+
+    def _fly(self) -> None:
+        self.flying, self.next = self.next, []
+        point = self._log.sync_point()
+        self._ports.sync(point.paths, lambda: self._landed(point))
+
+    def _landed(self, point: SyncPoint) -> None:
+        self._log.mark_synced(point)
+        self._log.note_synced()
+        landed, self.flying = self.flying or [], None
+        if self.next:
+            self._fly()
+        for done in landed:
+            done()
+
 
 MAX_BATCH_BYTES = 8 * 2**20
 """Kafka's raft batch limit (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""

@@ -4,8 +4,8 @@ KIP-996), and a CANDIDATE asks for their binding votes."""
 from typing import TYPE_CHECKING
 
 from reference_broker.quorum.messages import Answer, Vote, read_voted, vote
-from reference_broker.quorum.role_state import RoleState
-from reference_broker.quorum.values import MAX_EPOCH, NO_NODE, Role
+from reference_broker.quorum.roles import Role, RoleState
+from reference_broker.quorum.values import MAX_EPOCH, NO_NODE
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -1,20 +1,20 @@
 """One node's part in the quorum of the metadata log: who leads, and what is committed (KIP-595, KIP-996).
 
-It is a pure state machine. Each change of epoch or vote is made durable before the node acts on it or answers; inputs
-that arrive meanwhile wait in order. Each role is an object (``role_state``). What one role began has no effect in the
-next.
+It is a pure state machine. Each change of epoch or vote is made durable before the node acts on it or responds; inputs
+that arrive meanwhile wait at a gate, in order. Each stay in a role is an object (``roles.RoleState``). What one role
+began has no effect in the next.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum import requests as quorum_requests
 from reference_broker.quorum.follower import Follower
-from reference_broker.quorum.gate import Gate
 from reference_broker.quorum.leader import Leader
-from reference_broker.quorum.log_sync import LogSync
-from reference_broker.quorum.metadata_log import MetadataLog
+from reference_broker.quorum.metadata_log import LogSync, MetadataLog
 from reference_broker.quorum.node_files import (
     QuorumState,
     StartRefused,
@@ -23,10 +23,7 @@ from reference_broker.quorum.node_files import (
     write_quorum_state,
 )
 from reference_broker.quorum.nominee import Candidate, Prospective
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
-from reference_broker.quorum.role_changes import may_follow
-from reference_broker.quorum.role_state import RoleState
-from reference_broker.quorum.timing import QuorumTiming
+from reference_broker.quorum.roles import QuorumTiming, Role, RoleState, may_follow
 from reference_broker.quorum.unattached import Resigned, Unattached
 from reference_broker.quorum.values import (
     MAX_EPOCH,
@@ -34,12 +31,48 @@ from reference_broker.quorum.values import (
     UNKNOWN_OFFSET,
     Download,
     NotLeader,
+    OffsetAndEpoch,
+    Provenance,
     QuorumDescription,
     QuorumListener,
-    Role,
 )
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
+
+
+@dataclass(slots=True)
+class Gate:
+    """Runs inputs in the order in which they came. ``waiting`` is empty unless the gate is closed or draining.
+
+    ``running`` counts the steps that have begun and not ended, one inside the other. A step that failed never ends.
+    """
+
+    closed: bool = False
+    draining: bool = False
+    running: int = 0
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+
+    def run(self, step: Callable[[], None]) -> None:
+        """Runs ``step`` now if the gate is open and idle. Otherwise it runs after all inputs that came before."""
+        if self.closed or self.draining:
+            self.waiting.append(step)
+        else:
+            self.run_whole(step)
+
+    def run_whole(self, step: Callable[[], None]) -> None:
+        """Runs ``step`` now. If it fails, the state is half changed for good."""
+        self.running += 1
+        step()
+        self.running -= 1
+
+    def drain(self) -> None:
+        """Runs the waiting inputs until none is left or one of them closes the gate again."""
+        if self.draining:
+            return
+        self.draining = True
+        while self.waiting and not self.closed:
+            self.run_whole(self.waiting.popleft())
+        self.draining = False
 
 
 class Quorum:

@@ -9,7 +9,7 @@ another cluster, or made up, moves nothing here. An epoch above MAX_EPOCH is INV
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from reference_broker.quorum import fetch_messages
+from reference_broker.quorum import messages
 from reference_broker.quorum.follower import Follower
 from reference_broker.quorum.leader import Leader
 from reference_broker.quorum.messages import (
@@ -107,11 +107,11 @@ def _handle(
 
 
 def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
-    partition = fetch_messages.fetched_partition(request)
+    partition = messages.fetched_partition(request)
     is_consumer = request.replica_id < 0 and request.cluster_id is None  # It moves nothing, and knows no cluster ID.
     refused = _whole_error(quorum, quorum.cluster_id if is_consumer else request.cluster_id, partition is not None)
     if partition is None or refused is not None:
-        answer(fetch_messages.fetch_refused(refused or ErrorCode.invalid_request))
+        answer(messages.fetch_refused(refused or ErrorCode.invalid_request))
         return
     state = quorum.state
     error = _fetch_error(request, partition) or quorum.leader_check(None, partition.current_leader_epoch)

@@ -1,29 +1,47 @@
-"""The types that the quorum shares with its users: roles, descriptions, the listener, and the snapshot download."""
+"""The types that the quorum shares with its users: positions in the log, descriptions, the listener, and the snapshot
+download.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+METADATA_TOPIC_ID = (1).to_bytes(16, "big")
+"""The topic ID of ``__cluster_metadata``, which Kafka fixes (Uuid.METADATA_TOPIC_ID)."""
+
+
+class OffsetAndEpoch(NamedTuple):
+    """``offset`` is exclusive (an end offset). ``epoch`` is that of the last record below it."""
+
+    offset: int
+    epoch: int
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Orders positions as Kafka's OffsetAndEpoch does: by the epoch, then by the offset. A longer log has the
+        greater one."""
+        return self.epoch, self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Describes the last record of a batch or of an image: its offset, its epoch and the timestamp of its batch. All
+    are -1 for an empty log."""
+
+    offset: int = -1
+    epoch: int = -1
+    timestamp_ms: int = -1
+
+
+NOWHERE = Provenance()
+"""The provenance of something that holds no record yet."""
+
 
 NO_NODE = -1
 UNKNOWN_OFFSET = -1
 MAX_EPOCH = 2**31 - 3
 """The greatest epoch that a node takes from another one. Epochs are int32 on the wire. A node that took the greatest
 number could not write the epoch after it, and would end at each election. Kafka has no such limit."""
-
-
-class Role(Enum):
-    """The names are those of Kafka's QuorumState (KIP-595, and KIP-996 for PROSPECTIVE). An observer is always
-    UNATTACHED or FOLLOWER."""
-
-    UNATTACHED = "unattached"
-    FOLLOWER = "follower"
-    PROSPECTIVE = "prospective"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-    RESIGNED = "resigned"
 
 
 class NotLeader(Exception):  # noqa: N818 - says what is, as Kafka's NotLeaderException

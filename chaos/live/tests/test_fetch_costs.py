@@ -15,7 +15,7 @@ from reference_broker.apis.records.fetch import Fetch
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request, TimerFired
 from reference_broker.ports.now import Now
-from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
+from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
     NO_TOPIC_ID,

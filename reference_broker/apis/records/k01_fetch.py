@@ -61,7 +61,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasFetchSessions, HasQuorum
 from reference_broker.apis.records.fetch import Fetch, FetchNeeds, refusal
-from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
+from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession, Waiter
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
 from reference_broker.sessions.slices import Work, after, in_slices

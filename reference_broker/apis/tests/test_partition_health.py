@@ -8,7 +8,7 @@ from reference_broker.apis.metadata.metadata_feed import PartitionHealth
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 
 
 def shown(metrics: Metrics) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataIm
 from reference_broker.metadata.records import MetadataRecord
 from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import run
-from reference_broker.quorum.offset_and_epoch import NOWHERE
+from reference_broker.quorum.values import NOWHERE
 
 
 def brokers(*broker_ids: int, fenced: tuple[int, ...] = ()) -> MetadataImage:

@@ -19,7 +19,7 @@ from reference_broker.metadata.records import (
     PartitionRecord,
 )
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id, topic_records
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 
 TOPIC = topic_records("t", topic_id(1))
 

@@ -29,7 +29,7 @@ from reference_broker.metadata.tests.metadata_world import ManualPorts, Metadata
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
 from reference_broker.metadata.updates import refusal, update_from
 from reference_broker.ports.channels import Channel
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,

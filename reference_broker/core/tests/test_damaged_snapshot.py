@@ -6,8 +6,8 @@ import pytest
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.quorum.snapshots.checking import SnapshotChecks
-from reference_broker.quorum.snapshots.file_names import snapshot_path
+from reference_broker.quorum.snapshots.format import snapshot_path
+from reference_broker.quorum.snapshots.serving import SnapshotChecks
 
 SMALL: dict[str, Any] = {
     "metadata_log_max_record_bytes_between_snapshots": "2000",

@@ -22,9 +22,9 @@ from reference_broker.groups.membership import rebalances
 from reference_broker.groups.offsets.commits import OFFSETS_A_SLICE, Commits
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataFault
-from reference_broker.quorum.fetch_messages import fetch
 from reference_broker.quorum.leader import Leader
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.messages import fetch
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.compression import Compression
 from reference_broker.serve.crash_words import told as crash_words
 from reference_broker.wire.apis import ApiKey

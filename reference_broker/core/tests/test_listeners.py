@@ -16,9 +16,8 @@ from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.metadata.replay import replay
 from reference_broker.metadata.snapshots.records_of import records_of
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.quorum.fetch_messages import fetch
-from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, vote
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
+from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, fetch, vote
+from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.retired_fields import MetadataRequest
 

@@ -5,7 +5,7 @@ from typing import Any
 from reference_broker.core.effects import Effect, Send, Sync
 from reference_broker.core.events import PeerReply
 from reference_broker.core.tests.node_world import NodeWorld
-from reference_broker.quorum.fetch_messages import fetched
+from reference_broker.quorum.messages import fetched
 from reference_broker.quorum.metadata_log import VALID
 from reference_broker.quorum.node_files import META_PROPERTIES, TEMPORARY_SUFFIX
 from reference_broker.records.builder import build

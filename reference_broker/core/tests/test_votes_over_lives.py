@@ -11,7 +11,7 @@ from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.folder_changes import KnownFolder
 from reference_broker.quorum.messages import Answer, Vote, read_voted, vote
 from reference_broker.quorum.node_files import QUORUM_STATE
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey
 
 VOTERS = "1@one:9092,2@two:9092,3@three:9092"

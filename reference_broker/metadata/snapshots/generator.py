@@ -15,10 +15,9 @@ from reference_broker.metadata.snapshots.writer import snapshot_id, write_snapsh
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.metadata_log import MetadataLog
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.snapshots.cleaner import SnapshotCleaner
-from reference_broker.quorum.snapshots.file_names import made_path
-from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.quorum.snapshots.format import made_path
+from reference_broker.quorum.snapshots.store import SnapshotCleaner, SnapshotStore
+from reference_broker.quorum.values import OffsetAndEpoch
 
 RETRY_US = 10_000_000
 """The delay between a failure and the next attempt."""

@@ -2,8 +2,8 @@
 
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.store import SnapshotStore
+from reference_broker.quorum.values import OffsetAndEpoch
 
 DOMAIN, KIND = "kafka.controller", "KafkaController"
 

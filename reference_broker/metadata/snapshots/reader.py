@@ -8,9 +8,8 @@ from reference_broker.metadata.record_codec import decode
 from reference_broker.metadata.replay import replay
 from reference_broker.ports.disk import Disk
 from reference_broker.quorum.node_files import StartRefused
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
-from reference_broker.quorum.snapshots.file_names import snapshot_path
-from reference_broker.quorum.snapshots.format import SnapshotDamaged, header_timestamp_ms, read_batches
+from reference_broker.quorum.snapshots.format import SnapshotDamaged, header_timestamp_ms, read_batches, snapshot_path
+from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.reader import read_records
 

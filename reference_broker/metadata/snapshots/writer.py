@@ -7,9 +7,8 @@ from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.snapshots.records_of import records_of
 from reference_broker.ports.disk import Disk
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.snapshots.file_names import made_path
-from reference_broker.quorum.snapshots.format import data_batch, footer_batch, header_batch
+from reference_broker.quorum.snapshots.format import data_batch, footer_batch, header_batch, made_path
+from reference_broker.quorum.values import OffsetAndEpoch
 
 RECORDS_PER_BATCH = 150
 """One slice encodes and writes this many records, in some 3 ms."""

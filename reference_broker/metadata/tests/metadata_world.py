@@ -22,8 +22,7 @@ from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.ports.now import Now
 from reference_broker.quorum.metadata_log import LogBatch
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
-from reference_broker.quorum.values import NotLeader
+from reference_broker.quorum.values import NotLeader, OffsetAndEpoch, Provenance
 
 BEGIN, END, ABORT = BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()
 

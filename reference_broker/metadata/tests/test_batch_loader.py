@@ -19,7 +19,7 @@ from reference_broker.metadata.records import (
 )
 from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import ABORT, BEGIN, END, topic_id, topic_records
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 
 FOO, BAR = topic_records("foo", topic_id(1)), topic_records("bar", topic_id(2))
 

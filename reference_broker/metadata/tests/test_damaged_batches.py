@@ -28,7 +28,7 @@ from reference_broker.metadata.tests.metadata_world import (
     topic_id,
     topic_records,
 )
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 
 A, B, C = (topic_records(name, topic_id(number)) for number, name in enumerate("abc", 1))
 UNKNOWN_TOPIC = RemoveTopicRecord(topic_id=topic_id(99))

@@ -20,7 +20,7 @@ from reference_broker.metadata.records import (
 )
 from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import topic_records
-from reference_broker.quorum.offset_and_epoch import Provenance
+from reference_broker.quorum.values import Provenance
 
 OPERATIONS = st.lists(
     st.tuples(

@@ -1,21 +1,28 @@
-"""Fetches a snapshot from the leader, piece by piece, and replaces the log with it (S-8 to S-11).
+"""A follower's download of a snapshot: piece by piece from the leader, after which it replaces the log (S-8 to S-11).
 
 Each piece is durable, with a checksum of all bytes up to its end, before the next one is requested. So a transfer can
 resume where it was after any interruption, even after this node was killed. It resumes only with the same leader and
 the same snapshot, because a snapshot with the same ID may have other bytes on another leader. At the end the whole file
 is verified and renamed. Once its name is durable, the log is cut.
+
+The progress file beside the bytes first names the leader and the snapshot. After each piece it gets an entry with the
+length reached and the CRC-32C of all bytes up to there. Each entry has a CRC of its own. A crash may lose or tear the
+unsynced tail of either file. So a restart keeps the longest length whose CRC fits the bytes on disk, and cuts off the
+rest.
 """
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from struct import Struct
+
+from crc32c import crc32c
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.channels import Channel
-from reference_broker.ports.disk import DiskError
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.metadata_log import MetadataLog
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.snapshots.format import SnapshotDamaged, read_batches
+from reference_broker.quorum.snapshots.format import SnapshotDamaged, part_path, progress_path, read_batches
 from reference_broker.quorum.snapshots.messages import (
     DRAFT_VERSION,
     FETCH_SNAPSHOT_VERSION,
@@ -24,13 +31,187 @@ from reference_broker.quorum.snapshots.messages import (
     read_response,
     request_for,
 )
-from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial, read_partial
 from reference_broker.quorum.snapshots.store import SnapshotStore
-from reference_broker.quorum.snapshots.transfer_rate import TransferRate
-from reference_broker.quorum.snapshots.troubles import Troubles
-from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Outcome, Rediscover
+from reference_broker.quorum.values import Failed, Installed, LeaderChanged, OffsetAndEpoch, Outcome, Rediscover
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
+
+FIRST_BYTES = 64 * 2**10
+LEAST_BYTES = 1024
+
+
+class TransferRate:
+    """The size starts small. It doubles while answers come fast, and falls to a quarter when an answer is lost."""
+
+    def __init__(self, most_bytes: int, patience_us: int) -> None:
+        """An answer that takes longer than ``patience_us`` counts as lost."""
+        self._most_bytes = most_bytes
+        self._patience_us = patience_us
+        self.chunk_bytes = min(most_bytes, FIRST_BYTES)
+
+    def arrived(self, after_us: int) -> None:
+        if after_us * 4 < self._patience_us:
+            self.chunk_bytes = min(self.chunk_bytes * 2, self._most_bytes)
+
+    def lost(self) -> None:
+        self.chunk_bytes = min(max(self.chunk_bytes // 4, LEAST_BYTES), self._most_bytes)
+
+
+FIRST_WAIT_US = 100_000
+LONGEST_WAIT_US = 10_000_000
+
+
+@dataclass(slots=True)
+class Troubles:
+    """The downloads in a row that were damaged or could not be kept. The wait doubles with each.
+
+    Damage is that of one snapshot on one leader: another snapshot, or the same one from another leader, may be whole.
+    So it is tried at once. A disk that is full holds no snapshot at all.
+    """
+
+    times: int = 0
+    _source: tuple[int, OffsetAndEpoch] | None = None
+    _until_us: int = 0
+
+    def damaged(self, leader: int, snapshot: OffsetAndEpoch, now_us: int) -> int:
+        """Counts a damaged download. Returns the wait, in microseconds."""
+        if self._source != (leader, snapshot):
+            self.times = 0
+        self._source = (leader, snapshot)
+        return self._count(now_us)
+
+    def not_written(self, now_us: int) -> int:
+        """Counts a download that this node could not write. Returns the wait, in microseconds."""
+        if self._source is not None:
+            self.times = 0
+        self._source = None
+        return self._count(now_us)
+
+    def over(self) -> None:
+        """A download has succeeded."""
+        self.times = self._until_us = 0
+
+    def wait_us(self, leader: int, snapshot: OffsetAndEpoch, now_us: int) -> int:
+        """How long to wait before this download begins, or 0."""
+        if self._source not in (None, (leader, snapshot)):
+            return 0
+        return max(0, self._until_us - now_us)
+
+    def _count(self, now_us: int) -> int:
+        wait_us = min(FIRST_WAIT_US << min(self.times, 16), LONGEST_WAIT_US)
+        self.times += 1
+        self._until_us = now_us + wait_us
+        return wait_us
+
+
+UNKNOWN_SIZE = -1
+SLICE_BYTES = 2**20
+"""One slice checks this much, in some 0.5 ms."""
+
+_ORIGIN = Struct(">iqiq")
+_ENTRY = Struct(">qI")
+_CHECK = Struct(">I")
+_ORIGIN_BYTES = _ORIGIN.size + _CHECK.size
+_ENTRY_BYTES = _ENTRY.size + _CHECK.size
+
+
+@dataclass(slots=True, eq=False)
+class Partial:
+    """``length`` is the number of bytes held, from the snapshot's start, and ``crc`` is their CRC-32C. The first
+    ``durable`` of them survive a power loss.
+
+    ``size`` is that of the whole snapshot, or UNKNOWN_SIZE if the leader does not tell it (S-17).
+    """
+
+    disk: Disk
+    leader: int
+    id: OffsetAndEpoch
+    size: int
+    length: int = 0
+    crc: int = 0
+    durable: int = 0
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        """Both files. They are synced together."""
+        return part_path(self.id), progress_path(self.id)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.length == self.size
+
+    def begin(self) -> None:
+        """Creates both files, or replaces them. Raises DiskError."""
+        part, progress = self.paths
+        self.disk.write(part, b"")
+        self.disk.write(progress, _checked(_ORIGIN.pack(self.leader, self.id.offset, self.id.epoch, self.size)))
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Appends ``data`` at ``length``. After a DiskError nothing of it is held. Raises UndoFailed if that could not
+        be made so."""
+        part, progress = self.paths
+        crc = int(crc32c(data, self.crc))
+        self.disk.append(part, [data])
+        try:
+            self.disk.append(progress, [_checked(_ENTRY.pack(self.length + len(data), crc))])
+        except DiskError as failure:
+            try:
+                self.disk.truncate(part, self.length)
+            except DiskError:
+                raise UndoFailed(f"cannot undo an append to {part}") from failure
+            raise
+        self.length += len(data)
+        self.crc = crc
+
+
+def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, Partial | None]:
+    """Reads the files of a download that an earlier process wrote, in slices, and cuts off what cannot be trusted.
+
+    The result has length 0 if no length fits its CRC. It is None if even the entry with leader and snapshot cannot be
+    read. Raises DiskError.
+    """
+    part, progress = part_path(snapshot), progress_path(snapshot)
+    if not (disk.exists(part) and disk.exists(progress)):
+        return None
+    journal = disk.read(progress, 0, disk.size(progress))
+    origin = _read(_ORIGIN, journal, 0)
+    if origin is None or OffsetAndEpoch(origin[1], origin[2]) != snapshot:
+        return None
+    partial = Partial(disk, leader=origin[0], id=snapshot, size=origin[3])
+    good = yield from _longest(disk, partial, part, journal)
+    disk.truncate(part, partial.length)
+    disk.truncate(progress, good)
+    return partial
+
+
+def _longest(disk: Disk, partial: Partial, part: str, journal: bytes) -> Generator[None, None, int]:
+    """Sets the length and CRC of ``partial``. Returns how many bytes of the progress file lead up to that length."""
+    held = disk.size(part)
+    position, crc, good = 0, 0, _ORIGIN_BYTES
+    at = _ORIGIN_BYTES
+    while (entry := _read(_ENTRY, journal, at)) is not None and position < entry[0] <= held:
+        while position < entry[0]:
+            piece = disk.read(part, position, min(SLICE_BYTES, entry[0] - position))
+            crc = int(crc32c(piece, crc))
+            position += len(piece)
+            yield
+        at += _ENTRY_BYTES
+        if crc == entry[1]:
+            partial.length, partial.crc, good = position, crc, at
+    return good
+
+
+def _checked(data: bytes) -> bytes:
+    return data + _CHECK.pack(crc32c(data))
+
+
+def _read(layout: Struct, data: bytes, at: int) -> tuple[int, ...] | None:
+    """Returns None for an entry that is cut or damaged."""
+    end = at + layout.size
+    if len(data) < end + _CHECK.size or _CHECK.unpack_from(data, end)[0] != crc32c(data[at:end]):
+        return None
+    return layout.unpack_from(data, at)
+
 
 BYTES_PER_SLICE = 2**20
 """One event verifies this much, in less than 1 ms."""

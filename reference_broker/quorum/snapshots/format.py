@@ -1,16 +1,17 @@
-"""The bytes of a snapshot, as Kafka writes and reads them (KIP-630, RecordsSnapshotWriter). A snapshot is a sequence of
-record batches whose offsets start at 0.
+"""The file of a snapshot: its name and its bytes, as Kafka writes and reads them (KIP-630, RecordsSnapshotWriter).
 
-The first batch is a control batch with the SnapshotHeader, and the last one is a control batch with the SnapshotFooter.
-Each batch carries the snapshot's epoch. Every timestamp is that of the last record contained, so that equal content
-gives equal bytes.
+The name is ``<offset, 20 digits>-<epoch, 10 digits>.checkpoint``, beside the metadata log. The content is a sequence of
+record batches whose offsets start at 0. The first batch is a control batch with the SnapshotHeader, and the last one is
+a control batch with the SnapshotFooter. Each batch carries the snapshot's epoch. Every timestamp is that of the last
+record contained, so that equal content gives equal bytes.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reference_broker.ports.disk import Disk
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.node_files import METADATA_DIRECTORY
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords, read_header, validate
 from reference_broker.records.builder import build
 from reference_broker.records.control import (
@@ -24,6 +25,52 @@ from reference_broker.records.control import (
 )
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record
+
+SUFFIX = ".checkpoint"
+PART_SUFFIX = ".checkpoint.part"
+PROGRESS_SUFFIX = ".checkpoint.part.progress"
+DELETED_SUFFIX = ".checkpoint.deleted"
+_MADE = "-made"
+_OFFSET_DIGITS, _EPOCH_DIGITS = 20, 10
+
+
+def snapshot_path(snapshot: OffsetAndEpoch) -> str:
+    return _path(snapshot, SUFFIX)
+
+
+def made_path(snapshot: OffsetAndEpoch) -> str:
+    """Where this node writes its own snapshot. The file is never resumed, and a restart deletes it."""
+    return _path(snapshot, _MADE + PART_SUFFIX)
+
+
+def part_path(snapshot: OffsetAndEpoch) -> str:
+    """Where the bytes of a download are kept. It may be resumed."""
+    return _path(snapshot, PART_SUFFIX)
+
+
+def progress_path(snapshot: OffsetAndEpoch) -> str:
+    """Where the lengths and checksums of the bytes in ``part_path`` are kept (see ``partial``)."""
+    return _path(snapshot, PROGRESS_SUFFIX)
+
+
+def read_name(name: str, suffix: str) -> OffsetAndEpoch | None:
+    """Returns None for anything that is not exactly such a name."""
+    offset, dash, epoch = name.removesuffix(suffix).partition("-")
+    digits = offset + epoch
+    good = name.endswith(suffix) and bool(dash) and digits.isascii() and digits.isdigit()
+    if not good or len(offset) != _OFFSET_DIGITS or len(epoch) != _EPOCH_DIGITS:
+        return None
+    return OffsetAndEpoch(int(offset), int(epoch))
+
+
+def is_stray(name: str) -> bool:
+    """Whether the file is an unfinished or deleted snapshot that a stopped process left behind."""
+    return name.endswith((PART_SUFFIX, PROGRESS_SUFFIX, DELETED_SUFFIX))
+
+
+def _path(snapshot: OffsetAndEpoch, suffix: str) -> str:
+    return f"{METADATA_DIRECTORY}/{snapshot.offset:0{_OFFSET_DIGITS}d}-{snapshot.epoch:0{_EPOCH_DIGITS}d}{suffix}"
+
 
 READ_BYTES = 256 * 2**10
 """How much of the file is read at once. CRC and copy of it take well below a millisecond."""

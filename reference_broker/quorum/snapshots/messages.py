@@ -10,7 +10,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import Records, i32, i32Timedelta, i64, u16
 
 from reference_broker.quorum.messages import METADATA_TOPIC
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.drafts.snapshots import (
     FetchSnapshotResponse1000,
     PartitionSnapshots,

@@ -11,18 +11,25 @@ from reference_broker.metadata.records import TopicRecord
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.ports.now import Now
-from reference_broker.quorum.fetch_messages import fetch, fetched
-from reference_broker.quorum.messages import Answer, Vote, begin_epoch, end_epoch, read_epoch_answer, read_voted
+from reference_broker.quorum.messages import (
+    Answer,
+    Vote,
+    begin_epoch,
+    end_epoch,
+    fetch,
+    fetched,
+    read_epoch_answer,
+    read_voted,
+)
 from reference_broker.quorum.messages import vote as vote_request
 from reference_broker.quorum.messages import voted as vote_response
 from reference_broker.quorum.metadata_log import Validity
 from reference_broker.quorum.node_files import read_quorum_state
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.tests.quorum_network import Asked
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, opened
-from reference_broker.quorum.values import Outcome
+from reference_broker.quorum.values import OffsetAndEpoch, Outcome
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from reference_broker.quorum.messages import read_vote, read_voted
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.values import Role
+from reference_broker.quorum.roles import Role
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import iterate
 from reference_broker.wire.apis import ApiKey
 

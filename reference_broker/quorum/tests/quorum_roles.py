@@ -3,9 +3,9 @@ watermark is 2. Most are in epoch 5; a candidate, a leader and a resigned leader
 
 from collections.abc import Callable
 
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted
-from reference_broker.quorum.values import Role
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 
 SHORT_LOG = OffsetAndEpoch(0, 0)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from reference_broker.ports.disk import Disk
 from reference_broker.quorum.metadata_log import MetadataLog
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Outcome, Rediscover
+from reference_broker.quorum.values import Failed, Installed, LeaderChanged, OffsetAndEpoch, Outcome, Rediscover
 
 if TYPE_CHECKING:
     from reference_broker.quorum.tests.quorum_world import Process

@@ -9,9 +9,9 @@ from reference_broker.ports.channels import Channel
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.tests.quorum_network import Asked
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
+from reference_broker.quorum.values import OffsetAndEpoch
 
 
 def opened(disk: Disk, config: BrokerConfig, now: Now, snapshots: NamedSnapshots) -> MetadataLog:

@@ -11,14 +11,13 @@ from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import TopicRecord
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.ports.now import Now
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
 from reference_broker.quorum.tests.quorum_invariants import Invariants
 from reference_broker.quorum.tests.quorum_network import Asked, Network
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots, TimedDownload
 from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, opened
-from reference_broker.quorum.values import NotLeader
+from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 
 SECOND_US = 1_000_000

@@ -6,10 +6,9 @@ import pytest
 
 from reference_broker.quorum.messages import Answer, begin_epoch
 from reference_broker.quorum.node_files import StartRefused
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.roles import START_DELAY_US, Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
-from reference_broker.quorum.timing import START_DELAY_US
-from reference_broker.quorum.values import NotLeader, Role
+from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

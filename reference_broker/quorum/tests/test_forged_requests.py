@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from reference_broker.quorum.fetch_messages import fetch
-from reference_broker.quorum.messages import Answer, Vote, begin_epoch, end_epoch, vote
+from reference_broker.quorum.messages import Answer, Vote, begin_epoch, end_epoch, fetch, vote
 from reference_broker.quorum.messages import voted as vote_response
 from reference_broker.quorum.node_files import QUORUM_STATE, StartRefused, read_quorum_state, write_quorum_state
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone
-from reference_broker.quorum.values import MAX_EPOCH, LeaderChanged, Role
+from reference_broker.quorum.values import MAX_EPOCH, LeaderChanged, OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import encode_request, encode_response

@@ -2,12 +2,11 @@
 
 import pytest
 
-from reference_broker.quorum.fetch_messages import fetch
-from reference_broker.quorum.messages import Answer, begun
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.messages import Answer, begun, fetch
+from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests import quorum_roles as roles
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, granted
-from reference_broker.quorum.values import NotLeader, Role
+from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
 from reference_broker.records.batch import validate
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -22,10 +22,10 @@ from reference_broker.quorum.metadata_log import (
     open_metadata_log,
 )
 from reference_broker.quorum.node_files import StartRefused
-from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID, OffsetAndEpoch
 from reference_broker.quorum.snapshots.format import footer_batch, header_batch
 from reference_broker.quorum.tests.quorum_alone import batch
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
+from reference_broker.quorum.values import METADATA_TOPIC_ID, OffsetAndEpoch
 from reference_broker.records.reader import read_records
 
 NOW = Now(0, 1_700_000_000_000)

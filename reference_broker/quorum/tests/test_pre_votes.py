@@ -3,10 +3,10 @@
 import pytest
 
 from reference_broker.quorum.messages import Answer, Vote, vote, voted
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests import quorum_roles as roles
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, Sent, granted
-from reference_broker.quorum.values import NO_NODE, Role
+from reference_broker.quorum.values import NO_NODE, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -7,10 +7,9 @@ from kio.schema.vote.v2.response import VoteResponse
 
 from reference_broker.quorum.messages import Answer, Vote, begun, vote, voted
 from reference_broker.quorum.metadata_log import MetadataLog
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.roles import START_DELAY_US, Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
-from reference_broker.quorum.timing import START_DELAY_US
-from reference_broker.quorum.values import Role
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -4,11 +4,18 @@ from typing import Any
 
 import pytest
 
-from reference_broker.quorum.fetch_messages import read_fetched
+from reference_broker.quorum.messages import read_fetched
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark, Diverging, NeedsSnapshot
-from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID, OffsetAndEpoch
+from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch
-from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Rediscover, Role
+from reference_broker.quorum.values import (
+    METADATA_TOPIC_ID,
+    Failed,
+    Installed,
+    LeaderChanged,
+    OffsetAndEpoch,
+    Rediscover,
+)
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, PartitionData

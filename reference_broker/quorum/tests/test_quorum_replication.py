@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, batch
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 

@@ -10,9 +10,8 @@ import pytest
 
 from reference_broker.quorum import requests as quorum_requests
 from reference_broker.quorum.follower import Follower
-from reference_broker.quorum.log_sync import LogSync
 from reference_broker.quorum.messages import Vote
-from reference_broker.quorum.metadata_log import MetadataLog
+from reference_broker.quorum.metadata_log import LogSync, MetadataLog
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.tests.quorum_storm import settle, weather
 from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World

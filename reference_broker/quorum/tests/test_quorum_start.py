@@ -2,10 +2,9 @@
 
 import pytest
 
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.roles import START_DELAY_US, Role
 from reference_broker.quorum.tests.quorum_alone import Alone, Sent, granted
-from reference_broker.quorum.timing import START_DELAY_US
-from reference_broker.quorum.values import Role
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 
 FIRST_MS, LAST_MS = (delay_us // 1000 for delay_us in START_DELAY_US)

@@ -3,9 +3,9 @@
 import pytest
 
 from reference_broker.quorum.messages import Answer, ended
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests.quorum_alone import Alone, Sent
-from reference_broker.quorum.values import NotLeader, Role
+from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

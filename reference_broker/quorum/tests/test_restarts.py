@@ -15,10 +15,10 @@ from reference_broker.quorum.node_files import (
     read_quorum_state,
     write_quorum_state,
 )
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests import quorum_roles as roles
 from reference_broker.quorum.tests.quorum_alone import Alone, batch
-from reference_broker.quorum.values import Role
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

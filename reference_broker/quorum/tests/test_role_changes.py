@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from reference_broker.quorum.messages import Answer
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.quorum import Quorum
-from reference_broker.quorum.role_changes import may_follow
+from reference_broker.quorum.roles import Role, may_follow
 from reference_broker.quorum.tests.quorum_alone import Alone, granted, kept
 from reference_broker.quorum.tests.quorum_roles import (
     EVERY,
@@ -29,7 +28,7 @@ from reference_broker.quorum.tests.quorum_roles import (
     voted_follower,
     voted_prospective,
 )
-from reference_broker.quorum.values import NO_NODE, Role
+from reference_broker.quorum.values import NO_NODE, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -4,11 +4,18 @@ from functools import partial
 
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import TopicRecord
-from reference_broker.quorum.fetch_messages import fetched_partition, read_fetched
-from reference_broker.quorum.messages import read_begin_epoch, read_end_epoch, read_epoch_answer, read_vote, read_voted
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.messages import (
+    fetched_partition,
+    read_begin_epoch,
+    read_end_epoch,
+    read_epoch_answer,
+    read_fetched,
+    read_vote,
+    read_voted,
+)
 from reference_broker.quorum.tests.quorum_network import Asked
 from reference_broker.quorum.tests.quorum_world import Process, World, _snapshot
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import iterate
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name

@@ -12,7 +12,6 @@ from reference_broker.metadata.snapshots.generator import RETRY_US
 from reference_broker.metadata.snapshots.reader import load_snapshot
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.tests.snapshot_world import (
     Crash,
     CrashingDisk,
@@ -21,6 +20,7 @@ from reference_broker.quorum.snapshots.tests.snapshot_world import (
     run,
     setting,
 )
+from reference_broker.quorum.values import OffsetAndEpoch
 
 BYTES: dict[str, Any] = {
     "metadata_log_max_record_bytes_between_snapshots": "2000",

@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, Transfer, content, filled
-from reference_broker.quorum.values import Installed
+from reference_broker.quorum.values import Installed, OffsetAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 
 CHUNK = 1000

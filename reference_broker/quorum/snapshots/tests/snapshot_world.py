@@ -24,9 +24,8 @@ from reference_broker.ports.disk import Buffer
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.ports.now import Now
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.quorum.snapshots.download import SnapshotDownload
-from reference_broker.quorum.snapshots.file_names import made_path
+from reference_broker.quorum.snapshots.format import made_path
 from reference_broker.quorum.snapshots.messages import (
     DRAFT_VERSION,
     draft_response_of,
@@ -35,7 +34,7 @@ from reference_broker.quorum.snapshots.messages import (
 )
 from reference_broker.quorum.snapshots.serving import serve
 from reference_broker.quorum.snapshots.store import SnapshotStore
-from reference_broker.quorum.values import Outcome
+from reference_broker.quorum.values import OffsetAndEpoch, Outcome, Provenance
 from reference_broker.wire.errors import Error, ErrorCode
 
 WALL_MS = 1_700_000_000_000

@@ -6,14 +6,13 @@ from itertools import pairwise
 import pytest
 
 from reference_broker.metadata.snapshots.reader import load_snapshot
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.snapshots import checking
-from reference_broker.quorum.snapshots.checking import GOOD_FOR_US, SnapshotChecks
+from reference_broker.quorum.snapshots import serving
+from reference_broker.quorum.snapshots.download import FIRST_WAIT_US, LONGEST_WAIT_US, Troubles
 from reference_broker.quorum.snapshots.messages import SnapshotRequest
-from reference_broker.quorum.snapshots.serving import serve
+from reference_broker.quorum.snapshots.serving import GOOD_FOR_US, SnapshotChecks, serve
 from reference_broker.quorum.snapshots.tests.download_world import begun, changed, goes_on_to_its_end
 from reference_broker.quorum.snapshots.tests.snapshot_world import Leadership, Replica, content, filled, run, setting
-from reference_broker.quorum.snapshots.troubles import FIRST_WAIT_US, LONGEST_WAIT_US, Troubles
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
 
 X, Y = OffsetAndEpoch(10, 1), OffsetAndEpoch(20, 1)
@@ -85,7 +84,7 @@ def test_a_bit_that_flips_later_is_found_when_the_next_download_begins() -> None
 
 
 def test_a_large_snapshot_is_read_in_slices_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "BYTES_PER_SLICE", 1000)
+    monkeypatch.setattr(serving, "BYTES_PER_SLICE", 1000)
     world = Checked()
     for position in (0, 0, 700):
         world.ask(position)
@@ -97,7 +96,7 @@ def test_a_large_snapshot_is_read_in_slices_once_for_all_who_wait(monkeypatch: p
 
 
 def test_a_snapshot_that_is_deleted_meanwhile_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "BYTES_PER_SLICE", 1000)
+    monkeypatch.setattr(serving, "BYTES_PER_SLICE", 1000)
     monkeypatch.setattr("reference_broker.quorum.snapshots.format.READ_BYTES", 500)
     world = Checked()
     world.ask()

@@ -8,7 +8,7 @@ from reference_broker.log.checkpoint import NEW_SUFFIX
 from reference_broker.log.offset_checkpoints import LOG_START_FILE
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
-from reference_broker.quorum.snapshots.cleaner import CHECK_US
+from reference_broker.quorum.snapshots.store import CHECK_US
 from reference_broker.quorum.snapshots.tests.snapshot_world import Replica, content, filled, setting
 
 SMALL: dict[str, Any] = {"metadata_max_retention_bytes": "0", "metadata_log_max_snapshot_interval_ms": "0"}

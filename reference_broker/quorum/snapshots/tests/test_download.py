@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.quorum.snapshots.file_names import part_path, progress_path
+from reference_broker.quorum.snapshots.format import part_path, progress_path
 from reference_broker.quorum.snapshots.tests.download_world import (
     CHUNK,
     CONFIG,

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.quorum.snapshots.file_names import part_path
+from reference_broker.quorum.snapshots.download import LEAST_BYTES, TransferRate
+from reference_broker.quorum.snapshots.format import part_path
 from reference_broker.quorum.snapshots.messages import DRAFT_VERSION
 from reference_broker.quorum.snapshots.tests.download_world import (
     CHUNK,
@@ -17,7 +18,6 @@ from reference_broker.quorum.snapshots.tests.download_world import (
     refusal,
 )
 from reference_broker.quorum.snapshots.tests.snapshot_world import filled, setting
-from reference_broker.quorum.snapshots.transfer_rate import LEAST_BYTES, TransferRate
 from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Outcome, Rediscover
 from reference_broker.wire.errors import ErrorCode
 

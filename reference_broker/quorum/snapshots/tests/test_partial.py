@@ -6,8 +6,8 @@ import pytest
 
 from reference_broker.ports.disk import Buffer, DiskError, UndoFailed
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.snapshots.partial import Partial
+from reference_broker.quorum.snapshots.download import Partial
+from reference_broker.quorum.values import OffsetAndEpoch
 
 FULL, UNDO_FAILED = DiskError("no space left"), UndoFailed("cannot cut")
 

@@ -25,15 +25,18 @@ from reference_broker.metadata.snapshots.records_of import records_of
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
 from reference_broker.quorum.node_files import StartRefused
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
-from reference_broker.quorum.snapshots.file_names import made_path, part_path, progress_path, read_name, snapshot_path
 from reference_broker.quorum.snapshots.format import (
     SnapshotDamaged,
     data_batch,
     footer_batch,
     header_batch,
     last_contained_timestamp_ms,
+    made_path,
+    part_path,
+    progress_path,
     read_batches,
+    read_name,
+    snapshot_path,
 )
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.snapshots.tests.snapshot_world import (
@@ -46,6 +49,7 @@ from reference_broker.quorum.snapshots.tests.snapshot_world import (
     run,
     setting,
 )
+from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.records.batch import validate
 from reference_broker.records.control import decode_snapshot_header, read_control
 from reference_broker.records.reader import read_records

@@ -11,8 +11,6 @@ from kio.static.primitive import i32
 from reference_broker.apis.quorum import k59_fetch_snapshot
 from reference_broker.apis.quorum.k59_fetch_snapshot import MOST_PARTITIONS
 from reference_broker.ports.now import Now
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.snapshots.checking import SnapshotChecks
 from reference_broker.quorum.snapshots.messages import (
     MEDIA_TYPE,
     Piece,
@@ -21,8 +19,9 @@ from reference_broker.quorum.snapshots.messages import (
     read_response,
     request_for,
 )
-from reference_broker.quorum.snapshots.serving import serve
+from reference_broker.quorum.snapshots.serving import SnapshotChecks, serve
 from reference_broker.quorum.snapshots.tests.snapshot_world import Leadership, Replica, filled
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import read_request_header

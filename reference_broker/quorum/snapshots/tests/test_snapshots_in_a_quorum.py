@@ -17,8 +17,8 @@ from reference_broker.metadata.snapshots.reader import load_snapshot
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.metadata_log import open_metadata_log
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.roles import Role
 from reference_broker.quorum.snapshots.download import SnapshotDownload
 from reference_broker.quorum.snapshots.messages import read_requests, response_of
 from reference_broker.quorum.snapshots.serving import serve
@@ -28,7 +28,7 @@ from reference_broker.quorum.tests.quorum_disk import LossyDisk
 from reference_broker.quorum.tests.quorum_network import Asked
 from reference_broker.quorum.tests.quorum_storm import Storm
 from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
-from reference_broker.quorum.values import NotLeader, Role
+from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 
 SETTINGS = {

@@ -1,19 +1,116 @@
-"""The base class of the roles. It owns a role's timers and requests, which lose their effect when the role ends."""
+"""What the roles have in common: which may follow which, their waiting times, and their base class.
 
-from collections.abc import Callable
+The roles and the table of changes are those of Kafka's QuorumState (KIP-595, and KIP-996 for PROSPECTIVE). Each stay in
+a role is an object with timers and requests of its own, which lose their effect when the role ends.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.channels import Channel
-from reference_broker.quorum.fetch_messages import fetch, fetched, read_fetched
-from reference_broker.quorum.messages import Answer
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.values import MAX_EPOCH, Role
+from reference_broker.quorum.messages import Answer, fetch, fetched, read_fetched
+from reference_broker.quorum.values import MAX_EPOCH, OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchResponse
 
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
+
+
+class Role(Enum):
+    """The names are those of Kafka's QuorumState (KIP-595, and KIP-996 for PROSPECTIVE). An observer is always
+    UNATTACHED or FOLLOWER."""
+
+    UNATTACHED = "unattached"
+    FOLLOWER = "follower"
+    PROSPECTIVE = "prospective"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    RESIGNED = "resigned"
+
+
+IN_A_NEWER_EPOCH = (Role.UNATTACHED, Role.FOLLOWER)
+"""Every role ends in one of these when the node learns of a newer epoch."""
+
+OF_A_VOTER: Mapping[Role, tuple[Role, ...]] = {
+    Role.UNATTACHED: (Role.UNATTACHED, Role.FOLLOWER, Role.PROSPECTIVE),
+    Role.FOLLOWER: (Role.PROSPECTIVE,),
+    Role.PROSPECTIVE: (Role.UNATTACHED, Role.FOLLOWER),
+    Role.CANDIDATE: (Role.FOLLOWER, Role.PROSPECTIVE, Role.LEADER),
+    Role.LEADER: (Role.RESIGNED,),
+    Role.RESIGNED: (Role.PROSPECTIVE,),
+}
+"""The changes within one epoch. An unattached voter stays unattached when it grants its vote."""
+
+OF_AN_OBSERVER: Mapping[Role, tuple[Role, ...]] = {
+    Role.UNATTACHED: (Role.UNATTACHED, Role.FOLLOWER),
+    Role.FOLLOWER: (Role.UNATTACHED,),
+}
+
+
+def may_follow(before: Role, after: Role, epochs: int, is_voter: bool) -> bool:
+    """Whether ``after`` may follow ``before``. ``epochs`` says by how much the epoch increases with the change.
+
+    A node leads, resigns or asks for pre-votes only in the epoch in which it is. It becomes a candidate in the next
+    one, and only after pre-votes.
+    """
+    if after is Role.CANDIDATE:
+        return is_voter and before is Role.PROSPECTIVE and epochs == 1
+    if epochs > 0:
+        return after in IN_A_NEWER_EPOCH
+    return epochs == 0 and after in (OF_A_VOTER if is_voter else OF_AN_OBSERVER).get(before, ())
+
+
+GONE_DELAY_US = 50_000
+"""A follower that notices the end of its leader seeks an election after a random delay of at most this much, because
+all followers notice at once."""
+FIRST_BACKOFF_US = 50_000
+START_DELAY_US = (20_000, 100_000)
+"""A voter seeks its first election after a random delay between these two. A live leader is found before, and voters
+that start together do not compete."""
+LONGEST_WAIT_MS = 1000
+"""How long one fetch waits at the leader. (KafkaRaftClient.fetchMaxWaitMs is 500, which causes twice as many empty
+fetches.)"""
+
+
+class QuorumTiming:
+    """``check_quorum_us`` is 1.5 fetch timeouts (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR).
+
+    ``fetch_wait_ms`` is how long a fetch waits at the leader. It is at most half the fetch timeout, so that one late
+    answer does not count as a lost leader, and half the request timeout, so that the answer of a quiet leader comes
+    before its follower gives the request up.
+    """
+
+    def __init__(self, config: BrokerConfig, random: RandomSource) -> None:
+        self._random = random
+        self._backoff_max_us = config.controller_quorum_election_backoff_max_ms * 1000
+        self.election_timeout_ms = config.controller_quorum_election_timeout_ms
+        self.request_timeout_ms = config.controller_quorum_request_timeout_ms
+        self.fetch_timeout_us = config.controller_quorum_fetch_timeout_ms * 1000
+        shortest_ms = min(config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms)
+        self.fetch_wait_ms = min(LONGEST_WAIT_MS, max(1, shortest_ms // 2))
+        self.check_quorum_us = self.fetch_timeout_us * 3 // 2
+
+    def election_us(self) -> int:
+        """The duration of one election, and of the wait for somebody else's: between one and two election timeouts."""
+        timeout_us = self.election_timeout_ms * 1000
+        return timeout_us + self._random.randrange(timeout_us)
+
+    def start_us(self) -> int:
+        """The delay before the first election of a voter that starts without a leader."""
+        return self._random.randrange(*START_DELAY_US)
+
+    def backoff_us(self, attempts: int) -> int:
+        """The delay after an election without a winner. Its limit doubles with each attempt."""
+        return 1 + self._random.randrange(min(FIRST_BACKOFF_US << min(attempts, 10), self._backoff_max_us))
+
+    def gone_us(self, attempts: int) -> int:
+        """The delay before an election because the leader is gone. Its limit doubles with each attempt."""
+        return 1 + self._random.randrange(min(GONE_DELAY_US << min(attempts, 10), self.fetch_timeout_us))
 
 
 class RoleState:
