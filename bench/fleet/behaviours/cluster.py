@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
 from bench.fleet.behaviours.board import MetadataBoard
 from bench.fleet.behaviours.bodies import EARLIEST, list_offsets_request, metadata_request
-from bench.fleet.behaviours.chance import Chance
-from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Address, Chance, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Script, Steps
 from reference_broker.client.draft_versions import (
     API_VERSIONS,

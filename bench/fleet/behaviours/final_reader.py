@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours.bodies import describe_topic_config_request
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from bench.fleet.runs import BatchReader, read_row
 from reference_broker.client.aborted import READ_COMMITTED, READ_UNCOMMITTED

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.consumer_history import NO_OFFSET, ConsumerHistory
 from bench.fleet.behaviours.consumer_lanes import ConsumerLanes
 from bench.fleet.behaviours.group_plans import ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan
@@ -30,6 +29,7 @@ from bench.fleet.behaviours.offset_keepers import (
 )
 from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.protocol import (
+    Chance,
     ClientSettings,
     Finished,
     FleetAction,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.fleet.behaviours.metadata_sources import ANY_NODE
-from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import TopicPartition
 
 ASSIGNED: Final = "assigned"
 PROTOCOLS: Final = ("eager", "cooperative", ASSIGNED)
@@ -79,12 +79,3 @@ class MemberPlan:
         return tuple(dict.fromkeys(each.topic for each in self.partitions))
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorPlan:
-    """Copies what ``member`` reads to the same partitions in another cluster. An offset is committed once the target
-    has acknowledged the records before it. ``target`` says how that cluster is reached."""
-
-    member: MemberPlan
-    target: ClientSettings
-    delivery_timeout_us: int = 30_000_000
-    request_wait_ms: int = 1_000

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.admin import CONFIG_KEY, FIRST_VALUE
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow
+from bench.fleet.behaviours.protocol import Answered, Chance, ClientSettings, HistoryRow
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.behaviours.topic_sets import TopicSet, set_of
 from reference_broker.client.metadata_cache import NodeAddress

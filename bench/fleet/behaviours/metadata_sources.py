@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench.fleet.behaviours.chance import Chance
+from bench.fleet.behaviours.protocol import Chance
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.metadata_refresher import MetadataSource
 

@@ -12,12 +12,11 @@ from itertools import islice
 from typing import Final
 
 from bench.fleet.behaviours.batch_delivery import BatchDelivery, Slot
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.group_member import GroupMember
-from bench.fleet.behaviours.group_plans import MirrorPlan
+from bench.fleet.behaviours.mirror_plan import MirrorPlan
 from bench.fleet.behaviours.piped import WRITER_SUFFIX, Pipe, Piped
-from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, Now, TopicPartition
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from bench.fleet.runs import Run, compress
 from bench.fleet.values import read_record

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.protocol import Address, Answered, ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from reference_broker.client.group_coordinator import GroupCoordinator
 from reference_broker.client.group_requests import GroupRequest, GroupVersions, MemberIdentity, name_of

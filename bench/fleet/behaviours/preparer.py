@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from bench.fleet.behaviours.bodies import create_topics_request, new_topic
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
-from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name

@@ -16,13 +16,16 @@ each event, one event at a time, and carries out the returned actions in their o
 - ``Leaving`` may come instead of ``Stopping``. The client then ends as soon as what is in flight has ended.
 - ``close(now)`` may replace all of that and ends the behaviour at once. It returns the rows of what is still open;
   operations end as ``info``. The behaviour is not stepped again.
+
+The random generator of a behaviour. Its driver gives it one of its own, which comes from the run's seed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from reference_broker.client.partitions import TopicPartition as TopicPartition
+from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.now import Now as Now
 from reports.rows import HistoryRow as HistoryRow
 
@@ -215,3 +218,26 @@ class ClientSettings:
     """How long a behaviour may go on after Stopping."""
     dial: Mapping[Address, Address] = field(default_factory=dict)
     """The address of a proxy to connect to, by the address that the node behind it advertises."""
+
+
+T = TypeVar("T")
+
+
+class Chance(RandomSource, Protocol):
+    """The methods that behaviours use. ``random.Random`` has them."""
+
+    def randbytes(self, n: int, /) -> bytes:
+        """Returns ``n`` random bytes."""
+        ...
+
+    def choice(self, seq: Sequence[T], /) -> T:
+        """Draws one element of ``seq``, which is not empty."""
+        ...
+
+    def choices(self, population: Sequence[T], weights: Sequence[float], /) -> list[T]:
+        """Draws one element with these weights, and returns it in a list."""
+        ...
+
+    def sample(self, population: Sequence[T], k: int, /) -> list[T]:
+        """Draws ``k`` different elements."""
+        ...

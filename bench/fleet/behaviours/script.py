@@ -10,11 +10,11 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.protocol import (
     Address,
     Answered,
+    Chance,
     ClientSettings,
     Connect,
     Connected,

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from bench.fleet.behaviours.assigned import AssignmentBook, Reading
-from bench.fleet.behaviours.chance import Chance
+from bench.fleet.behaviours.assigned import AssignmentBook
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.habits import NO_SESSIONS, REVISIONS, VARIANTS, FetcherPlan, OnLost
-from bench.fleet.behaviours.protocol import Address, Answered, ClientSettings, HistoryRow, TopicPartition
+from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, HistoryRow, TopicPartition
+from bench.fleet.behaviours.reading import Reading
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.runs import BatchReader, read_row
 from reference_broker.client.consumer import is_damaged

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.final_reader import FinalReader
-from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.runs import BatchReader
 from reports.rows import EndRow, RunRow, TargetRunRow
 

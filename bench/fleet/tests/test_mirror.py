@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours.group_plans import MemberPlan, MirrorPlan
+from bench.fleet.behaviours.group_plans import MemberPlan
 from bench.fleet.behaviours.metadata_sources import ALTERNATING
 from bench.fleet.behaviours.mirror import Mirror, MirrorPipe
+from bench.fleet.behaviours.mirror_plan import MirrorPlan
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, Behaviour, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.target_reader import target_reader

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.consumer_lanes import LaneHistory, ProducerLanes
 from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.protocol import (
+    Chance,
     ClientSettings,
     Finished,
     FleetAction,

@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.behaviours.transactions import looking
 from bench.fleet.behaviours.transactions.looking import OpenTransaction

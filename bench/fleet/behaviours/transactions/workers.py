@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.group_plans import MemberPlan
 from bench.fleet.behaviours.piped import Pipe, Piped
-from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, TopicPartition
 from bench.fleet.behaviours.transactions.client import NOTHING, Open, ProducerHabits, TransactionalClient
 from bench.fleet.values import ValueMaker
 from reference_broker.client.consumer_partitions import ConsumerRecord

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.keyed_records import NOT_COMPACTED, KeyedRecords
-from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, TopicPartition
 from bench.fleet.behaviours.transactions.client import Open, ProducerHabits, TransactionalClient
 from bench.fleet.values import ValueMaker
 from reference_broker.client.transactions.producer import TransactionalProducer
