@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
-from bench.fleet.behaviours.open_loop import OpenLoop
 from bench.fleet.behaviours.protocol import Answered, Chance, ClientSettings, HistoryRow, Now
-from bench.fleet.behaviours.script import Operation, Steps
+from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
 from bench.fleet.behaviours.topic_sets import LoadedTopic, TopicSet
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from bench.fleet.behaviours.batch_delivery import BatchDelivery, Slot
 from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
 from bench.fleet.behaviours.keyed_records import NOT_COMPACTED, KeyedRecords
-from bench.fleet.behaviours.open_loop import OpenLoop
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
-from bench.fleet.behaviours.script import Steps
+from bench.fleet.behaviours.script import OpenLoop, Steps
 from bench.fleet.values import ValueMaker
 from reference_broker.client.producer import Batch, ProducerState
 from reference_broker.records.record import Record

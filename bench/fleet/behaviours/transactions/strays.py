@@ -13,9 +13,8 @@ from typing import Final, cast
 
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.keyed_records import NOT_COMPACTED, KeyedRecords
-from bench.fleet.behaviours.open_loop import OpenLoop
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
-from bench.fleet.behaviours.script import Operation, Steps
+from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
 from bench.fleet.values import ValueMaker
 from reference_broker.client import group_requests
 from reference_broker.client.metadata_cache import NodeAddress
