@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from bench.fleet.behaviours.assigned import AssignmentBook
 from bench.fleet.behaviours.consumer_lanes import LaneHistory
-from bench.fleet.behaviours.journal import Journal, Operation
+from bench.fleet.behaviours.journal import AssignmentBook, Journal, Operation
 from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
 from bench.fleet.runs import Run, compress, read_row
 from bench.fleet.values import read_record

@@ -1,9 +1,12 @@
-"""What one client records: its operations from their beginning to their end, and the rows that belong to them."""
+"""What one client records: its operations from their beginning to their end, and the rows that belong to them.
+
+Records since when a client fetches each partition, and decides what a fetcher drops, takes back and seeks.
+"""
 
 from dataclasses import dataclass, field
 
-from bench.fleet.behaviours.protocol import Answered, FleetAction, HistoryRow, Now, Record
-from reports.rows import OperationRow
+from bench.fleet.behaviours.protocol import Answered, FleetAction, HistoryRow, Now, Record, TopicPartition
+from reports.rows import AssignmentRow, OperationRow
 
 
 @dataclass(slots=True)
@@ -97,3 +100,43 @@ class Journal:
             answer.request_bytes if answer is not None else 0,
             answer.response_bytes if answer is not None else 0,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One partition that is fetched. ``from_offset`` is the position at the beginning."""
+
+    from_us: int
+    from_offset: int
+
+
+@dataclass(slots=True)
+class AssignmentBook:
+    """Records each assignment when it ends. ``running`` holds the assignments that have not ended."""
+
+    journal: Journal
+    running: dict[TopicPartition, Assignment] = field(default_factory=dict)
+
+    def begin(self, where: TopicPartition, offset: int) -> None:
+        """The partition is fetched from now on. Nothing changes if it was fetched before."""
+        if where not in self.running:
+            self.running[where] = Assignment(self.journal.now.mono_us, offset)
+
+    def move(self, where: TopicPartition, offset: int) -> None:
+        """A seek ends one assignment and begins another."""
+        if where in self.running:
+            self.end(where)
+            self.begin(where, offset)
+
+    def end(self, where: TopicPartition) -> None:
+        """The partition is not fetched any more."""
+        if where in self.running:
+            self.journal.record(self._row(where, self.journal.now.mono_us))
+
+    def end_all(self, until_us: int) -> list[HistoryRow]:
+        """Ends all running assignments and returns their rows."""
+        return [self._row(where, until_us) for where in list(self.running)]
+
+    def _row(self, where: TopicPartition, until_us: int) -> AssignmentRow:
+        assigned = self.running.pop(where)
+        return AssignmentRow(self.journal.process, *where, assigned.from_us, until_us, assigned.from_offset)

@@ -1,8 +1,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.fleet.behaviours.assigned import AssignmentBook
 from bench.fleet.behaviours.habits import VARIANTS, FetcherPlan, Habits
+from bench.fleet.behaviours.journal import AssignmentBook
 from bench.fleet.behaviours.protocol import Chance, TopicPartition
 from reference_broker.client.consumer import ConsumerState
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from bench.fleet.behaviours.assigned import AssignmentBook
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.habits import NO_SESSIONS, REVISIONS, VARIANTS, FetcherPlan, OnLost
+from bench.fleet.behaviours.journal import AssignmentBook
 from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.reading import Reading
 from bench.fleet.behaviours.script import Operation, Steps
