@@ -15,8 +15,7 @@ from gevent.event import Event
 from locust import User, task
 from locust.exception import StopUser
 
-from bench.fleet.behaviours.board import MetadataBoard
-from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.cluster import ClusterScript, MetadataBoard
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.early_signs import SIGNS_OF, EarlySigns

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.fleet.behaviours.board import ASKING_US, MetadataBoard
+from bench.fleet.behaviours.cluster import ASKING_US, MetadataBoard
 from bench.fleet.behaviours.protocol import ClientSettings, Request
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
 from bench.fleet.tests.conftest import FakeBroker, World
