@@ -1,4 +1,9 @@
-"""Admins: create topics in sets, delete and configure some of them, describe others, on an open-loop schedule.
+"""The sets of topics that admins create, and their names.
+
+One request creates one set. Its k-th topic is ``<base>.<process>.<number>.<k>of<topics>.p<partitions>``. So a name says
+how many topics and partitions must be there with it. No name is used twice.
+
+Admins: create topics in sets, delete and configure some of them, describe others, on an open-loop schedule.
 
 Slot n is due at ``start + n * interval``, whatever happened before. An admin asks the active controller that Metadata
 names. After NOT_CONTROLLER, a timeout or a lost connection the earlier attempt may have been carried out: it looks for
@@ -6,15 +11,16 @@ the controller again and sends the same request with the same names, until it kn
 that exists already after such an attempt was created by it, once (T-10).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
 from bench.fleet.behaviours.protocol import Answered, Chance, ClientSettings, HistoryRow, Now
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
-from bench.fleet.behaviours.topic_sets import LoadedTopic, TopicSet
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reports.rows import ChangeRow
@@ -26,6 +32,46 @@ if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
     from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
     from kio.schema.update_features.v2.response import UpdateFeaturesResponse
+
+
+_TAIL: Final = re.compile(r"\.(\d+)\.(\d+)of(\d+)\.p(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSet:
+    """``name`` is ``<base>.<process>.<number>``. Each topic has ``partitions`` partitions."""
+
+    name: str
+    topics: int
+    partitions: int
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}.{number}of{self.topics}.p{self.partitions}" for number in range(self.topics))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTopic(TopicSet):
+    """One topic of the load, which clients write and read. ``min_insync`` is its min.insync.replicas in the load, and
+    ``replicas`` its replication factor."""
+
+    min_insync: int
+    replicas: int
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+@lru_cache(maxsize=65_536)
+def set_of(base: str, topic: str) -> TopicSet | None:
+    """Returns the set of a topic, or None if no admin of this fleet has named the topic."""
+    found = _TAIL.search(topic)
+    if found is None or not topic.startswith(f"{base}."):
+        return None
+    number, _, topics, partitions = found.groups()
+    return TopicSet(f"{topic[: found.start()]}.{number}", int(topics), int(partitions))
+
 
 METADATA_VERSION: Final = "metadata.version"
 API_VERSIONS_ASKED: Final = 3

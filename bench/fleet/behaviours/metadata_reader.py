@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
-from bench.fleet.behaviours.admin import CONFIG_KEY, FIRST_VALUE
+from bench.fleet.behaviours.admin import CONFIG_KEY, FIRST_VALUE, TopicSet, set_of
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Answered, Chance, ClientSettings, HistoryRow
 from bench.fleet.behaviours.script import Operation, Steps
-from bench.fleet.behaviours.topic_sets import TopicSet, set_of
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name

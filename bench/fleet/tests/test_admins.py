@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from bench.fleet.behaviours import bodies
-from bench.fleet.behaviours.admin import FIRST_VALUE, LOADED_SETTINGS, Admin
-from bench.fleet.behaviours.topic_sets import LoadedTopic, set_of
+from bench.fleet.behaviours.admin import FIRST_VALUE, LOADED_SETTINGS, Admin, LoadedTopic, set_of
 from bench.fleet.fleet import make_fleet
 from bench.fleet.spec import FleetSpec, SpecError, parse_spec
 from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, Made, QuorumWorld
