@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bench.fleet.behaviours.admin import LoadedTopic
-from bench.fleet.behaviours.keyed_records import NOT_COMPACTED
+from bench.fleet.behaviours.producers import NOT_COMPACTED
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition, Versions
 from bench.fleet.shapes import KINDS, LoadShape
 from bench.fleet.values import smallest_size_bytes

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from bench.fleet.behaviours.batch_delivery import BatchDelivery, Slot
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.mirror_plan import MirrorPlan
 from bench.fleet.behaviours.piped import WRITER_SUFFIX, Pipe, Piped
+from bench.fleet.behaviours.producers import BatchDelivery, Slot
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from bench.fleet.runs import Run, compress

@@ -1,4 +1,8 @@
-"""Keyed producers with unique values, on an open-loop schedule.
+"""Makes the records of a writer: unique values and tombstones, under keys that take turns in each partition.
+
+Sends the batches of a producer. A batch is sent again with its sequence until its end is known or time is over.
+
+Keyed producers with unique values, on an open-loop schedule.
 
 Slot n of a producer is due at ``start + n * interval``, whatever happened to the slots before. All overdue slots are
 sent, one after the other. The intended time of an operation is the time at which its slot was due. One slot is one
@@ -6,17 +10,267 @@ request to one partition. An idempotent producer sends a batch again, with its s
 the delivery time is over.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+from zlib import crc32
 
-from bench.fleet.behaviours.batch_delivery import BatchDelivery, Slot
-from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
-from bench.fleet.behaviours.keyed_records import NOT_COMPACTED, KeyedRecords
-from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
-from bench.fleet.behaviours.script import OpenLoop, Steps
-from bench.fleet.values import ValueMaker
-from reference_broker.client.producer import Batch, ProducerState
+from bench.fleet.behaviours.bodies import init_producer_id_request
+from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript, EpochHabits
+from bench.fleet.behaviours.protocol import Answered, Chance, ClientSettings, HistoryRow, Now, TopicPartition
+from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
+from bench.fleet.values import PROOF, ValueMaker
+from reference_broker.client.producer import Batch, Next, ProducerState
+from reference_broker.records.builder import build
 from reference_broker.records.record import Record
-from reports.rows import RunRow
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import error_name
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from reports.rows import KeyedWriteRow, RunRow
+
+if TYPE_CHECKING:
+    from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
+
+
+NOT_COMPACTED = -1
+
+
+def partition_keys(partitions: Sequence[TopicPartition], keys: int) -> dict[TopicPartition, tuple[bytes, ...]]:
+    """Returns ``keys`` keys for each partition. The CRC-32 of a key leads to its partition, so a key never changes its
+    partition."""
+    found: dict[TopicPartition, list[bytes]] = {where: [] for where in partitions}
+    counts: dict[str, int] = {}
+    for where in partitions:
+        counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
+    for topic, count in counts.items():
+        for number in range(count * keys * 8):
+            key = b"k%06d" % number
+            bucket = found.get(TopicPartition(topic, crc32(key) % count))
+            if bucket is not None and len(bucket) < keys:
+                bucket.append(key)
+    return {where: tuple(each) or (b"k",) for where, each in found.items()}
+
+
+class KeyedRecords:
+    """A record of a writer has the number ``sequence``, and the number says all of it: its key, and whether it is a
+    tombstone. So a batch that is encoded again holds the same records.
+
+    Of all records ``delete_percent`` are tombstones. ``delete_retention_us`` is the topic's ``delete.retention.ms``, or
+    NOT_COMPACTED.
+    """
+
+    def __init__(
+        self,
+        values: ValueMaker,
+        partitions: Sequence[TopicPartition],
+        keys: int,
+        delete_percent: int,
+        delete_retention_us: int,
+    ) -> None:
+        self.values = values
+        self._keys = partition_keys(partitions, keys)
+        self._delete_percent = delete_percent
+        self._delete_retention_us = delete_retention_us
+
+    def make(self, where: TopicPartition, first: int, count: int, wall_ms: int) -> list[Record]:
+        """Returns the records with the numbers ``first`` to ``first + count - 1``."""
+        return [self._record(where, sequence, wall_ms) for sequence in range(first, first + count)]
+
+    def rows(self, process: str, index: int, where: TopicPartition, first: int, count: int) -> list[KeyedWriteRow]:
+        """Returns what the history says of these records if their topic is compacted."""
+        if self._delete_retention_us == NOT_COMPACTED:
+            return []
+        return [
+            KeyedWriteRow(
+                process,
+                index,
+                *where,
+                sequence,
+                self._key(where, sequence).decode(),
+                self._is_tombstone(sequence),
+                self._delete_retention_us,
+            )
+            for sequence in range(first, first + count)
+        ]
+
+    def _record(self, where: TopicPartition, sequence: int, wall_ms: int) -> Record:
+        key, value = self._key(where, sequence), self.values.make(sequence)
+        if self._is_tombstone(sequence):
+            return Record(timestamp_ms=wall_ms, key=key, headers=((PROOF, value),))
+        return Record(timestamp_ms=wall_ms, key=key, value=value)
+
+    def _key(self, where: TopicPartition, sequence: int) -> bytes:
+        keys = self._keys[where]
+        return keys[sequence % len(keys)]
+
+    def _is_tombstone(self, sequence: int) -> bool:
+        return self._delete_percent > 0 and crc32(self.values.make(sequence)) % 100 < self._delete_percent
+
+
+LAST_VERSION_BY_NAME: Final = 12
+PLAIN_HEADERS: Final = ((-1, -1), (-1, 0), (0, 0))
+"""Producer epoch and base sequence of a batch without a producer ID, as clients write them (``bench/peers/captured``):
+the Java client and librdkafka; sarama, franz-go and aiokafka; KafkaJS and platformatic. They are used in turn."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """The records of one request. ``batch`` is None until a leader and a producer ID are known."""
+
+    operation: Operation
+    where: TopicPartition
+    first_sequence: int
+    deadline_us: int
+    count: int
+    batch: Batch | None = None
+    records: bytes = b""
+
+
+@dataclass(slots=True)
+class BatchDelivery:
+    """Delivers one batch at a time for one script. ``records`` makes the records of a slot. ``rows`` makes what the
+    history says of a slot whose batch was made. ``pending`` is the slot whose end is not known yet. The script may give
+    up after its deadline."""
+
+    script: ClusterScript
+    state: ProducerState
+    records: Callable[[Slot], list[Record]]
+    rows: Callable[[Slot, Batch], tuple[HistoryRow, ...]]
+    acks: int = -1
+    request_wait_ms: int = 1_000
+    pending: Slot | None = None
+
+    @property
+    def is_overdue(self) -> bool:
+        return self.pending is not None and self.script.now.mono_us >= self.pending.deadline_us
+
+    def deliver(self, slot: Slot) -> Steps[bool]:
+        """Tries until the batch's end is known or the script gives up, and records the end. Returns whether the batch
+        is written."""
+        self.pending = slot
+        result, error, answer = yield from self._attempts(slot)
+        rows = self.rows_in_flight()
+        self.pending = None
+        kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
+        self.script.journal.end(slot.operation, kind, error, answer, -1, -1 if answer is None else 1, rows)
+        return result is Next.DONE
+
+    def rows_in_flight(self) -> tuple[HistoryRow, ...]:
+        """The rows of the pending slot, if its batch was made."""
+        slot = self.pending
+        return () if slot is None or slot.batch is None else self.rows(slot, slot.batch)
+
+    def _encoded(self, slot: Slot, batch: Batch) -> bytes:
+        epoch, sequence = batch.producer_epoch, batch.base_sequence
+        if not self.state.idempotent:
+            epoch, sequence = PLAIN_HEADERS[slot.operation.index % len(PLAIN_HEADERS)]
+        return build(self.records(slot), producer_id=batch.producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+    def _attempts(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
+        error: str | None = "not_sent"
+        while not self.script.gives_up:
+            if (yield from self._ready(slot)):
+                result, error, answer = yield from self._attempt(slot)
+                if result in (Next.DONE, Next.FAILED, Next.UNKNOWN):
+                    return result, error, answer
+                if result is Next.RETRY_ELSEWHERE:
+                    if self._leads(slot.operation.node, slot.where):  # The answer did not name the new leader.
+                        yield from self.script.back_off()
+                        yield from self.script.refresh()
+                    continue
+                if self.script.strand.failures > PATIENT_FAILURES:
+                    # A leader that was replaced and does not know it answers with timeouts for ever.
+                    yield from self.script.refresh()
+            yield from self.script.back_off()
+        if slot.batch is None:
+            return Next.FAILED, error, None
+        return self.state.give_up(slot.batch), error, None
+
+    def _ready(self, slot: Slot) -> Steps[bool]:
+        """Connects to the leader and makes the batch with a producer ID. Tries each leader that metadata names once."""
+        leader = self.script.metadata.leader_of(slot.where)
+        while leader is None or not (yield from self.script.connect_to_node(leader)):
+            before = leader
+            if not (yield from self.script.refresh()):
+                return False
+            leader = self.script.metadata.leader_of(slot.where)
+            if leader == before:
+                return False
+        slot.operation.node = leader.node_id
+        if self.state.needs_producer_id and not (slot.batch is not None and slot.batch.maybe_written):
+            if not (yield from self._init_producer_id()):
+                yield from self.script.refresh()  # A dead leader's proxy may still accept connections.
+                return False
+            if slot.batch is not None:
+                self.state.renew(slot.batch)
+                slot.records = self._encoded(slot, slot.batch)
+        if slot.batch is None:
+            slot.batch = self.state.add(slot.where, slot.count)
+            slot.records = self._encoded(slot, slot.batch)
+        return True
+
+    def _leads(self, node_id: int, where: TopicPartition) -> bool:
+        leader = self.script.metadata.leader_of(where)
+        return leader is None or leader.node_id == node_id
+
+    def _attempt(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
+        batch = slot.batch
+        assert batch is not None, "a slot is sent before its batch is made"
+        if slot.operation.invoke_us < 0:
+            slot.operation.invoke_us = self.script.now.mono_us
+        slot.operation.partitions_sent = 1
+        answer = yield from self.script.call(*self._request(slot), self.request_wait_ms * 1000)
+        if isinstance(answer, str):
+            return self.state.lost(batch), answer, None
+        found = _partition_of(cast(ProduceResponse, answer.body))
+        if found is None:
+            return self.state.lost(batch), "INVALID_ANSWER", answer
+        result = self.state.answered(batch, found.error_code, found.base_offset)
+        if result is Next.DONE:
+            self.script.succeeded()
+            return result, None, answer
+        leader = found.current_leader
+        if leader is not None and leader.leader_id >= 0:
+            self.script.metadata = self.script.metadata.learn_leader(slot.where, leader.leader_id, leader.leader_epoch)
+        return result, error_name(found.error_code), answer
+
+    def _request(self, slot: Slot) -> tuple[int, int, ProduceRequest]:
+        topic_id = self.script.metadata.topic_id(slot.where.topic)
+        version = self.script.settings.versions.produce
+        if topic_id == NO_TOPIC_ID:
+            version = min(version, LAST_VERSION_BY_NAME)
+        named = (slot.where.topic, NO_TOPIC_ID) if version <= LAST_VERSION_BY_NAME else ("", topic_id)
+        topic = ProduceTopic(*named, [ProducePartition(slot.where.partition, slot.records)])
+        return ApiKey.PRODUCE, version, ProduceRequest(self.acks, self.request_wait_ms, [topic])
+
+    def _init_producer_id(self) -> Steps[bool]:
+        operation = self.script.journal.begin("init_producer_id")
+        version = self.script.settings.versions.init_producer_id
+        answer = yield from self.script.call(ApiKey.INIT_PRODUCER_ID, version, init_producer_id_request())
+        if isinstance(answer, str):
+            self.script.journal.end(operation, "fail", answer)
+            return False
+        body = cast("InitProducerIdResponse", answer.body)
+        code = int(body.error_code.value)
+        if code:
+            self.script.journal.end(operation, "fail", error_name(code), answer)
+            return False
+        self.state.assign(int(body.producer_id), int(body.producer_epoch))
+        self.script.journal.end(operation, "ok", None, answer)
+        return True
+
+
+def _partition_of(body: ProduceResponse) -> ProducePartitionResponse | None:
+    """Returns the answer's only partition. None means that it does not fit the request, which named one."""
+    partitions = [each for topic in body.responses for each in topic.partitions]
+    return partitions[0] if len(partitions) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

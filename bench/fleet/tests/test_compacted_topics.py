@@ -1,6 +1,6 @@
 """Writers of compacted topics and readers that hold the newest record of each key."""
 
-from bench.fleet.behaviours.keyed_records import NOT_COMPACTED, KeyedRecords
+from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.fleet.behaviours.views import View
 from bench.fleet.runs import runs_of_batch

@@ -11,9 +11,8 @@ import pytest
 
 from bench.fleet import negotiation
 from bench.fleet.behaviours.final_reader import FinalReader, without_ends
-from bench.fleet.behaviours.keyed_records import partition_keys
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
-from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
 from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition, Versions
 from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import FakeBroker, Log, World

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.keyed_records import NOT_COMPACTED, KeyedRecords
+from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
 from bench.fleet.values import ValueMaker

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bench.fleet.behaviours.keyed_records import NOT_COMPACTED, KeyedRecords
+from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, TopicPartition
 from bench.fleet.behaviours.transactions.client import Open, ProducerHabits, TransactionalClient
 from bench.fleet.values import ValueMaker
