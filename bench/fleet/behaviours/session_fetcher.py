@@ -1,4 +1,6 @@
-"""Fetchers: each reads its own idle partition and shared hot ones, through fetch sessions or without any.
+"""The variants of fetchers as a table of habits, and the plan of one fetcher.
+
+Fetchers: each reads its own idle partition and shared hot ones, through fetch sessions or without any.
 
 A fetcher has one connection and one session for each node that leads some of its partitions. A strand of its own polls
 each node, so that a node that hangs delays only its own partitions. When a leader moves, its partitions move with it.
@@ -9,18 +11,18 @@ loop of their own and do not use the client's LeaderFetches. After a top-level e
 of them fall back to a full fetch. They lose nothing by it, because positions move only with records that came.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, cast
 
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
-from bench.fleet.behaviours.habits import NO_SESSIONS, REVISIONS, VARIANTS, FetcherPlan, OnLost
 from bench.fleet.behaviours.journal import AssignmentBook
 from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, HistoryRow, TopicPartition
-from bench.fleet.behaviours.reading import Reading
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.runs import BatchReader, read_row
-from reference_broker.client.consumer import is_damaged
+from reference_broker.client.consumer import ConsumerState, is_damaged
+from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import (
     FetchPlan,
     Handled,
@@ -32,6 +34,111 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 from reports.rows import END_OF_RUN_US, PositionRow
+
+NO_SESSIONS: Final = "none"
+REVISIONS: Final = ("final", "first", NO_SESSIONS)
+"""The revisions of fetch sessions. With ``none`` each fetch is a full one, whatever the variant."""
+
+
+class OnLost(Enum):
+    """What a fetcher does when no answer comes. Stock clients, which know the final revision only, FALL_BACK."""
+
+    FALL_BACK = "full fetch in a new session; in the first revision the same request with the same number again"
+    NAME_ALL = "full fetch in both revisions, as stock clients do; in the first it stays in its session"
+    RESEND = "the same request with the same epoch again"
+    PRESUME = "the next epoch, as if the answer had been empty; it names all in the first revision, and nothing else"
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """Every ``forget_every`` polls some hot partitions are dropped, or taken back if some are. Every ``seek_every``
+    polls some are read from the log's start again. 0 means never. Who ``forgets_all`` drops its idle partition,
+    too, and thereby ends its session."""
+
+    sessionless: bool = False
+    on_lost: OnLost = OnLost.FALL_BACK
+    forget_every: int = 0
+    forgets_all: bool = False
+    seek_every: int = 0
+
+    def __post_init__(self) -> None:
+        moves = self.forget_every or self.seek_every
+        # A request that is sent again, or presumed processed, must still say where the fetcher is.
+        assert self.on_lost is OnLost.FALL_BACK or not moves, "only a fetcher that falls back may drop or seek"
+
+
+VARIANTS: Final[Mapping[str, Habits]] = {
+    "full": Habits(sessionless=True),
+    "incremental": Habits(),
+    "forgetting": Habits(forget_every=5),
+    "emptying": Habits(forget_every=5, forgets_all=True),
+    "rotating": Habits(seek_every=20),
+    "refetching": Habits(on_lost=OnLost.NAME_ALL),
+    "resending": Habits(on_lost=OnLost.RESEND),
+    "presuming": Habits(on_lost=OnLost.PRESUME),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherPlan:
+    """``partitions`` are what it reads, its own idle partition first. ``poll_interval_us`` is the time between the
+    intended times of two polls at the same node. A fetcher waits at the broker, so it is a closed loop: a poll that is
+    due while another runs is due when that one ends. ``revision`` is one of REVISIONS. ``newest_version`` is the newest
+    version of Fetch that it speaks."""
+
+    process: str
+    variant: str
+    partitions: tuple[TopicPartition, ...]
+    poll_interval_us: int = 100_000
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 8 << 20
+    partition_max_bytes: int = 1 << 20
+    revision: str = "final"
+    first_epoch: int = 1
+    newest_version: int = 18
+
+    @property
+    def sessionless(self) -> bool:
+        return self.revision == NO_SESSIONS or VARIANTS[self.variant].sessionless
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one fetcher reads, as its habits say. ``dropped`` holds the partitions that it does not want now."""
+
+    plan: FetcherPlan
+    random: Chance
+    book: AssignmentBook
+    consumer: ConsumerState = field(default_factory=ConsumerState)
+    dropped: frozenset[TopicPartition] = frozenset()
+    polls: int = 0
+
+    @property
+    def habits(self) -> Habits:
+        return VARIANTS[self.plan.variant]
+
+    def change_mind(self, stopping: bool) -> None:
+        """Drops, takes back or seeks partitions before a poll. Nothing is dropped after the load has ended."""
+        hot = self.plan.partitions[1:]
+        forget, seek = self.habits.forget_every, self.habits.seek_every
+        if stopping:
+            self.dropped = frozenset()
+        elif forget and hot and self.polls % forget == forget - 1:
+            wanted = frozenset(self.plan.partitions) if self.habits.forgets_all else self._some(hot)
+            self.dropped = frozenset() if self.dropped else wanted
+        elif seek and hot and self.polls % seek == seek - 1:
+            chosen = self._some(hot)
+            for where in [each for each in hot if each in chosen]:
+                self.seek(where, max(0, self.consumer.positions[where].log_start_offset))
+
+    def _some(self, hot: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset(self.random.sample(hot, max(1, len(hot) // 5)))
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        self.book.move(where, offset)
+        self.consumer.seek(where, offset)
+
 
 __all__ = ["QUIET_POLLS", "REVISIONS", "VARIANTS", "FetcherPlan", "SessionFetcher"]
 

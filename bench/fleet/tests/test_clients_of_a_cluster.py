@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from bench.fleet.behaviours.final_reader import FinalReader
-from bench.fleet.behaviours.habits import REVISIONS
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Request, TopicPartition
-from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
+from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
 from reference_broker.wire.apis import ApiKey

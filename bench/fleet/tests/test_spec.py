@@ -9,10 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from bench.fleet.behaviours.admin import OPERATIONS
-from bench.fleet.behaviours.habits import FetcherPlan
 from bench.fleet.behaviours.producers import ProducerPlan
 from bench.fleet.behaviours.protocol import Connect, Connected, Now, Started
-from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS
+from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan
 from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.plans import producer_plans
 from bench.fleet.spec import FleetSpec, SpecError, address_of, parse_spec, write_spec
