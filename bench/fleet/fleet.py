@@ -7,10 +7,10 @@ from random import Random
 from bench.fleet.behaviours.admin import Admin
 from bench.fleet.behaviours.final_reader import FINAL_READ, FinalReader, without_ends
 from bench.fleet.behaviours.group_member import GroupMember
+from bench.fleet.behaviours.member_storage import OutsideStore
 from bench.fleet.behaviours.metadata_reader import FinalDescriber, MetadataReader
 from bench.fleet.behaviours.mirror import Mirror
 from bench.fleet.behaviours.offsets_reader import OffsetsReader
-from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour, ClientSettings

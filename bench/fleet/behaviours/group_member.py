@@ -19,15 +19,18 @@ from bench.fleet.behaviours.consumer_history import NO_OFFSET, ConsumerHistory
 from bench.fleet.behaviours.consumer_lanes import ConsumerLanes
 from bench.fleet.behaviours.group_plans import ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan
 from bench.fleet.behaviours.journal import Journal
-from bench.fleet.behaviours.metadata_sources import metadata_source
-from bench.fleet.behaviours.offset_keepers import (
+from bench.fleet.behaviours.member_storage import (
     KafkaOffsets,
     NoOffsets,
+    Nowhere,
     OffsetKeeper,
     OutsideOffsets,
+    OutsideStore,
+    Sink,
     TransactionalOffsets,
+    View,
 )
-from bench.fleet.behaviours.outside_offsets import OutsideStore
+from bench.fleet.behaviours.metadata_sources import metadata_source
 from bench.fleet.behaviours.protocol import (
     Chance,
     ClientSettings,
@@ -42,8 +45,6 @@ from bench.fleet.behaviours.protocol import (
     TopicPartition,
     Wake,
 )
-from bench.fleet.behaviours.sinks import Nowhere, Sink
-from bench.fleet.behaviours.views import View
 from reference_broker.client.consumer_partitions import PositionReset
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_events import (

@@ -1,8 +1,8 @@
 """Writers of compacted topics and readers that hold the newest record of each key."""
 
+from bench.fleet.behaviours.member_storage import View
 from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.behaviours.views import View
 from bench.fleet.runs import runs_of_batch
 from bench.fleet.values import ValueMaker, read_record
 from reference_broker.client.consumer_partitions import ConsumerRecord

@@ -1,20 +1,134 @@
-"""Where a member keeps its offsets: as committed offsets of its group, or outside the cluster.
+"""Where a member of a group puts what it has read, and how far that has got.
+
+What a reader of a whole compacted topic holds: the newest record of each key that it has read (Kafka Streams calls
+it a table, others a materialized view).
+
+Offsets outside the cluster, each with the metadata epoch under which it was read (spec M-13).
+
+The store stands for a database to which a consumer writes its results together with its offset. It refuses what an
+owner of an earlier generation still brings, as a database would with a condition on its update.
+
+Where a member keeps its offsets: as committed offsets of its group, or outside the cluster.
 
 Only offsets that have moved are kept. Two commits are never in flight at once, so that none overtakes another.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from bench.fleet.behaviours.consumer_history import ConsumerHistory
-from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.behaviours.sinks import Sink
+from bench.fleet.values import read_record
+from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.group_consumer import GroupConsumer
 from reference_broker.client.offset_commits import NO_OFFSET
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.wire.errors import DraftError
+from reports.rows import ViewRow
+
+
+class Sink(Protocol):
+    """Takes a member's records and says how far they have been dealt with."""
+
+    def put(self, records: Sequence[ConsumerRecord]) -> None:
+        """Takes records that have been read."""
+        ...
+
+    def done(self, where: TopicPartition, read: int, committed: int) -> int:
+        """Returns the offset to commit. All before it has been dealt with. ``read`` is the next offset to read."""
+        ...
+
+    def is_full(self, where: TopicPartition) -> bool:
+        """Whether nothing more of this partition shall be read for now."""
+        ...
+
+    def holds(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether records of these partitions have not been dealt with."""
+        ...
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets these partitions, because another member reads them now, or the position has moved."""
+        ...
+
+
+class Nowhere:
+    """A sink for which records are dealt with as soon as they are read."""
+
+    def put(self, records: Sequence[ConsumerRecord]) -> None:
+        """Keeps nothing."""
+
+    def done(self, where: TopicPartition, read: int, committed: int) -> int:  # noqa: ARG002
+        return read
+
+    def is_full(self, where: TopicPartition) -> bool:  # noqa: ARG002
+        return False
+
+    def holds(self, partitions: Iterable[TopicPartition]) -> bool:  # noqa: ARG002
+        return False
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """There is nothing to forget."""
+
+
+class Held(NamedTuple):
+    offset: int
+    writer: str
+    sequence: int
+
+
+class View(Nowhere):
+    """A sink that keeps the newest record of each key. A tombstone removes its key."""
+
+    def __init__(self, process: str, isolation: int) -> None:
+        self._process = process
+        self._isolation = isolation
+        self._held: dict[TopicPartition, dict[bytes, Held]] = {}
+
+    def put(self, records: Sequence[ConsumerRecord]) -> None:
+        for each in records:
+            held = self._held.setdefault(TopicPartition(each.topic, each.partition), {})
+            if each.key is None:
+                continue
+            if each.value is None:
+                held.pop(each.key, None)
+            else:
+                read = read_record(each.value, each.headers)
+                held[each.key] = Held(each.offset, read.writer, read.sequence)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for where in partitions:
+            self._held.pop(where, None)
+
+    def rows(self, where: TopicPartition, position: int, from_us: int, at_us: int) -> list[ViewRow]:
+        """Returns what it holds of a partition that was read up to ``position``."""
+        head = (self._process, *where, self._isolation, from_us, at_us, position)
+        held = self._held.get(where, {})
+        return [
+            ViewRow(*head, "", -1, "", -1),
+            *(ViewRow(*head, key.decode(errors="replace"), *each) for key, each in held.items()),
+        ]
+
+
+@dataclass(slots=True)
+class OutsideStore:
+    """The offsets of one group. ``generations`` holds the generation in which each partition was last stored."""
+
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    generations: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def store(self, where: TopicPartition, offset: OffsetToCommit, generation: int) -> bool:
+        """Stores an offset. Returns False if a later owner has stored one already."""
+        if generation < self.generations.get(where, generation):
+            return False
+        self.offsets[where] = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata_epoch)
+        self.generations[where] = generation
+        return True
+
+    def load(self, where: TopicPartition) -> CommittedOffset:
+        """Returns the stored offset, which is -1 if nothing is stored."""
+        return self.offsets.get(where, CommittedOffset(-1))
+
 
 NO_EPOCH: Final = -1
 
