@@ -9,9 +9,8 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from bench.fleet.behaviours.admin import AdminPlan
-from bench.fleet.behaviours.group_plans import ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan
+from bench.fleet.behaviours.group_member import ALTERNATING, ANY_NODE, ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan
 from bench.fleet.behaviours.metadata_reader import MetadataReaderPlan
-from bench.fleet.behaviours.metadata_sources import ALTERNATING, ANY_NODE
 from bench.fleet.behaviours.mirror_plan import MirrorPlan
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from bench.fleet.behaviours.producers import ProducerPlan

@@ -1,4 +1,12 @@
-"""A member of a consumer group: an application that uses the reference client's consumer, and records all of it.
+"""The choice of the node that a member asks for metadata.
+
+The plans of a member of a consumer group, and of a client that copies from one cluster to another.
+
+Clients differ from stock clients only where a plan says so. With ``metadata_epoch`` a client speaks the draft versions
+of Metadata, OffsetCommit and OffsetFetch and keeps M-5, M-6 and M-10. With ``leader_epochs`` it keeps KIP-320: it drops
+stale news of a partition, and its fetches name the leader epoch. With neither, it believes what any node says.
+
+A member of a consumer group: an application that uses the reference client's consumer, and records all of it.
 
 A member is put together from parts. ``GroupConsumer`` of the reference client decides everything about the group,
 metadata, positions and fetches. ``ConsumerLanes`` carries its requests, and ``ConsumerHistory`` records them. An
@@ -11,13 +19,13 @@ closes its fetch sessions last of all, as Kafka's consumer does.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
 from bench.fleet.behaviours.consumer_history import NO_OFFSET, ConsumerHistory
 from bench.fleet.behaviours.consumer_lanes import ConsumerLanes
-from bench.fleet.behaviours.group_plans import ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan
 from bench.fleet.behaviours.journal import Journal
 from bench.fleet.behaviours.member_storage import (
     KafkaOffsets,
@@ -30,7 +38,6 @@ from bench.fleet.behaviours.member_storage import (
     TransactionalOffsets,
     View,
 )
-from bench.fleet.behaviours.metadata_sources import metadata_source
 from bench.fleet.behaviours.protocol import (
     Chance,
     ClientSettings,
@@ -58,9 +65,115 @@ from reference_broker.client.group_events import (
 )
 from reference_broker.client.group_requests import GroupVersions, MemberIdentity
 from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.metadata_refresher import MetadataSource
 from reference_broker.client.node_lane import FetchSettings
 from reference_broker.wire.errors import ErrorCode
 from reports.rows import END_OF_RUN_US
+
+ANY_NODE: Final = -1
+ALTERNATING: Final = -2
+
+
+@dataclass(slots=True)
+class InTurn:
+    """The nodes take turns, in the order of their numbers."""
+
+    turn: int
+
+    def __call__(self, nodes: dict[int, NodeAddress]) -> NodeAddress:
+        self.turn += 1
+        return nodes[sorted(nodes)[self.turn % len(nodes)]]
+
+
+def metadata_source(metadata_from: int, random: Chance) -> MetadataSource:
+    """``metadata_from`` is a node's number, ANY_NODE (one is drawn each time) or ALTERNATING (they take turns). Until
+    nodes are known, the bootstrap addresses are numbered in their order."""
+    choose: Callable[[dict[int, NodeAddress]], NodeAddress]
+    if metadata_from >= 0:
+
+        def choose(nodes: dict[int, NodeAddress]) -> NodeAddress:
+            return nodes.get(metadata_from) or nodes[min(nodes)]
+
+    elif metadata_from == ALTERNATING:
+        choose = InTurn(random.randrange(1 << 16))
+    else:
+
+        def choose(nodes: dict[int, NodeAddress]) -> NodeAddress:
+            return random.choice([nodes[each] for each in sorted(nodes)])
+
+    def source(known: tuple[NodeAddress, ...], bootstrap: tuple[NodeAddress, ...]) -> NodeAddress:
+        return choose({each.node_id: each for each in (*bootstrap, *known)})
+
+    return source
+
+
+ASSIGNED: Final = "assigned"
+PROTOCOLS: Final = ("eager", "cooperative", ASSIGNED)
+"""An ``assigned`` client is no member. It reads all partitions of its topics and commits as a simple consumer."""
+RESETS: Final = ("earliest", "latest", "none")
+"""What a client does without a committed offset, or if the leader does not have its position (Kafka's
+``auto.offset.reset``). With ``none`` it keeps a position that is out of range and asks again. Without a committed
+offset it then begins at offset 0."""
+OUTSIDE: Final = "outside"
+OFFSETS: Final = ("kafka", OUTSIDE)
+IN_TRANSACTIONS: Final = "transactions"
+"""The offsets of a worker, which its producer sends as part of transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPlan:
+    """``partitions`` are all partitions of the topics that it subscribes to or, if ``assigned``, reads. A static member
+    has an ``instance_id``; that of a dynamic one is empty. With ``offsets`` outside, ``store`` keeps each offset with
+    its metadata epoch.
+
+    ``metadata_from`` is the node that is asked for metadata, ANY_NODE (one is drawn each time) or ALTERNATING (nodes
+    take turns). Metadata is asked for every ``metadata_interval_us``, even if nothing is wrong. After ``stay_us`` the
+    member leaves, forgets all that it knows, and joins again; 0 means that it stays. A member with a ``rack`` reads
+    from followers there, and asks the leader again after ``metadata_interval_us``. One with a ``view`` reads from the
+    beginning in each of its lives, and holds the newest record of each key. One with a ``tombstone_horizon`` forgets
+    what it holds where it may have missed tombstones.
+    """
+
+    process: str
+    group: str
+    partitions: tuple[TopicPartition, ...]
+    protocol: str = "eager"
+    metadata_epoch: bool = True
+    leader_epochs: bool = False
+    reset: str = "earliest"
+    commit_interval_us: int = 500_000
+    instance_id: str = ""
+    offsets: str = "kafka"
+    metadata_from: int = ANY_NODE
+    metadata_interval_us: int = 1_000_000
+    session_timeout_ms: int = 6_000
+    rebalance_timeout_ms: int = 10_000
+    heartbeat_interval_ms: int = 500
+    poll_interval_us: int = 100_000
+    max_wait_ms: int = 300
+    min_bytes: int = 1
+    max_bytes: int = 1 << 20
+    partition_max_bytes: int = 1 << 20
+    stay_us: int = 0
+    rack: str = ""
+    isolation: str = "read_uncommitted"
+    view: bool = False
+    tombstone_horizon: bool = False
+
+    @property
+    def read_committed(self) -> bool:
+        return self.isolation == "read_committed"
+
+    @property
+    def store(self) -> str:
+        """The name of the store of its outside offsets. Members of a group share one, because they take over from each
+        other. An ``assigned`` client has its own."""
+        return self.process if self.protocol == ASSIGNED else self.group
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each.topic for each in self.partitions))
+
 
 TIMER_LANE: Final = 0
 """The lane of the client's timer. It has no connection."""

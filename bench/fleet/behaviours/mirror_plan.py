@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from bench.fleet.behaviours.group_plans import MemberPlan
+from bench.fleet.behaviours.group_member import MemberPlan
 from bench.fleet.behaviours.protocol import ClientSettings
 
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours.group_member import GroupMember
-from bench.fleet.behaviours.group_plans import MemberPlan
+from bench.fleet.behaviours.group_member import ALTERNATING, GroupMember, MemberPlan
 from bench.fleet.behaviours.member_storage import OutsideStore
-from bench.fleet.behaviours.metadata_sources import ALTERNATING
 from bench.fleet.behaviours.offsets_reader import FINAL_OFFSETS, OffsetsReader
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Leaving, TopicPartition

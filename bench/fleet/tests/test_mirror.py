@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours.group_plans import MemberPlan
-from bench.fleet.behaviours.metadata_sources import ALTERNATING
+from bench.fleet.behaviours.group_member import ALTERNATING, MemberPlan
 from bench.fleet.behaviours.mirror import Mirror, MirrorPipe
 from bench.fleet.behaviours.mirror_plan import MirrorPlan
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan

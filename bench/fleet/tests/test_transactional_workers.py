@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.fleet.behaviours.group_plans import IN_TRANSACTIONS
+from bench.fleet.behaviours.group_member import IN_TRANSACTIONS
 from bench.fleet.behaviours.protocol import Behaviour, TopicPartition
 from bench.fleet.behaviours.transactions.workers import WorkerPipe, _consecutive
 from bench.fleet.fleet import Fleet, make_fleet

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from bench.fleet.behaviours.group_member import GroupMember
-from bench.fleet.behaviours.group_plans import MemberPlan
+from bench.fleet.behaviours.group_member import GroupMember, MemberPlan
 from bench.fleet.behaviours.piped import Pipe, Piped
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, TopicPartition
 from bench.fleet.behaviours.transactions.client import NOTHING, Open, ProducerHabits, TransactionalClient
