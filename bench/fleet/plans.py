@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from bench.fleet.behaviours.admin import AdminPlan
 from bench.fleet.behaviours.group_member import ALTERNATING, ANY_NODE, ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan
 from bench.fleet.behaviours.metadata_reader import MetadataReaderPlan
-from bench.fleet.behaviours.mirror_plan import MirrorPlan
+from bench.fleet.behaviours.mirror import MirrorPlan
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from bench.fleet.behaviours.producers import ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition

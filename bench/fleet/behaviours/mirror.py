@@ -12,8 +12,7 @@ from itertools import islice
 from typing import Final
 
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.group_member import GroupMember
-from bench.fleet.behaviours.mirror_plan import MirrorPlan
+from bench.fleet.behaviours.group_member import GroupMember, MemberPlan
 from bench.fleet.behaviours.piped import WRITER_SUFFIX, Pipe, Piped
 from bench.fleet.behaviours.producers import BatchDelivery, Slot
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
@@ -24,6 +23,18 @@ from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.producer import Batch, ProducerState
 from reference_broker.records.record import Record
 from reports.rows import CopyRow
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPlan:
+    """Copies what ``member`` reads to the same partitions in another cluster. An offset is committed once the target
+    has acknowledged the records before it. ``target`` says how that cluster is reached."""
+
+    member: MemberPlan
+    target: ClientSettings
+    delivery_timeout_us: int = 30_000_000
+    request_wait_ms: int = 1_000
+
 
 STEP_US: Final = 20_000
 """The time after which the writer looks again whether there is something to copy."""

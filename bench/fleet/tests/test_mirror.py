@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from bench.fleet.behaviours.group_member import ALTERNATING, MemberPlan
-from bench.fleet.behaviours.mirror import Mirror, MirrorPipe
-from bench.fleet.behaviours.mirror_plan import MirrorPlan
+from bench.fleet.behaviours.mirror import Mirror, MirrorPipe, MirrorPlan
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, Behaviour, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.target_reader import target_reader
