@@ -5,17 +5,15 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from bench.fleet.behaviours.admin import Admin
-from bench.fleet.behaviours.final_reader import FINAL_READ, FinalReader, without_ends
+from bench.fleet.behaviours.final_reads import FINAL_READ, FinalReader, OffsetsReader, target_reader, without_ends
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.member_storage import OutsideStore
 from bench.fleet.behaviours.metadata_reader import FinalDescriber, MetadataReader
 from bench.fleet.behaviours.mirror import Mirror
-from bench.fleet.behaviours.offsets_reader import OffsetsReader
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour, ClientSettings
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
-from bench.fleet.behaviours.target_reader import target_reader
 from bench.fleet.behaviours.transactions.janitor import Janitor
 from bench.fleet.behaviours.transactions.strays import StrayProducer
 from bench.fleet.behaviours.transactions.workers import Worker

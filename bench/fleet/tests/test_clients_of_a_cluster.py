@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours.final_reader import FinalReader
+from bench.fleet.behaviours.final_reads import FinalReader
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan, SessionFetcher

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from bench.fleet.behaviours.final_reads import FINAL_OFFSETS, OffsetsReader
 from bench.fleet.behaviours.group_member import ALTERNATING, GroupMember, MemberPlan
 from bench.fleet.behaviours.member_storage import OutsideStore
-from bench.fleet.behaviours.offsets_reader import FINAL_OFFSETS, OffsetsReader
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Leaving, TopicPartition
 from bench.fleet.tests.conftest import read_offsets

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from bench.fleet.behaviours.final_reads import target_reader
 from bench.fleet.behaviours.group_member import ALTERNATING, MemberPlan
 from bench.fleet.behaviours.mirror import Mirror, MirrorPipe, MirrorPlan
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, Behaviour, ClientSettings, Request, TopicPartition
-from bench.fleet.behaviours.target_reader import target_reader
 from bench.fleet.tests.conftest import FakeBroker
 from bench.fleet.tests.groups import GroupsBroker, GroupWorld
 from bench.fleet.values import read_value

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.fleet import negotiation
-from bench.fleet.behaviours.final_reader import FinalReader, without_ends
+from bench.fleet.behaviours.final_reads import FinalReader, without_ends
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
 from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition, Versions
