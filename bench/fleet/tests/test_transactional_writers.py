@@ -9,8 +9,7 @@ import pytest
 
 from bench.fleet.behaviours import protocol
 from bench.fleet.behaviours.protocol import Address, ClientSettings, HistoryRow, Now, TopicPartition
-from bench.fleet.behaviours.transactions.client import ProducerHabits
-from bench.fleet.behaviours.transactions.writers import TransactionalWriter, WriterPlan
+from bench.fleet.behaviours.transactional_client import ProducerHabits, TransactionalWriter, WriterPlan
 from reference_broker.client.draft_versions import API_VERSIONS
 from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.transactions.tests.transaction_world import LOST, NOT_ARRIVED, NaiveBroker

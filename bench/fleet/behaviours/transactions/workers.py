@@ -14,7 +14,7 @@ from typing import Final
 from bench.fleet.behaviours.group_member import GroupMember, MemberPlan
 from bench.fleet.behaviours.piped import Pipe, Piped
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, TopicPartition
-from bench.fleet.behaviours.transactions.client import NOTHING, Open, ProducerHabits, TransactionalClient
+from bench.fleet.behaviours.transactional_client import NOTHING, Open, ProducerHabits, TransactionalClient
 from bench.fleet.values import ValueMaker
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.offset_requests import OffsetToCommit
