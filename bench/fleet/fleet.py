@@ -15,9 +15,9 @@ from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour, ClientSettings
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
 from bench.fleet.behaviours.transactional_client import TransactionalWriter
+from bench.fleet.behaviours.transactional_worker import Worker
 from bench.fleet.behaviours.transactions.janitor import Janitor
 from bench.fleet.behaviours.transactions.strays import StrayProducer
-from bench.fleet.behaviours.transactions.workers import Worker
 from bench.fleet.plans import (
     admin_plans,
     committing_groups,

@@ -17,9 +17,9 @@ from bench.fleet.behaviours.producers import ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 from bench.fleet.behaviours.session_fetcher import FetcherPlan
 from bench.fleet.behaviours.transactional_client import ProducerHabits, WriterPlan
+from bench.fleet.behaviours.transactional_worker import WorkerPlan
 from bench.fleet.behaviours.transactions.janitor import JanitorPlan
 from bench.fleet.behaviours.transactions.strays import StrayPlan
-from bench.fleet.behaviours.transactions.workers import WorkerPlan
 from bench.fleet.spec import FleetSpec
 from scenarios.load import MIRROR_GROUP, Groups
 

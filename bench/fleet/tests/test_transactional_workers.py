@@ -4,7 +4,7 @@ import pytest
 
 from bench.fleet.behaviours.group_member import IN_TRANSACTIONS
 from bench.fleet.behaviours.protocol import Behaviour, TopicPartition
-from bench.fleet.behaviours.transactions.workers import WorkerPipe, _consecutive
+from bench.fleet.behaviours.transactional_worker import WorkerPipe, _consecutive
 from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.spec import FleetSpec
 from reference_broker.client.consumer_partitions import ConsumerRecord
