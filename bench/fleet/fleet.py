@@ -7,6 +7,7 @@ from random import Random
 from bench.fleet.behaviours.admin import Admin
 from bench.fleet.behaviours.final_reads import FINAL_READ, FinalReader, OffsetsReader, target_reader, without_ends
 from bench.fleet.behaviours.group_member import GroupMember
+from bench.fleet.behaviours.hanging_transactions import Janitor, StrayProducer
 from bench.fleet.behaviours.member_storage import OutsideStore
 from bench.fleet.behaviours.metadata_reader import FinalDescriber, MetadataReader
 from bench.fleet.behaviours.mirror import Mirror
@@ -16,8 +17,6 @@ from bench.fleet.behaviours.protocol import Behaviour, ClientSettings
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
 from bench.fleet.behaviours.transactional_client import TransactionalWriter
 from bench.fleet.behaviours.transactional_worker import Worker
-from bench.fleet.behaviours.transactions.janitor import Janitor
-from bench.fleet.behaviours.transactions.strays import StrayProducer
 from bench.fleet.plans import (
     admin_plans,
     committing_groups,

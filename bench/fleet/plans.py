@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from bench.fleet.behaviours.admin import AdminPlan
 from bench.fleet.behaviours.group_member import ALTERNATING, ANY_NODE, ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan
+from bench.fleet.behaviours.hanging_transactions import JanitorPlan, StrayPlan
 from bench.fleet.behaviours.metadata_reader import MetadataReaderPlan
 from bench.fleet.behaviours.mirror import MirrorPlan
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
@@ -18,8 +19,6 @@ from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 from bench.fleet.behaviours.session_fetcher import FetcherPlan
 from bench.fleet.behaviours.transactional_client import ProducerHabits, WriterPlan
 from bench.fleet.behaviours.transactional_worker import WorkerPlan
-from bench.fleet.behaviours.transactions.janitor import JanitorPlan
-from bench.fleet.behaviours.transactions.strays import StrayPlan
 from bench.fleet.spec import FleetSpec
 from scenarios.load import MIRROR_GROUP, Groups
 

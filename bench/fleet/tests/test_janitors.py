@@ -31,8 +31,8 @@ from kio.schema.write_txn_markers.v2.response import (
 from kio.static.primitive import i16, i32, i64
 
 from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.hanging_transactions import Janitor
 from bench.fleet.behaviours.protocol import Request, TopicPartition
-from bench.fleet.behaviours.transactions.janitor import Janitor
 from bench.fleet.fleet import make_fleet
 from bench.fleet.spec import FleetSpec
 from bench.fleet.tests.conftest import ADDRESS, FakeBroker, World

@@ -1,0 +1,538 @@
+"""Strays leave transactions that hang: they write records of a transaction of which its coordinator never hears.
+
+KIP-664 tells how such a transaction comes about: a partition has records of it, and no coordinator will ever send the
+marker. Here a producer takes a transactional ID and writes, and nobody adds the partition (AddPartitionsToTxn). A
+leader accepts that if it does not ask the coordinator: Produce 11 and older, ``transaction.version`` below 2, and
+``transaction.partition.verification.enable`` false. Nothing but an admin's abort ends the transaction.
+
+Each transaction has a transactional ID of its own, so nobody else ever fences its producer.
+
+Bodies of the requests with which an admin finds and aborts hanging transactions (KIP-664), and readers of the
+answers. All are pure functions.
+
+A janitor looks for transactions that hang and aborts them, as an admin does with Kafka's ``kafka-transactions``.
+
+One look has the steps of ``find-hanging`` (KIP-664):
+
+1. DescribeProducers tells of each partition which producers have a transaction open, from which offset on, and when
+   they wrote last. Those that wrote not long ago are left alone.
+2. ListTransactions on every node tells which transactional IDs these producers have.
+3. DescribeTransactions tells which partitions the coordinator of such an ID still expects to end. A transaction that is
+   open in any other partition hangs, and so does one whose producer has no transactional ID.
+
+``abort`` sends WriteTxnMarkers to the partition's leader, with the producer's ID and epoch and with the newest
+coordinator's epoch that the partition knows of this producer.
+
+A look is no snapshot: a transaction may end between two steps, and its coordinator may move. So a janitor aborts only
+what it finds hanging in two looks, one after the other. A look that lacks an answer counts for nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.list_transactions.v2.request import ListTransactionsRequest
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.schema.write_txn_markers.v2.request import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from kio.static.primitive import i8, i16, i32, i64
+
+from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
+from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
+from bench.fleet.behaviours.transactions import looking
+from bench.fleet.values import ValueMaker
+from reference_broker.client import group_requests
+from reference_broker.client.consumer_protocol import by_topic
+from reference_broker.client.group_requests import error_of
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.transactions.requests import (
+    TRANSACTION_KEY_TYPE,
+    ProducerIdentity,
+    init_request,
+    initialized,
+)
+from reference_broker.records.builder import build
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error, ErrorCode, error_name
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from reports.rows import RunRow, ToldTransactionRow, TransactionRow
+
+if TYPE_CHECKING:
+    from kio.schema.describe_producers.v0.response import DescribeProducersResponse
+    from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse
+    from kio.schema.list_transactions.v2.response import ListTransactionsResponse
+    from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
+
+
+NOT_ADDED: Final = "not_added"
+"""``TransactionRow.error`` of a stray's transaction."""
+UNVERIFIED_VERSION: Final = 11
+"""The newest version of Produce with which a client must add partitions by itself (KIP-890)."""
+SETTLE_US: Final = 3_000_000
+"""How long a stray goes on with its last transaction after Stopping."""
+ALL_REPLICAS: Final = -1
+REQUEST_WAIT_MS: Final = 1_000
+NOBODY: Final = ProducerIdentity()
+
+
+@dataclass(frozen=True, slots=True)
+class StrayPlan:
+    """A transaction with ``batch_records`` records in one of ``partitions`` begins every ``interval_us``. Its
+    coordinator would abort it after ``timeout_us``, if it knew of it."""
+
+    process: str
+    partitions: tuple[TopicPartition, ...]
+    interval_us: int
+    batch_records: int = 3
+    record_bytes: int = 100
+    timeout_us: int = 1_000_000
+
+
+@dataclass(slots=True)
+class Stray:
+    """One transaction. ``base_offset`` is -1 until the write is acknowledged."""
+
+    operation: Operation
+    where: TopicPartition
+    transactional_id: str
+    first_sequence: int
+    from_us: int
+    owner: ProducerIdentity = NOBODY
+    batch: bytes = b""
+    base_offset: int = -1
+
+
+class StrayProducer(ClusterScript):
+    """Ends after Stopping, once the write in flight is acknowledged or SETTLE_US are over."""
+
+    def __init__(self, plan: StrayPlan, settings: ClientSettings, random: Chance) -> None:
+        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
+        self.plan = plan
+        values = ValueMaker(plan.process, plan.record_bytes)
+        self.records = KeyedRecords(values, plan.partitions, 1, 0, NOT_COMPACTED)
+        self.loop = OpenLoop(self, plan.interval_us, "transaction")
+        self._current: Stray | None = None
+
+    @property
+    def gives_up(self) -> bool:
+        return self.stopping_at_us is not None and self.now.mono_us - self.stopping_at_us >= SETTLE_US
+
+    def run(self) -> Steps[None]:
+        if (yield from self.find_leaders(self.plan.partitions)):
+            yield from self.loop.run(self._leave_one)
+
+    def close(self, now: Now) -> list[HistoryRow]:
+        rows = super().close(now)
+        return rows if self._current is None else [*rows, *self._rows(self._current)]
+
+    def _leave_one(self, due_us: int) -> Steps[None]:
+        number, plan = self.loop.slots - 1, self.plan
+        current = self._current = Stray(
+            self.journal.begin("transaction", due_us),
+            plan.partitions[number % len(plan.partitions)],
+            f"{plan.process}-{number}",
+            number * plan.batch_records,
+            self.now.mono_us,
+        )
+        error = "not_sent"
+        while current.base_offset < 0 and not self.gives_up:
+            error = yield from (self._write(current) if current.owner.is_known else self._take_id(current))
+            if error:
+                yield from self.back_off()
+                yield from self.refresh()
+        self.succeeded()
+        self.journal.end(current.operation, "fail", error or NOT_ADDED, rows=tuple(self._rows(current)))
+        self._current = None
+
+    def _take_id(self, current: Stray) -> Steps[str]:
+        """Returns what went wrong, or nothing."""
+        key = current.transactional_id
+        body = group_requests.find_coordinator(key, TRANSACTION_KEY_TYPE)
+        found = yield from self.call(ApiKey.FIND_COORDINATOR, self.settings.versions.find_coordinator, body)
+        if isinstance(found, str):
+            return found
+        coordinator = group_requests.coordinator_of(found.body, key)
+        if not isinstance(coordinator, NodeAddress):
+            return error_name(int(coordinator))
+        if not (yield from self.connect_to_node(coordinator)):
+            return "refused"
+        asked = init_request(key, self.plan.timeout_us, NOBODY)
+        answer = yield from self.call(ApiKey.INIT_PRODUCER_ID, self.settings.versions.init_producer_id, asked)
+        if isinstance(answer, str):
+            return answer
+        owner = initialized(answer.body)
+        if not isinstance(owner, ProducerIdentity):
+            return error_name(int(owner))
+        plan, where = self.plan, current.where
+        current.owner = owner
+        current.batch = build(
+            self.records.make(where, current.first_sequence, plan.batch_records, self.now.wall_ms),
+            producer_id=owner.producer_id,
+            producer_epoch=owner.epoch,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        return ""
+
+    def _write(self, current: Stray) -> Steps[str]:
+        """Returns what went wrong, or nothing. A batch that is sent again is written once."""
+        leader = self.metadata.leader_of(current.where)
+        if leader is None or not (yield from self.connect_to_node(leader)):
+            return "refused"
+        written = [ProducePartition(current.where.partition, current.batch)]
+        topic = ProduceTopic(current.where.topic, NO_TOPIC_ID, written)
+        body = ProduceRequest(ALL_REPLICAS, REQUEST_WAIT_MS, [topic], current.transactional_id)
+        version = min(UNVERIFIED_VERSION, self.settings.versions.produce)
+        answer = yield from self.call(ApiKey.PRODUCE, version, body, REQUEST_WAIT_MS * 1000)
+        if isinstance(answer, str):
+            return answer
+        (told,) = [each for topic in cast(ProduceResponse, answer.body).responses for each in topic.partitions]
+        if told.error_code != ErrorCode.none:
+            return error_name(told.error_code)
+        current.base_offset = told.base_offset
+        return ""
+
+    def _rows(self, current: Stray) -> list[HistoryRow]:
+        """Nobody asks for an end, so the transaction was never committed."""
+        if not current.owner.is_known:
+            return []
+        now_us, index, owner = self.now.mono_us, current.operation.index, current.owner
+        end = TransactionRow(
+            self.process,
+            index,
+            current.transactional_id,
+            owner.producer_id,
+            owner.epoch,
+            "nothing",
+            "failed",
+            NOT_ADDED,
+            self.plan.timeout_us,
+            current.from_us,
+            now_us,
+            now_us,
+        )
+        run = RunRow(
+            self.process,
+            index,
+            0,
+            "send",
+            *current.where,
+            current.base_offset,
+            self.plan.batch_records,
+            owner.producer_id,
+            self.process,
+            current.first_sequence,
+            True,
+            ALL_REPLICAS,
+        )
+        return [end, run]
+
+
+FIRST_COORDINATOR_EPOCH: Final = 0
+"""Kafka's tool takes this one where no coordinator has written a marker of the producer."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """What the leader of ``where`` tells of a producer with an open transaction. ``coordinator_epoch`` is that of its
+    last marker there, or -1."""
+
+    where: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    coordinator_epoch: int
+    last_timestamp_ms: int
+
+
+def describe_producers(partitions: Sequence[TopicPartition]) -> DescribeProducersRequest:
+    topics = tuple(
+        TopicRequest(name=TopicName(topic), partition_indexes=tuple(i32(each) for each in numbers))
+        for topic, numbers in by_topic(partitions).items()
+    )
+    return DescribeProducersRequest(topics=topics)
+
+
+def open_transactions(body: object) -> list[OpenTransaction] | Error | int:
+    """Returns what is open in the partitions of the answer, or the first error in it."""
+    found = []
+    for topic in cast("DescribeProducersResponse", body).topics:
+        for partition in topic.partitions:
+            if error := error_of(partition.error_code):
+                return error
+            found += [
+                OpenTransaction(
+                    TopicPartition(str(topic.name), int(partition.partition_index)),
+                    int(each.producer_id),
+                    int(each.producer_epoch),
+                    int(each.current_txn_start_offset),
+                    int(each.coordinator_epoch),
+                    int(each.last_timestamp),
+                )
+                for each in partition.active_producers
+                if each.current_txn_start_offset >= 0
+            ]
+    return found
+
+
+def list_transactions(producer_ids: Sequence[int]) -> ListTransactionsRequest:
+    return ListTransactionsRequest(
+        state_filters=(),
+        producer_id_filters=tuple(ProducerId(each) for each in producer_ids),
+        duration_filter=i64(-1),
+        transactional_id_pattern=None,
+    )
+
+
+def transactional_ids(body: object) -> dict[int, str] | Error | int:
+    """Maps producer IDs to the transactional IDs that the node coordinates. Returns the error if there is one."""
+    answer = cast("ListTransactionsResponse", body)
+    return error_of(answer.error_code) or {
+        int(each.producer_id): str(each.transactional_id) for each in answer.transaction_states
+    }
+
+
+def describe_transaction(transactional_id: str) -> DescribeTransactionsRequest:
+    return DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
+
+
+def expected_partitions(body: object) -> frozenset[TopicPartition] | Error | int:
+    """Returns the partitions in which the coordinator expects to end the only transaction of the answer. Returns the
+    error if there is one."""
+    (state,) = cast("DescribeTransactionsResponse", body).transaction_states
+    return error_of(state.error_code) or frozenset(
+        TopicPartition(str(topic.topic), int(each)) for topic in state.topics for each in topic.partitions
+    )
+
+
+def abort_request(each: OpenTransaction) -> WriteTxnMarkersRequest:
+    marker = WritableTxnMarker(
+        producer_id=ProducerId(each.producer_id),
+        producer_epoch=i16(each.producer_epoch),
+        transaction_result=False,
+        topics=(
+            WritableTxnMarkerTopic(name=TopicName(each.where.topic), partition_indexes=(i32(each.where.partition),)),
+        ),
+        coordinator_epoch=i32(max(each.coordinator_epoch, FIRST_COORDINATOR_EPOCH)),
+        transaction_version=i8(0),
+    )
+    return WriteTxnMarkersRequest(markers=(marker,))
+
+
+def abort_error(body: object) -> Error | int:
+    """The error of the only partition in the answer."""
+    (error,) = [
+        error_of(each.error_code)
+        for marker in cast("WriteTxnMarkersResponse", body).markers
+        for topic in marker.topics
+        for each in topic.partitions
+    ]
+    return error
+
+
+T = TypeVar("T")
+LOOK: Final = "look"
+OLDEST_VERSION: Final = 0
+MARKERS_VERSION: Final = 1
+"""Version 0 is gone with Kafka 4."""
+MARKERS_WAIT_US: Final = 1_000_000
+NOTHING, YOUNG, KNOWN, HANGING = "nothing", "young", "known", "hanging"
+UNKNOWN: Final = "unknown"
+ALL_SETTLED_US: Final = SETTLE_US + 2_000_000
+"""A look that begins so long after Stopping sees all that strays have left."""
+
+
+@dataclass(frozen=True, slots=True)
+class JanitorPlan:
+    """A look at all of ``partitions`` begins every ``interval_us``. A transaction whose producer wrote less than
+    ``older_than_ms`` ago is left alone."""
+
+    process: str
+    partitions: tuple[TopicPartition, ...]
+    interval_us: int
+    older_than_ms: int
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look was told so far. ``asked_us`` says when the leader of each partition was asked, and ``told_us``
+    when the last answer had come. ``ids`` maps producer IDs to transactional IDs, and ``expected`` these to the
+    partitions that their coordinators still expect to end."""
+
+    operation: Operation
+    told_us: int = -1
+    asked_us: dict[TopicPartition, int] = field(default_factory=dict)
+    open: list[OpenTransaction] = field(default_factory=list)
+    ids: dict[int, str] = field(default_factory=dict)
+    expected: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
+
+
+class LookFailed(Exception):  # noqa: N818 - says what happened
+    """A step had no answer, or an error. The message is its name."""
+
+
+class Janitor(ClusterScript):
+    """Ends after Stopping, with the first look that finds nothing open once all strays have settled."""
+
+    def __init__(self, plan: JanitorPlan, settings: ClientSettings, random: Chance) -> None:
+        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
+        self.plan = plan
+        self._suspects: frozenset[OpenTransaction] = frozenset()
+
+    def run(self) -> Steps[None]:
+        if not (yield from self.find_leaders(self.plan.partitions)):
+            return
+        due_us, is_clean = self.first_due_us(self.plan.interval_us), False
+        while not (self.out_of_time or (is_clean and self._all_settled)):
+            if self.now.mono_us < due_us:
+                yield from self.sleep_until(due_us)
+                continue
+            began_settled = self._all_settled
+            found = yield from self._look(min(due_us, self.now.mono_us))
+            is_clean = found is not None and not found.open and began_settled
+            due_us = max(due_us + self.plan.interval_us, self.now.mono_us)
+
+    @property
+    def _all_settled(self) -> bool:
+        return self.stopping_at_us is not None and self.now.mono_us - self.stopping_at_us >= ALL_SETTLED_US
+
+    def _look(self, due_us: int) -> Steps[Look | None]:
+        """Looks once, and aborts what hangs. Returns None if a step failed."""
+        look = Look(self.journal.begin(LOOK, due_us))
+        try:
+            # A former leader that follows tells of its producers, too, but takes no markers.
+            if not (yield from self.refresh()):
+                raise LookFailed("no_metadata")
+            yield from self._describe_partitions(look)
+            old = [each for each in look.open if self._is_old(each)]
+            yield from self._find_ids(look, old)
+            yield from self._describe_ids(look)
+            look.told_us = self.now.mono_us
+        except LookFailed as failed:
+            self.journal.end(look.operation, "fail", str(failed))
+            self._suspects = frozenset()
+            self.disconnect()
+            yield from self.back_off()
+            return None
+        rows = {each: self._row(look, each) for each in look.open}
+        hanging = frozenset(each for each in look.open if rows[each].found == HANGING)
+        for each in look.open:
+            if each in hanging & self._suspects:
+                row = rows[each]
+                row.abort_us = self.now.mono_us
+                row.abort = yield from self._abort(each)
+                row.abort_end_us = self.now.mono_us
+        self._suspects = hanging
+        self.journal.end(look.operation, "ok", rows=(*rows.values(), *self._rows_of_quiet(look)))
+        self.succeeded()
+        return look
+
+    def _is_old(self, each: OpenTransaction) -> bool:
+        return self.now.wall_ms - each.last_timestamp_ms >= self.plan.older_than_ms
+
+    def _found(self, look: Look, each: OpenTransaction) -> str:
+        if not self._is_old(each):
+            return YOUNG
+        return KNOWN if each.where in look.expected.get(look.ids.get(each.producer_id, ""), ()) else HANGING
+
+    # -- the steps of a look ------------------------------------------------------------------------------------
+
+    def _describe_partitions(self, look: Look) -> Steps[None]:
+        by_leader: dict[NodeAddress, list[TopicPartition]] = {}
+        for where in self.plan.partitions:
+            leader = self.metadata.leader_of(where)
+            if leader is None:
+                raise LookFailed("no_leader")
+            by_leader.setdefault(leader, []).append(where)
+        for leader, wanted in by_leader.items():
+            asked_us = self.now.mono_us
+            body = yield from self._asked(leader, ApiKey.DESCRIBE_PRODUCERS, looking.describe_producers(wanted))
+            look.asked_us |= dict.fromkeys(wanted, asked_us)
+            look.open += _right(looking.open_transactions(body))
+
+    def _find_ids(self, look: Look, old: Sequence[OpenTransaction]) -> Steps[None]:
+        wanted = sorted({each.producer_id for each in old})
+        if wanted:
+            for node in [self.metadata.nodes[each] for each in sorted(self.metadata.nodes)]:
+                body = yield from self._asked(node, ApiKey.LIST_TRANSACTIONS, looking.list_transactions(wanted))
+                look.ids |= _right(looking.transactional_ids(body))
+
+    def _describe_ids(self, look: Look) -> Steps[None]:
+        for each in look.ids.values():
+            found = yield from self._call(
+                ApiKey.FIND_COORDINATOR,
+                self.settings.versions.find_coordinator,
+                group_requests.find_coordinator(each, TRANSACTION_KEY_TYPE),
+            )
+            coordinator = _right(group_requests.coordinator_of(found, each))
+            body = yield from self._asked(coordinator, ApiKey.DESCRIBE_TRANSACTIONS, looking.describe_transaction(each))
+            look.expected[each] = _right(looking.expected_partitions(body))
+
+    def _abort(self, each: OpenTransaction) -> Steps[str]:
+        """Returns ``ok``, Kafka's error name, or ``unknown``."""
+        leader = self.metadata.leader_of(each.where)
+        if leader is None or not (yield from self.connect_to_node(leader)):
+            return UNKNOWN
+        body = looking.abort_request(each)
+        answer = yield from self.call(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, body, MARKERS_WAIT_US)
+        if isinstance(answer, str):
+            return UNKNOWN
+        error = looking.abort_error(answer.body)
+        return "ok" if error == ErrorCode.none else error_name(int(error))
+
+    def _asked(self, node: NodeAddress, api_key: ApiKey, body: object) -> Steps[object]:
+        if not (yield from self.connect_to_node(node)):
+            raise LookFailed("refused")
+        return (yield from self._call(api_key, OLDEST_VERSION, body))
+
+    def _call(self, api_key: ApiKey, version: int, body: object) -> Steps[object]:
+        answer = yield from self.call(api_key, version, body)
+        if isinstance(answer, str):
+            raise LookFailed(answer)
+        return answer.body
+
+    # -- what is recorded ---------------------------------------------------------------------------------------
+
+    def _row(self, look: Look, each: OpenTransaction) -> ToldTransactionRow:
+        return ToldTransactionRow(
+            self.process,
+            look.operation.index,
+            each.where.topic,
+            each.where.partition,
+            each.producer_id,
+            each.producer_epoch,
+            each.start_offset,
+            look.ids.get(each.producer_id, ""),
+            self._found(look, each),
+            look.asked_us[each.where],
+            look.told_us,
+            "",
+            look.told_us,
+            look.told_us,
+        )
+
+    def _rows_of_quiet(self, look: Look) -> list[ToldTransactionRow]:
+        """Rows of the partitions in which nothing is open."""
+        busy, told_us, index = {each.where for each in look.open}, look.told_us, look.operation.index
+        return [
+            ToldTransactionRow(
+                self.process, index, *where, -1, -1, -1, "", NOTHING, asked_us, told_us, "", told_us, told_us
+            )
+            for where, asked_us in look.asked_us.items()
+            if where not in busy
+        ]
+
+
+def _right(told: T | Error | int) -> T:
+    """Returns what was told if it is no error."""
+    if isinstance(told, int):
+        raise LookFailed(error_name(int(told)))
+    return told
