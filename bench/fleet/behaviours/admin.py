@@ -1,14 +1,12 @@
-"""The sets of topics that admins create, and their names.
+"""Admins: create topics in sets, delete and configure some of them, describe others, on an open-loop schedule.
 
-One request creates one set. Its k-th topic is ``<base>.<process>.<number>.<k>of<topics>.p<partitions>``. So a name says
-how many topics and partitions must be there with it. No name is used twice.
+One request creates one set of topics. Its k-th topic is ``<base>.<process>.<number>.<k>of<topics>.p<partitions>``, so a
+name says how many topics and partitions must exist beside it. No name is used twice.
 
-Admins: create topics in sets, delete and configure some of them, describe others, on an open-loop schedule.
-
-Slot n is due at ``start + n * interval``, whatever happened before. An admin asks the active controller that Metadata
-names. After NOT_CONTROLLER, a timeout or a lost connection the earlier attempt may have been carried out: it looks for
-the controller again and sends the same request with the same names, until it knows or the deadline is over. A topic
-that exists already after such an attempt was created by it, once (T-10).
+Slot n is due at ``start + n * interval``, whatever happened before. An admin sends its request to the active controller
+that Metadata names. After NOT_CONTROLLER, a timeout or a lost connection the earlier attempt may have been carried out:
+it looks up the controller again and resends the same request with the same names, until the result is known or the
+deadline has passed. A topic that exists already after such an attempt was created by it, once (T-10).
 """
 
 import re

@@ -1,16 +1,15 @@
-"""Metadata that the clients of one load worker share, so that a thousand of them do not ask for the same at once.
-
-Real clients each ask for themselves, and in the simulator these do too: there a script has no board. An answer names
-every partition of the topics asked for. So if each client asked alone, the cost would grow with the square of the
-fleet's size.
-
-Scripts that know the cluster: its metadata, and how to reach a leader.
+"""Scripts that know the cluster: its metadata, and how to reach a leader.
 
 A script that sets ``KEEPS_CONNECTIONS`` holds one connection to each address, on a lane of its own. Any other script
 has a single connection.
 
-A script with ``EpochHabits.metadata_epoch`` asks each node whether it knows KIP-232's drafts, and asks for metadata in
-those. It drops an answer that is older than the last one that it took, and asks another node later (M-5).
+A script with ``EpochHabits.metadata_epoch`` checks whether each node knows KIP-232's drafts, and requests metadata in
+those. It drops a response that is older than the last one that it accepted, and queries another node later (M-5).
+
+The clients of one load worker share a ``MetadataBoard``, so that a thousand of them do not request the same metadata at
+once. Real clients each send their own requests, and in the simulator these do too: there a script has no board. A
+response lists every partition of the requested topics, so if each client sent its own requests, the cost would grow
+with the square of the fleet's size.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,9 @@
-"""Reads all logs once all is quiet, so that the history says what they hold and where they begin and end.
+"""Readers at the end of a run, when all is quiet: of all logs, of a mirror's target, and of committed offsets.
 
-Reads a mirror's target cluster at the end of a run, to see what the mirror left out or wrote twice.
-
-Reads the committed offsets of all groups once more when all is quiet, so that the history says what is left of them.
-
-Members fetch offsets only when partitions are assigned to them. An offset that is lost after that shows here.
+``FinalReader`` records the contents of the logs and where they begin and end. ``target_reader`` does the same with a
+mirror's target cluster, to show what the mirror left out or wrote twice. ``OffsetsReader`` fetches the committed
+offsets of all groups. Members fetch offsets only when partitions are assigned to them, so an offset that is lost after
+that shows only here.
 """
 
 from collections import Counter

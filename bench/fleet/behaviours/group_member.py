@@ -1,20 +1,16 @@
-"""The choice of the node that a member asks for metadata.
+"""A member of a consumer group: an application that uses the reference client's consumer and records all of it.
 
-The plans of a member of a consumer group, and of a client that copies from one cluster to another.
-
-Clients differ from stock clients only where a plan says so. With ``metadata_epoch`` a client speaks the draft versions
-of Metadata, OffsetCommit and OffsetFetch and keeps M-5, M-6 and M-10. With ``leader_epochs`` it keeps KIP-320: it drops
-stale news of a partition, and its fetches name the leader epoch. With neither, it believes what any node says.
-
-A member of a consumer group: an application that uses the reference client's consumer, and records all of it.
-
-A member is put together from parts. ``GroupConsumer`` of the reference client decides everything about the group,
+A member is assembled from parts. ``GroupConsumer`` of the reference client decides everything about the group,
 metadata, positions and fetches. ``ConsumerLanes`` carries its requests, and ``ConsumerHistory`` records them. An
-``OffsetKeeper`` keeps offsets, and a ``Sink`` takes what was read. This file is the application: it polls at intervals,
-commits, gives up what is revoked, comes and goes.
+``OffsetKeeper`` stores offsets, and a ``Sink`` takes the records. This file is the application: it polls at intervals,
+commits, drops revoked partitions, leaves and comes back.
+
+Clients differ from stock clients only where a ``MemberPlan`` says so. With ``metadata_epoch`` a client speaks the draft
+versions of Metadata, OffsetCommit and OffsetFetch and keeps M-5, M-6 and M-10. With ``leader_epochs`` it keeps KIP-320:
+it drops stale metadata of a partition, and its fetches name the leader epoch. With neither, it believes any node.
 
 Once the load is over a member goes on until it has caught up. Then it commits and falls silent without leaving, so that
-the others do not take over what has been read. Only a member that leaves while others stay tells its coordinator. Each
+the others do not take over what has been read. Only a member that leaves while others stay sends LeaveGroup. Each
 closes its fetch sessions last of all, as Kafka's consumer does.
 """
 

@@ -1,30 +1,25 @@
-"""Strays leave transactions that hang: they write records of a transaction of which its coordinator never hears.
+"""Hanging transactions (KIP-664): producers that leave them, and janitors that find and abort them.
 
-KIP-664 tells how such a transaction comes about: a partition has records of it, and no coordinator will ever send the
-marker. Here a producer takes a transactional ID and writes, and nobody adds the partition (AddPartitionsToTxn). A
-leader accepts that if it does not ask the coordinator: Produce 11 and older, ``transaction.version`` below 2, and
-``transaction.partition.verification.enable`` false. Nothing but an admin's abort ends the transaction.
+A transaction hangs if a partition has records of it and no coordinator will ever send the marker. A ``StrayProducer``
+makes such transactions: it takes a transactional ID and writes, and the partition is never added (AddPartitionsToTxn).
+A leader accepts that if it does not verify with the coordinator: Produce 11 and older, ``transaction.version`` below 2,
+and ``transaction.partition.verification.enable`` false. Only an admin's abort ends the transaction. Each transaction
+has a transactional ID of its own, so its producer is never fenced.
 
-Each transaction has a transactional ID of its own, so nobody else ever fences its producer.
+A ``Janitor`` searches for such transactions and aborts them, as an admin does with Kafka's ``kafka-transactions``. One
+search has the steps of ``find-hanging``:
 
-Bodies of the requests with which an admin finds and aborts hanging transactions (KIP-664), and readers of the
-answers. All are pure functions.
-
-A janitor looks for transactions that hang and aborts them, as an admin does with Kafka's ``kafka-transactions``.
-
-One look has the steps of ``find-hanging`` (KIP-664):
-
-1. DescribeProducers tells of each partition which producers have a transaction open, from which offset on, and when
-   they wrote last. Those that wrote not long ago are left alone.
-2. ListTransactions on every node tells which transactional IDs these producers have.
-3. DescribeTransactions tells which partitions the coordinator of such an ID still expects to end. A transaction that is
-   open in any other partition hangs, and so does one whose producer has no transactional ID.
+1. DescribeProducers returns, for each partition, the producers with an open transaction, its first offset, and the time
+   of their last write. Recent writers are skipped.
+2. ListTransactions on every node returns the transactional IDs of these producers.
+3. DescribeTransactions returns the partitions in which the coordinator of such an ID still expects an end. A
+   transaction that is open in any other partition hangs, and so does one whose producer has no transactional ID.
 
 ``abort`` sends WriteTxnMarkers to the partition's leader, with the producer's ID and epoch and with the newest
-coordinator's epoch that the partition knows of this producer.
+coordinator epoch that the partition knows of this producer.
 
-A look is no snapshot: a transaction may end between two steps, and its coordinator may move. So a janitor aborts only
-what it finds hanging in two looks, one after the other. A look that lacks an answer counts for nothing.
+A search is no snapshot: a transaction may end between two steps, and its coordinator may move. So a janitor aborts only
+what it finds hanging in two searches in a row. A search that lacks a response is not counted.
 """
 
 from collections.abc import Sequence
@@ -46,7 +41,6 @@ from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
-from bench.fleet.behaviours.transactions import looking
 from bench.fleet.values import ValueMaker
 from reference_broker.client import group_requests
 from reference_broker.client.consumer_protocol import by_topic
@@ -454,16 +448,16 @@ class Janitor(ClusterScript):
             by_leader.setdefault(leader, []).append(where)
         for leader, wanted in by_leader.items():
             asked_us = self.now.mono_us
-            body = yield from self._asked(leader, ApiKey.DESCRIBE_PRODUCERS, looking.describe_producers(wanted))
+            body = yield from self._asked(leader, ApiKey.DESCRIBE_PRODUCERS, describe_producers(wanted))
             look.asked_us |= dict.fromkeys(wanted, asked_us)
-            look.open += _right(looking.open_transactions(body))
+            look.open += _right(open_transactions(body))
 
     def _find_ids(self, look: Look, old: Sequence[OpenTransaction]) -> Steps[None]:
         wanted = sorted({each.producer_id for each in old})
         if wanted:
             for node in [self.metadata.nodes[each] for each in sorted(self.metadata.nodes)]:
-                body = yield from self._asked(node, ApiKey.LIST_TRANSACTIONS, looking.list_transactions(wanted))
-                look.ids |= _right(looking.transactional_ids(body))
+                body = yield from self._asked(node, ApiKey.LIST_TRANSACTIONS, list_transactions(wanted))
+                look.ids |= _right(transactional_ids(body))
 
     def _describe_ids(self, look: Look) -> Steps[None]:
         for each in look.ids.values():
@@ -473,19 +467,19 @@ class Janitor(ClusterScript):
                 group_requests.find_coordinator(each, TRANSACTION_KEY_TYPE),
             )
             coordinator = _right(group_requests.coordinator_of(found, each))
-            body = yield from self._asked(coordinator, ApiKey.DESCRIBE_TRANSACTIONS, looking.describe_transaction(each))
-            look.expected[each] = _right(looking.expected_partitions(body))
+            body = yield from self._asked(coordinator, ApiKey.DESCRIBE_TRANSACTIONS, describe_transaction(each))
+            look.expected[each] = _right(expected_partitions(body))
 
     def _abort(self, each: OpenTransaction) -> Steps[str]:
         """Returns ``ok``, Kafka's error name, or ``unknown``."""
         leader = self.metadata.leader_of(each.where)
         if leader is None or not (yield from self.connect_to_node(leader)):
             return UNKNOWN
-        body = looking.abort_request(each)
+        body = abort_request(each)
         answer = yield from self.call(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, body, MARKERS_WAIT_US)
         if isinstance(answer, str):
             return UNKNOWN
-        error = looking.abort_error(answer.body)
+        error = abort_error(answer.body)
         return "ok" if error == ErrorCode.none else error_name(int(error))
 
     def _asked(self, node: NodeAddress, api_key: ApiKey, body: object) -> Steps[object]:

@@ -1,7 +1,4 @@
-"""What one client records: its operations from their beginning to their end, and the rows that belong to them.
-
-Records since when a client fetches each partition, and decides what a fetcher drops, takes back and seeks.
-"""
+"""The history of one client: its operations, the rows that belong to them, and since when it fetches each partition."""
 
 from dataclasses import dataclass, field
 

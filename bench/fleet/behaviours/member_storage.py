@@ -1,16 +1,12 @@
-"""Where a member of a group puts what it has read, and how far that has got.
+"""Where a group member stores what it has read (sinks), and its offsets (offset keepers).
 
-What a reader of a whole compacted topic holds: the newest record of each key that it has read (Kafka Streams calls
-it a table, others a materialized view).
+A ``Sink`` takes records and reports up to which offset they have been processed. ``View`` keeps the newest record of
+each key, as a reader of a whole compacted topic does (Kafka Streams calls it a table, others a materialized view).
 
-Offsets outside the cluster, each with the metadata epoch under which it was read (spec M-13).
-
-The store stands for a database to which a consumer writes its results together with its offset. It refuses what an
-owner of an earlier generation still brings, as a database would with a condition on its update.
-
-Where a member keeps its offsets: as committed offsets of its group, or outside the cluster.
-
-Only offsets that have moved are kept. Two commits are never in flight at once, so that none overtakes another.
+An ``OffsetKeeper`` stores offsets in the group, in transactions, or outside the cluster. It writes only offsets that
+have moved. Two commits are never in flight at once, so that none overtakes another. ``OutsideStore`` represents a
+database to which a consumer writes its results together with its offset. It rejects what an owner of an earlier
+generation still brings, as a database would with a condition on its update.
 """
 
 from collections.abc import Iterable, Sequence

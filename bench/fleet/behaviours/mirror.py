@@ -1,9 +1,10 @@
-"""Copies a topic to another cluster, as mirroring tools do: at least once, and in order.
+"""A mirror copies a topic to another cluster, as mirroring tools do: at least once, and in order.
 
 One client holds two behaviours. A member of the group ``mirror`` reads. An idempotent producer (``MirrorWriter``)
 writes the same values to the same partitions of the target. The pipe between them is the member's sink, and the member
-commits what the target has acknowledged. If a position goes back, the mirror copies again what is there already. That
-is the rewind of spec M-15. Its costs are records that are copied twice, and lost time; the table ``copies`` shows them.
+commits what the target has acknowledged. If a position goes back, the mirror copies again what exists there already.
+That is the rewind of spec M-15. Its costs are records that are copied twice, and lost time; the table ``copies`` has
+them.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,13 +1,12 @@
-"""Makes the records of a writer: unique values and tombstones, under keys that take turns in each partition.
+"""Keyed producers with unique values, on an open-loop schedule.
 
-Sends the batches of a producer. A batch is sent again with its sequence until its end is known or time is over.
-
-Keyed producers with unique values, on an open-loop schedule.
+``KeyedRecords`` makes the records: unique values and tombstones, under keys that take turns in each partition.
+``BatchDelivery`` sends one batch at a time, and resends it with its sequence until its result is known or its delivery
+time has passed. Mirrors use it too. ``KeyedProducer`` is the client of both.
 
 Slot n of a producer is due at ``start + n * interval``, whatever happened to the slots before. All overdue slots are
 sent, one after the other. The intended time of an operation is the time at which its slot was due. One slot is one
-request to one partition. An idempotent producer sends a batch again, with its sequence, until it knows how it ended or
-the delivery time is over.
+request to one partition.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,23 +1,24 @@
-"""What passes between a behaviour and its driver (a Locust user, or the simulator).
+"""The events and actions that pass between a behaviour and its driver (a Locust user, or the simulator).
 
 A behaviour has lanes, numbered from 0. A lane is a place for one connection, with at most one request in flight. Lanes
-know nothing of each other. A lane that was never named before has no connection yet. A driver calls ``step`` once for
-each event, one event at a time, and carries out the returned actions in their order. Both sides keep these rules:
+are independent of each other, and a lane has no connection before it is named for the first time. A driver calls
+``step`` once for each event, one event at a time, and carries out the returned actions in order. Both sides keep these
+rules:
 
 - ``Started`` comes first, and only once. Until ``Finished`` the behaviour always waits for something on some lane:
   after Connect for Connected or ConnectFailed, after Request for Answered, TimedOut or Disconnected, after Wake for
   Woken.
-- After ``TimedOut`` the connection is still open. The behaviour gives Disconnect itself, and the driver never delivers
-  an answer that comes later. No Disconnected event follows the behaviour's own Disconnect.
-- Connect closes what the lane was connected to. Wake replaces an earlier Wake of its lane. A Woken that is not waited
-  for (because Stopping came first) is ignored.
+- After ``TimedOut`` the connection is still open. The behaviour returns Disconnect itself, and the driver never
+  delivers a response that arrives later. No Disconnected event follows the behaviour's own Disconnect.
+- Connect closes the lane's earlier connection. Wake replaces an earlier Wake of its lane. A Woken that is no longer
+  awaited (because Stopping came first) is ignored.
 - ``Stopping`` may come once, at any time after Started, and means that the load ends. Producers finish what is in
-  flight, and fetchers poll until they are quiet. Both then give Finished, after ``drain_us`` at the latest.
+  flight, and fetchers poll until they are quiet. Both then return Finished, after ``drain_us`` at the latest.
 - ``Leaving`` may come instead of ``Stopping``. The client then ends as soon as what is in flight has ended.
 - ``close(now)`` may replace all of that and ends the behaviour at once. It returns the rows of what is still open;
   operations end as ``info``. The behaviour is not stepped again.
 
-The random generator of a behaviour. Its driver gives it one of its own, which comes from the run's seed.
+A behaviour draws random numbers only from the ``Chance`` that its driver derives for it from the run's seed.
 """
 
 from collections.abc import Mapping, Sequence

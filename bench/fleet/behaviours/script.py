@@ -1,10 +1,10 @@
 """Scripts: behaviours that read like blocking clients and run as state machines.
 
-A script is a generator that yields whenever it waits. ``step`` gives it the event that it waits for. A script may begin
+A script is a generator that yields whenever it waits. ``step`` sends it the event that it waits for. A script may start
 further generators with ``beside``. They share its state and take turns with it, and each works on one lane at a time.
 Scripts read no clock, and they draw random numbers only from the generator that they were given.
 
-The schedule of an open loop: slot n is due at ``start + n * interval``, whatever happened to the slots before.
+``OpenLoop`` is the schedule of scripts that send at fixed times, such as producers and admins.
 """
 
 from abc import ABC, abstractmethod

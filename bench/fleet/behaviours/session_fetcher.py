@@ -1,14 +1,12 @@
-"""The variants of fetchers as a table of habits, and the plan of one fetcher.
-
-Fetchers: each reads its own idle partition and shared hot ones, through fetch sessions or without any.
+"""Fetchers: each reads its own idle partition and shared hot ones, through fetch sessions or without any.
 
 A fetcher has one connection and one session for each node that leads some of its partitions. A strand of its own polls
 each node, so that a node that hangs delays only its own partitions. When a leader moves, its partitions move with it.
-An answer that comes too late for a partition, because its position has moved, is not used for it.
+A response that comes too late for a partition, because its position has moved, is not used for it.
 
-The variants differ only in their habits (habits.py), some of which misbehave on purpose. That is why fetchers have a
-loop of their own and do not use the client's LeaderFetches. After a top-level error or an answer that does not fit, all
-of them fall back to a full fetch. They lose nothing by it, because positions move only with records that came.
+The variants differ only in their ``Habits``, some of which misbehave on purpose. That is why fetchers have a loop of
+their own and do not use the client's LeaderFetches. After a top-level error or a response that does not fit, all of
+them fall back to a full fetch. They lose nothing by it, because positions move only with records that came.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,6 @@ from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSet
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.runs import BatchReader, read_row
 from reference_broker.client.consumer import ConsumerState, is_damaged
-from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import (
     FetchPlan,
     Handled,

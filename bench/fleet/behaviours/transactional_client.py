@@ -1,14 +1,14 @@
-"""A fleet client with a transactional producer: it begins transactions, ends them as it likes, and records each.
+"""A fleet client with a transactional producer: it begins transactions, ends them by its habits, and records each.
 
 ``TransactionalProducer`` of the reference client decides everything about the protocol. The rest is in subclasses: when
-a transaction is due, what it sends, and what follows from its end.
+a transaction is due, what it sends, and what follows from its end. ``TransactionalWriter`` sends records to a few
+partitions, and then commits, aborts on purpose, or dies. Workers are in ``transactional_worker.py``.
 
-Each transaction is one operation. It is ok if its commit is known, fail if it was never asked for or has failed, and
-info if nobody knows. A client that dies inside leaves its transaction open. Its next life has the same transactional
-ID, so the open one is aborted then at the latest. Half of the deaths are between two transactions. A client that is
-dead when the load ends comes back at once, unless its habit is to stay away: then its coordinator must abort.
-
-Writers of transactions: each sends records to a few partitions, and then commits, aborts on purpose, or dies.
+Each transaction is one operation. It is ok if its commit is known, fail if the commit was never requested or has
+failed, and info if the result is unknown. A client that dies inside leaves its transaction open. Its next life has the
+same transactional ID, so the open one is aborted then at the latest. Half of the deaths are between two transactions. A
+client that is dead when the load ends comes back at once, unless its habit is to stay away: then its coordinator must
+abort.
 """
 
 from abc import ABC, abstractmethod
