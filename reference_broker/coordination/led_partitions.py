@@ -1,36 +1,180 @@
-"""Which partitions of one coordinator's topic this node leads, and what becomes of them.
+"""The partitions of one coordinator's topic that this node leads: loaded, served, refused, dropped.
 
-A partition that this node begins to lead is loaded in slices. Until that is done its clients are told
-COORDINATOR_LOAD_IN_PROGRESS. A partition that this node leads no more is dropped at once.
+A partition that this node begins to lead is loaded in slices. Until that is done its clients receive
+COORDINATOR_LOAD_IN_PROGRESS. A partition that this node no longer leads is dropped at once.
+
+The load reads up to the end of the log, not only to the high watermark, since records of the former coordinator above
+it may still be replicated. Damaged records and records of other kinds are skipped, with a note for each damaged one:
+one bad record must not take away everything in the partition. Where the log itself cannot be read on, the partition is
+refused, because what follows is not known. A disk error may pass, so the partition is loaded again later.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from reference_broker.coordination.led_partition import LedPartition
-from reference_broker.coordination.loading import Loading, Taker
-from reference_broker.coordination.slices import SliceQueue
+from reference_broker.coordination.record_fields import DamagedRecord
+from reference_broker.coordination.scheduling import SliceQueue
+from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metrics.metrics import Gauge, Histogram
+from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.timing import Slices, later
+from reference_broker.records.batch import BatchHeader, InvalidRecords, checked, iterate
+from reference_broker.records.reader import MOST_PLAIN_BYTES, read_records
+from reference_broker.records.record import Record
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
-LOAD_AGAIN_US = 1_000_000
-"""A partition whose load an error of the disk ended is loaded anew after this time."""
+
+class LedPartition:
+    """One partition of a coordinator's topic, whatever it stores: loaded, then served, then closed when another node
+    leads it. A partition whose log cannot be read is refused."""
+
+    def __init__(self, led: Partition) -> None:
+        self.led = led
+        self.index = led.index
+        self.is_loaded = False
+        """Its content is served."""
+        self.is_refused = False
+        """Its log cannot be read, so its content is unknown."""
+        self.is_led = True
+        """No other node has taken over, as far as this one knows."""
+        self.loaded_end = 0
+        """The end of the log when it was loaded. The former coordinator may have acknowledged any record below it."""
+
+    def close(self) -> None:
+        """Mark the partition as led by another node. Its content here is stale from now on."""
+        self.is_led = self.is_loaded = False
+
+    def validate(self) -> None:
+        """Assert the invariants. This is expensive, so only tests and the simulator call it."""
+
+
+CHUNK_BYTES = 128 * 1024
+"""Bytes of one read of the log. Its records are applied over several slices."""
+RECORDS_PER_SLICE = 200
+"""Records applied in one event, about 3 ms."""
+
+Skipped = Callable[[int, str], None]
+"""Called with each damaged record: its offset (-1 if unknown) and what is wrong with it."""
+
+
+class Taker(Protocol):
+    """Replays the records of one partition for its coordinator."""
+
+    def take(self, header: BatchHeader, record: Record, end_offset: int) -> None:
+        """Replay the next record of the log, which may be a control record. ``end_offset`` is one past it. A damaged
+        batch may give its records any offsets; ``end_offset`` never goes back, and stays inside the log. Raises
+        DamagedRecord."""
+        ...
+
+    def read_so_far(self) -> None:
+        """Called after each slice of records, and after the last record."""
+        ...
+
+    def restore(self, skipped: Skipped) -> Slices:
+        """Build the state to serve, when all records are read."""
+        ...
+
+
+@dataclass(slots=True)
+class Loading:
+    """One load of a partition. At most one callback is called, and none if another node leads the partition by then."""
+
+    ports: Ports
+    target: LedPartition
+    taker: Taker
+    finished: Callable[[int], None]
+    """Called with the number of records at the end."""
+    refused: Callable[[str], None]
+    """Called with the reason if the log itself cannot be read on."""
+    disk_failed: Callable[[str], None]
+    """Called with the reason if the disk failed."""
+    records: int = 0
+    skipped: int = 0
+    _end_offset: int = 0
+    """One past the last record that was replayed."""
+
+    def run(self) -> Slices:
+        try:
+            yield from self._run()
+        except (InvalidRecords, DiskError) as failure:
+            if self.target.is_led:
+                report = self.disk_failed if isinstance(failure, DiskError) else self.refused
+                report(str(failure))
+
+    def _run(self) -> Slices:
+        for found in self._records(self.target.led.log):
+            if found is None:
+                yield
+                continue
+            self._take(*found)
+            self.records += 1
+            if self.records % RECORDS_PER_SLICE == 0:
+                self.taker.read_so_far()
+                yield
+                if not self.target.is_led:
+                    return
+        self.target.loaded_end = self.target.led.log.log_end_offset
+        self.taker.read_so_far()
+        yield from self.taker.restore(self._skip)
+        if self.target.is_led:
+            if self.skipped:
+                where = ("partition", self.target.led.log.directory)
+                self.ports.note("coordinator_loaded_in_part", where, ("left_out", self.skipped))
+            self.finished(self.records)
+
+    def _records(self, log: PartitionLog) -> Iterator[tuple[BatchHeader, Record] | None]:
+        """Yield each record, and None after each chunk. Ends early once another node leads the partition, since its
+        files may be gone. Raises InvalidRecords and DiskError where the log cannot be read on."""
+        offset = log.log_start_offset
+        while self.target.is_led and offset < log.log_end_offset:
+            try:
+                chunk = log.read(max(offset, log.log_start_offset), CHUNK_BYTES, log.log_end_offset)
+            except OffsetOutOfRange:
+                return
+            if not chunk:
+                return
+            view = memoryview(chunk)
+            for position, header in iterate(view):
+                offset = header.last_offset + 1
+                try:
+                    checked(view, position, len(view))
+                    for record in read_records(view[position : position + header.size_bytes], MOST_PLAIN_BYTES):
+                        yield header, record
+                except InvalidRecords as invalid:
+                    self._skip(header.base_offset, invalid.message)
+            yield None
+
+    def _take(self, header: BatchHeader, record: Record) -> None:
+        self._end_offset = min(max(self._end_offset, record.offset + 1), self.target.led.log.log_end_offset)
+        try:
+            self.taker.take(header, record, self._end_offset)
+        except DamagedRecord as damaged:
+            self._skip(record.offset, str(damaged))
+
+    def _skip(self, offset: int, reason: str) -> None:
+        self.skipped += 1
+        directory = self.target.led.log.directory
+        self.ports.note("coordinator_record_left_out", ("partition", directory), ("offset", offset), ("reason", reason))
+
+
+RELOAD_US = 1_000_000
+"""The delay before a partition is loaded again whose load ended with a disk error."""
 
 P = TypeVar("P", bound=LedPartition)
 
 
 class Keeper(Protocol[P]):
-    """The coordinator whose partitions these are."""
+    """The coordinator that owns the partitions."""
 
     def begin(self, partition: Partition) -> P:
-        """Returns what is kept of a partition that this node begins to lead, with nothing loaded."""
+        """Return the state of a partition that this node begins to lead, with nothing loaded."""
         ...
 
     def taker(self, found: P) -> Taker:
-        """Returns what takes the records when the partition is loaded."""
+        """Return what replays the records while the partition is loaded."""
         ...
 
     def loaded(self, found: P) -> None:
@@ -38,12 +182,12 @@ class Keeper(Protocol[P]):
         ...
 
     def unloaded(self, found: P) -> None:
-        """The partition, which was served, is closed."""
+        """The partition was served and is closed now."""
         ...
 
 
 class LedPartitions(Generic[P]):
-    """Implements ``replication.partition_roles.LeadershipListener`` for the partitions of ``topic``."""
+    """The led partitions of ``topic``. Implements ``replication.partition_roles.LeadershipListener``."""
 
     def __init__(
         self, ports: Ports, topic: str, keeper: Keeper[P], loading: Gauge, load_time_ms: Histogram, prefix: str
@@ -54,33 +198,33 @@ class LedPartitions(Generic[P]):
         self._by_index: dict[int, P] = {}
         self._loads = SliceQueue(ports)
         self._loading = loading
-        """How many partitions are being loaded."""
+        """Number of partitions that are being loaded."""
         self._load_time_ms = load_time_ms
         self._prefix = prefix
-        """With which the names of the notes begin."""
+        """The first part of the names of the notes."""
 
     # --- what is led ------------------------------------------------------------------------------------------------
 
     def find(self, index: int) -> P | Error:
-        """Returns the partition, or NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the partition, or NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
         found = self._by_index.get(index)
         if found is None or found.is_refused:
             return ErrorCode.not_coordinator
         return found if found.is_loaded else ErrorCode.coordinator_load_in_progress
 
     def active(self) -> Sequence[P]:
-        """Returns every loaded partition, by index."""
+        """Return every loaded partition, by index."""
         return [self._by_index[index] for index in sorted(self._by_index) if self._by_index[index].is_loaded]
 
     def is_loading(self) -> bool:
-        """Says whether a partition that is led here is not loaded yet."""
+        """Return whether a partition that is led here is not loaded yet."""
         return any(not each.is_loaded and not each.is_refused for each in self._by_index.values())
 
     def __bool__(self) -> bool:
         return bool(self._by_index)
 
     def validate(self) -> None:
-        """Asserts what is true after each event. It looks at all that is kept, so only tests and the simulator ask."""
+        """Assert the invariants. This walks over everything stored, so only tests and the simulator call it."""
         for index, each in self._by_index.items():
             assert each.index == index, f"partition {each.index} is led as {index}"
             assert each.is_led, f"partition {index} is led and closed"
@@ -89,7 +233,8 @@ class LedPartitions(Generic[P]):
     # --- roles ------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition) -> None:
-        """Told again with each newer state. A new epoch of the same leader changes nothing: only it has written."""
+        """Called again with each newer state. A new epoch of the same leader changes nothing: nobody else has
+        written."""
         if partition.topic != self._topic:
             return
         known = self._by_index.get(partition.index)
@@ -100,7 +245,7 @@ class LedPartitions(Generic[P]):
         self._begin(partition)
 
     def resigns(self, partition: Partition) -> None:
-        """Another node leads it. Those who waited for a record of it have been told already."""
+        """Another node leads the partition. Pending acknowledgements of its records have failed already."""
         known = self._by_index.get(partition.index) if partition.topic == self._topic else None
         if known is not None and known.led is partition:
             del self._by_index[partition.index]
@@ -130,23 +275,22 @@ class LedPartitions(Generic[P]):
         self._serve(found, records)
 
     def _refused(self, found: P, reason: str) -> None:
-        """Its clients are told NOT_COORDINATOR, as in Kafka. They find it again once another replica leads it."""
+        """Its clients receive NOT_COORDINATOR, as in Kafka. They find it again once another replica leads it."""
         found.is_refused = True
         self._loading.value -= 1
         self._load_failed(found, reason)
 
     def _disk_failed(self, found: P, reason: str) -> None:
-        """The error may pass: there was no free descriptor, say. Until then clients are told that it loads.
-
-        Deliberately unlike Kafka, which serves the partition only after the next change of leaders.
+        """The error may pass, for instance a lack of file descriptors. Until then clients receive
+        COORDINATOR_LOAD_IN_PROGRESS. Unlike Kafka, which serves the partition only after the next change of leader.
         """
         self._load_failed(found, reason)
-        later(self._ports, LOAD_AGAIN_US, lambda: self._load_again(found))
+        later(self._ports, RELOAD_US, lambda: self._reload(found))
 
     def _load_failed(self, found: P, reason: str) -> None:
         self._ports.note("coordinator_load_failed", ("partition", found.led.log.directory), ("reason", reason))
 
-    def _load_again(self, found: P) -> None:
+    def _reload(self, found: P) -> None:
         if self._by_index.get(found.index) is found:
             self._drop(found)
             self._begin(found.led)

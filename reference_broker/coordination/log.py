@@ -1,12 +1,12 @@
-"""Appends records to one partition of a coordinator's topic, and tells when all replicas in sync have them.
+"""The log of one partition of a coordinator's topic: appends records with acks=all, reports when they are replicated.
 
-Waiting for all replicas (acks=all) is what fences: a coordinator that was replaced, and does not know it yet, gets no
+Waiting for all in-sync replicas is what fences: a coordinator that was replaced, and does not know it yet, gets no
 acknowledgement.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from reference_broker.log.partition_log import Origin, RecordsRefused
 from reference_broker.ports.disk import DiskError
@@ -19,14 +19,32 @@ from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
+_CLIENT_ERRORS: Final[Mapping[Error, Error]] = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+}
+
+
+def client_error(error: Error) -> Error:
+    """Return what clients receive for an error of the log (Kafka's CoordinatorOperationExceptionHelper)."""
+    return _CLIENT_ERRORS.get(error, error)
+
+
 KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 
 Written: TypeAlias = Callable[[Error], None]
-"""Told once, with NONE when the records are replicated, else with an error."""
+"""Called once, with NONE when the records are replicated, else with an error."""
 
 
 class Producer(NamedTuple):
-    """In whose transaction records are written. Such records have no sequence numbers, as in Kafka."""
+    """The producer in whose transaction records are written. Such records have no sequence numbers, as in Kafka."""
 
     producer_id: int
     producer_epoch: int
@@ -37,11 +55,11 @@ NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 @dataclass(slots=True)
 class CoordinatorLog:
-    """``led`` is the partition, as this node leads it. ``_timeout_ms``: how long replication may take.
-    The errors are the log's own."""
+    """Appends to one led partition. The errors are the log's own; ``client_error`` translates them."""
 
     _ports: Ports
     _timeout_ms: int
+    """How long replication may take."""
     _leaders: Leaders
     led: Partition
 
@@ -53,13 +71,14 @@ class CoordinatorLog:
         producer: Producer = NO_PRODUCER,
         spare_bytes: int = 0,
     ) -> None:
-        """Appends all records or none, in one batch. So a coordinator that takes over has all of them or none, too.
-        With a ``producer`` they are part of its transaction. INVALID_PRODUCER_EPOCH says that a newer one is known.
-        RECORD_LIST_TOO_LARGE comes also where the log could not take ``spare_bytes`` more.
+        """Append all records or none, in one batch, so that a coordinator that takes over has all of them or none, too.
 
-        If they are in the log, ``taken`` is told at once, with one past the last record. ``written`` is told when they
-        are replicated, or when nothing was appended. It is told REQUEST_TIMED_OUT after the timeout;
-        the records may be replicated later."""
+        With a ``producer`` they are part of its transaction. INVALID_PRODUCER_EPOCH means that a newer epoch is known.
+        RECORD_LIST_TOO_LARGE is also returned where the batch would not fit with ``spare_bytes`` more.
+
+        Once the records are in the log, ``taken`` is called at once, with one past the last record. ``written`` is
+        called when they are replicated, or when nothing was appended. It gets REQUEST_TIMED_OUT after the timeout; the
+        records may be replicated later."""
         refusal = self._refusal(producer)
         if refusal:
             written(refusal)
@@ -96,22 +115,22 @@ class CoordinatorLog:
             self._acknowledge(end_offset, written)
         led.changed()
 
-    def replicated(self, end_offset: int, told: Written) -> None:
-        """Tells when all records below ``end_offset`` are replicated, even if too few replicas are left by then. The
-        errors are otherwise those of ``append``."""
+    def when_replicated(self, end_offset: int, replicated: Written) -> None:
+        """Call ``replicated`` when all records below ``end_offset`` are, even if too few replicas are in sync by then.
+        The errors are otherwise those of ``append``."""
         led = self.led
         if led.log.high_watermark >= end_offset:
-            told(ErrorCode.not_leader_or_follower if led.deleted else ErrorCode.none)
+            replicated(ErrorCode.not_leader_or_follower if led.deleted else ErrorCode.none)
             return
 
-        def answered(error: Error) -> None:
-            told(ErrorCode.none if error is ErrorCode.not_enough_replicas_after_append else error)
+        def acknowledged(error: Error) -> None:
+            replicated(ErrorCode.none if error is ErrorCode.not_enough_replicas_after_append else error)
 
-        self._acknowledge(end_offset, answered)
+        self._acknowledge(end_offset, acknowledged)
 
     @property
     def lacks_replicas(self) -> bool:
-        """Fewer replicas are in sync than ``min.insync.replicas`` says."""
+        """Whether fewer replicas are in sync than ``min.insync.replicas``."""
         followers = self.led.followers
         return followers is not None and followers.is_under_min_isr(self.led.log.config.min_insync_replicas)
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.errors import told_as
 from reference_broker.coordination.led_partitions import LedPartitions
-from reference_broker.coordination.log import CoordinatorLog, Written
+from reference_broker.coordination.log import CoordinatorLog, Written, client_error
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.coordination.steps import Steps
+from reference_broker.coordination.scheduling import Steps
 from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
@@ -99,7 +98,7 @@ class TransactionCoordinator:
             return ErrorCode.invalid_request
         found = self._led.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
         if isinstance(found, TransactionsPartition) and not found.is_settled:
-            return told_as(ErrorCode.not_enough_replicas) if found.lacks_replicas else _LOADING
+            return client_error(ErrorCode.not_enough_replicas) if found.lacks_replicas else _LOADING
         return found
 
     def held(self, transactional_id: str) -> Held | Error:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.due_times import DueTimes
-from reference_broker.coordination.slices import SliceQueue
+from reference_broker.coordination.scheduling import DueTimes, SliceQueue
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices, later
 from reference_broker.transactions.endings import Endings
@@ -82,14 +81,14 @@ class IdleTransactions:
             return
         due_ms = current.started_ms + current.timeout_ms + 1
         if due_ms > now_ms or held.is_changing:
-            target.timeouts.look_at(current.transactional_id, max(due_ms, now_ms + 1))
+            target.timeouts.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transaction_timed_out", current)
         self._endings.fence(target, held, partial(self._fenced, target, current.transactional_id, now_ms))
 
     def _fenced(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
         if error:
-            target.timeouts.look_at(transactional_id, now_ms + 1)
+            target.timeouts.schedule(transactional_id, now_ms + 1)
 
     # --- idle for too long ------------------------------------------------------------------------------------------
 
@@ -97,14 +96,14 @@ class IdleTransactions:
         current = held.current
         due_ms = current.updated_ms + self._config.transactional_id_expiration_ms
         if due_ms > now_ms or held.is_changing or current.state not in EXPIRING:
-            target.expiries.look_at(current.transactional_id, max(due_ms, now_ms + 1))
+            target.expiries.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transactional_id_expired", current)
         target.write(held, dead(current, now_ms), partial(self._expired, target, current.transactional_id, now_ms))
 
     def _expired(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
         if error:
-            target.expiries.look_at(transactional_id, now_ms + 1)
+            target.expiries.schedule(transactional_id, now_ms + 1)
 
     def _note(self, what: str, current: Transaction) -> None:
         self._ports.note(

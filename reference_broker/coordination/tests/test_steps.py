@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from reference_broker.coordination.steps import STEPS_AN_EVENT, Steps
+from reference_broker.coordination.scheduling import STEPS_AN_EVENT, Steps
 from reference_broker.replication.tests.timed_ports import TimedPorts
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.slices import SliceQueue
+from reference_broker.coordination.scheduling import SliceQueue
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.values import NO_TIMESTAMP, CommitOffset, OffsetKey
@@ -77,11 +77,11 @@ class Cleaning:
                 return
             next_ms = now_ms + 1  # Then it is seen whether they are gone, and the group with them.
         if target.offsets.has_pending(group_id):
-            target.retention.look_at(group_id, now_ms + 1)  # It ends soon, as a rule, and may leave nothing.
+            target.retention.schedule(group_id, now_ms + 1)  # It ends soon, as a rule, and may leave nothing.
         elif target.offsets.has_any(group_id):
-            target.retention.look_at(group_id, next_ms)
+            target.retention.schedule(group_id, next_ms)
         elif not self._membership.delete_unused(target, group) and not group.members:
-            target.retention.look_at(group_id, now_ms + 1)  # Somebody was told a member ID and may still join.
+            target.retention.schedule(group_id, now_ms + 1)  # Somebody was told a member ID and may still join.
 
     # --- offsets of deleted topics ----------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Cleaning:
         for number, topic in enumerate(topics, 1):
             for group_id in target.offsets.groups_of(topic):
                 keys = [OffsetKey(group_id, topic, index) for index in target.offsets.of(group_id).get(topic, ())]
-                target.retention.look_at(group_id, self._ports.now().wall_ms)
+                target.retention.schedule(group_id, self._ports.now().wall_ms)
                 self._metrics.deletions.value += len(keys)
                 yield from self._remove(target, keys, boundary, of_topics=True)
                 if not target.is_led:

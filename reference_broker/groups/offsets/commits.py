@@ -6,9 +6,8 @@ from functools import partial
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.errors import told_as
-from reference_broker.coordination.log import NO_PRODUCER, Producer, Written
-from reference_broker.coordination.slices import SliceQueue
+from reference_broker.coordination.log import NO_PRODUCER, Producer, Written, client_error
+from reference_broker.coordination.scheduling import SliceQueue
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.judging import Judged, exists, judged, membership_error
@@ -126,7 +125,7 @@ class Commits:
 
         def verified(error: Error) -> None:
             if error:
-                answer(found.refused(told_as(error)))
+                answer(found.refused(client_error(error)))
             else:
                 self._write_later(found, answer)
 
@@ -256,7 +255,7 @@ class Commits:
                 if target.offsets.has_commit(key):
                     doomed[key] = None
         self._metrics.deletions.value += len(doomed)
-        target.retention.look_at(group_id, self._ports.now().wall_ms)
+        target.retention.schedule(group_id, self._ports.now().wall_ms)
         target.remove_offsets(list(doomed), removed)
 
 

@@ -5,7 +5,7 @@ Offsets become visible when the high watermark passes them.
 
 from dataclasses import dataclass, field
 
-from reference_broker.coordination.loading import RECORDS_PER_SLICE, LeftOut
+from reference_broker.coordination.led_partitions import RECORDS_PER_SLICE, Skipped
 from reference_broker.coordination.record_fields import DamagedRecord
 from reference_broker.groups.offsets.values import OffsetKey
 from reference_broker.groups.state.group import Group
@@ -53,7 +53,7 @@ class OffsetsTaker:
     def read_so_far(self) -> None:
         self.target.make_visible()
 
-    def restore(self, left_out: LeftOut) -> Slices:
+    def restore(self, skipped: Skipped) -> Slices:
         """Makes each group once, and then the groups that have offsets only: their consumers assign themselves. A
         group with pending offsets is looked at as one without offsets is: its transaction may end otherwise."""
         target, now_ms = self.target, self.ports.now().wall_ms
@@ -63,7 +63,7 @@ class OffsetsTaker:
             try:
                 target.add_group(read_group(group_id, value))
             except DamagedRecord as damaged:
-                left_out(-1, f"group {group_id}: {damaged}")
+                skipped(-1, f"group {group_id}: {damaged}")
             if number % RECORDS_PER_SLICE == 0:
                 yield
         for number, group_id in enumerate(target.offsets.all_groups(), 1):
@@ -72,7 +72,7 @@ class OffsetsTaker:
             if number % RECORDS_PER_SLICE == 0:
                 yield
         for number, group_id in enumerate(target.groups, 1):
-            target.retention.look_at(group_id, self._earliest_ms(group_id, now_ms))
+            target.retention.schedule(group_id, self._earliest_ms(group_id, now_ms))
             if number % RECORDS_PER_SLICE == 0:
                 yield
 

@@ -5,11 +5,10 @@ What is written becomes visible as the high watermark moves, of which the led pa
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reference_broker.coordination.errors import told_as
-from reference_broker.coordination.led_partition import LedPartition
-from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, KeyAndValue, Producer, Written
+from reference_broker.coordination.led_partitions import LedPartition
+from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, KeyAndValue, Producer, Written, client_error
 from reference_broker.coordination.record_fields import TextTooLong
-from reference_broker.coordination.slices import SliceQueue
+from reference_broker.coordination.scheduling import SliceQueue
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.committed_offsets import CommittedOffsets
 from reference_broker.groups.offsets.values import Change, CommitOffset, OffsetKey
@@ -50,14 +49,14 @@ class OffsetsPartition(LedPartition):
         """Returns the same group. If nobody uses it in the end, the next look for old offsets deletes it."""
         self.groups[group.group_id] = group
         if self.is_loaded:
-            self.retention.look_at(group.group_id, self._ports.now().wall_ms)
+            self.retention.schedule(group.group_id, self._ports.now().wall_ms)
         return group
 
     def write_group(self, group: Group, written: Written) -> None:
         """Appends the group as it is at this moment: its generation, leader, and members with their selected metadata
         and assignment."""
         if not group.members:
-            self.retention.look_at(group.group_id, self._ports.now().wall_ms)
+            self.retention.schedule(group.group_id, self._ports.now().wall_ms)
         try:
             value = group_value(group)
         except TextTooLong:
@@ -133,12 +132,12 @@ class OffsetsPartition(LedPartition):
         def replicated(error: Error) -> None:
             self.make_visible()
             if self._is_catching_up:
-                self._wait_for_decisions.append(lambda lost: told(lost or told_as(error)))
+                self._wait_for_decisions.append(lambda lost: told(lost or client_error(error)))
             else:
-                told(told_as(error))
+                told(client_error(error))
 
         is_waiting = requires_stable and self.offsets.is_waiting
-        self._log.replicated(self.led.log.log_end_offset if is_waiting else self.loaded_end, replicated)
+        self._log.when_replicated(self.led.log.log_end_offset if is_waiting else self.loaded_end, replicated)
 
     # --- the log ----------------------------------------------------------------------------------------------------
 
@@ -161,11 +160,11 @@ class OffsetsPartition(LedPartition):
                 if group_id not in self.groups and changes[0][1] is not None:
                     self.add_group(Group(group_id, self._ports.now().wall_ms))
                 if producer is not NO_PRODUCER:
-                    self.retention.look_at(group_id, self._ports.now().wall_ms)
+                    self.retention.schedule(group_id, self._ports.now().wall_ms)
 
         def acknowledged(error: Error) -> None:
             self.make_visible()  # This comes first: whoever is told may ask at once.
-            written(told_as(error))
+            written(client_error(error))
 
         self._log.append(records, taken, acknowledged, producer)
         self.make_visible()
@@ -215,7 +214,7 @@ class OffsetsPartition(LedPartition):
         if commit is None:
             return
         group = self.groups.get(key.group)
-        self.retention.look_at(key.group, commit.due_ms(self.retention.retention_ms))
+        self.retention.schedule(key.group, commit.due_ms(self.retention.retention_ms))
         self._ports.note(
             "offset_committed",
             ("group", key.group),

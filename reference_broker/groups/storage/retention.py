@@ -4,7 +4,7 @@ Each group stands under the earliest time at which it could lose an offset. At t
 the group and plans its next look. So a check costs only what is due, and groups at rest cost nothing.
 """
 
-from reference_broker.coordination.due_times import DueTimes
+from reference_broker.coordination.scheduling import DueTimes
 
 MS_PER_MINUTE = 60_000
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from reference_broker.coordination.loading import CHUNK_BYTES
+from reference_broker.coordination.led_partitions import CHUNK_BYTES
 from reference_broker.groups.offsets.requests import FetchedOffset
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.states import GroupState

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.types import ProducerId, TopicName
 from kio.static.primitive import i8, i16, i32
 
-from reference_broker.coordination.slices import SliceQueue
-from reference_broker.coordination.steps import Steps
+from reference_broker.coordination.scheduling import SliceQueue, Steps
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.channels import Channel

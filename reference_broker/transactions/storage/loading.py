@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from reference_broker.coordination.loading import RECORDS_PER_SLICE, LeftOut
+from reference_broker.coordination.led_partitions import RECORDS_PER_SLICE, Skipped
 from reference_broker.coordination.record_fields import DamagedRecord
 from reference_broker.ports.timing import Slices
 from reference_broker.records.batch import BatchHeader
@@ -31,12 +31,12 @@ class TransactionsTaker:
     def read_so_far(self) -> None:
         """Only the last value of each ID counts."""
 
-    def restore(self, left_out: LeftOut) -> Slices:
+    def restore(self, skipped: Skipped) -> Slices:
         for number, (transactional_id, value) in enumerate(self._values.items(), 1):
             try:
                 found = read_transaction(transactional_id, value)
             except DamagedRecord as damaged:
-                left_out(-1, f"transactional ID {transactional_id}: {damaged}")
+                skipped(-1, f"transactional ID {transactional_id}: {damaged}")
                 continue
             missing = dict(found.partitions) if found.state in DECIDED else {}
             self.target.held[transactional_id] = Held(found, missing=missing)

@@ -4,11 +4,9 @@ steps."""
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from reference_broker.coordination.due_times import DueTimes
-from reference_broker.coordination.errors import told_as
-from reference_broker.coordination.led_partition import LedPartition
-from reference_broker.coordination.log import CoordinatorLog, Written
-from reference_broker.coordination.steps import Steps
+from reference_broker.coordination.led_partitions import LedPartition
+from reference_broker.coordination.log import CoordinatorLog, Written, client_error
+from reference_broker.coordination.scheduling import DueTimes, Steps
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import later
 from reference_broker.transactions.markers.marker import TopicPartition
@@ -90,7 +88,7 @@ class TransactionsPartition(LedPartition):
                 self._steps.add(then)
 
         if self.is_led:
-            self._log.replicated(self.loaded_end, asked)
+            self._log.when_replicated(self.loaded_end, asked)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -129,7 +127,7 @@ class TransactionsPartition(LedPartition):
                 self._take_back(held)
             elif self.is_led:
                 self._hold_when_replicated(held, step, end_offset, then)
-            self._steps.add(lambda: told(told_as(error) if error else ErrorCode.not_coordinator))
+            self._steps.add(lambda: told(client_error(error) if error else ErrorCode.not_coordinator))
 
         def tell() -> None:
             told(ErrorCode.none)
@@ -153,7 +151,7 @@ class TransactionsPartition(LedPartition):
 
         def ask() -> None:
             if self.is_led:
-                self._log.replicated(end_offset, asked)
+                self._log.when_replicated(end_offset, asked)
 
         later(self._ports, ASK_AGAIN_US, ask)
 
@@ -173,8 +171,8 @@ class TransactionsPartition(LedPartition):
     def plan(self, transaction: Transaction) -> None:
         """Plans when to look at the ID again."""
         if transaction.state is TransactionState.ONGOING:
-            self.timeouts.look_at(transaction.transactional_id, transaction.started_ms + transaction.timeout_ms + 1)
-        self.expiries.look_at(transaction.transactional_id, transaction.updated_ms + self._expiration_ms)
+            self.timeouts.schedule(transaction.transactional_id, transaction.started_ms + transaction.timeout_ms + 1)
+        self.expiries.schedule(transaction.transactional_id, transaction.updated_ms + self._expiration_ms)
 
     def validate(self) -> None:
         for transactional_id, held in self.held.items():

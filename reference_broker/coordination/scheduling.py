@@ -1,0 +1,100 @@
+"""When the work of a coordinator is done: long work in slices, steps at the end of an event, and keys that come due."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final
+
+from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import Slices, later
+
+
+@dataclass(slots=True)
+class SliceQueue:
+    """Long work: one slice an event, one piece of work after the other. A queue without work has no timer."""
+
+    _ports: Ports
+    _work: deque[Slices] = field(default_factory=deque)
+    _is_armed: bool = False
+
+    def add(self, work: Slices) -> None:
+        """Start the work at the next event, after what was added before."""
+        self._work.append(work)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._work and not self._is_armed:
+            self._is_armed = True
+            later(self._ports, 0, self._step)
+
+    def _step(self) -> None:
+        self._is_armed = False
+        for _ in self._work[0]:
+            break
+        else:
+            self._work.popleft()
+        self._arm()
+
+
+STEPS_AN_EVENT: Final = 20
+"""Bounds the work of one event: a step may append a record, which costs about 100 us, and a follower's fetch may
+acknowledge hundreds at once."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """What follows on a replicated record: at the end of the same event, and where there is much, in the next ones.
+    Steps run in the order in which they were added."""
+
+    _ports: Ports
+    _steps: deque[Callable[[], None]] = field(default_factory=deque)
+    _is_planned: bool = False
+
+    def add(self, step: Callable[[], None]) -> None:
+        """Call ``step`` at the end of this event. A step may add further ones."""
+        self._steps.append(step)
+        if not self._is_planned:
+            self._is_planned = True
+            self._ports.at_end(self._run)
+
+    def _run(self) -> None:
+        for _ in range(STEPS_AN_EVENT):
+            self._steps.popleft()()
+            if not self._steps:
+                self._is_planned = False
+                return
+        later(self._ports, 0, self._run)
+
+
+class DueTimes:
+    """The keys of one partition that come due, without a walk over the others.
+
+    A heap holds each key under the earliest time at which something could be due. Whatever handles a due key schedules
+    it again. So a check costs only what is due, and keys at rest cost nothing.
+    """
+
+    def __init__(self) -> None:
+        self._due: list[tuple[int, str]] = []
+        self._earliest: dict[str, int] = {}
+        """When each key is due next, in Unix time. Other entries of the key in the heap are stale."""
+
+    def schedule(self, key: str, due_ms: int) -> None:
+        """Make the key due at this Unix time, unless it is due earlier. Whatever handles it then schedules the next."""
+        known = self._earliest.get(key)
+        if known is None or due_ms < known:
+            self._earliest[key] = due_ms
+            heappush(self._due, (due_ms, key))
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether some key may be due."""
+        return bool(self._due) and self._due[0][0] <= now_ms
+
+    def due(self, now_ms: int) -> str | None:
+        """Return a key that is due. The caller schedules it again if need be."""
+        while self.is_due(now_ms):
+            due_ms, key = heappop(self._due)
+            if self._earliest.get(key) == due_ms:
+                del self._earliest[key]
+                return key
+        return None
