@@ -8,13 +8,13 @@ from zlib import crc32
 
 from chaos.checks.batches import batches_of
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.sessions.eviction import Victim
+from reference_broker.sessions.fetch_session_cache import Victim
 from reference_broker.wire.errors import DraftError, ErrorCode
 
 SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
-EVICTION = "reference_broker.sessions.eviction"
-FINAL = "reference_broker.sessions.final_revision"
+EVICTION = "reference_broker.sessions.fetch_session_cache"
+FINAL = "reference_broker.sessions.revisions"
 READING = "reference_broker.apis.records.fetch_partition"
 WAITING = "reference_broker.apis.records.fetch"
 LARGEST_EPOCH = 2**31 - 1
@@ -268,7 +268,7 @@ def session_kept_after_error(original: Function, self: Any, response: Any) -> An
     return found
 
 
-@mutant("reference_broker.sessions.cached_partition:CachedPartition.remember_sent")
+@mutant("reference_broker.sessions.fetch_session:CachedPartition.remember_sent")
 def offsets_of_moved_records_count_as_sent(original: Function, self: Any, sent: Any) -> None:
     """The offsets that come with OFFSET_MOVED_TO_TIERED_STORAGE count as sent, so a follower is not sent the state of
     the partition after that (F-14)."""

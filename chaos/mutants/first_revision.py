@@ -11,7 +11,7 @@ from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
 
 SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
-REVISION = "reference_broker.sessions.first_revision"
+REVISION = "reference_broker.sessions.revisions"
 ANSWER = "reference_broker.apis.records.fetch"
 LAYOUT = "reference_broker.wire.fetch_drafts"
 LENGTH_AND_CORRELATION_ID = 8

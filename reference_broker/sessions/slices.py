@@ -5,7 +5,6 @@ from heapq import merge
 from typing import TypeAlias, TypeVar
 
 from reference_broker.ports.timing import Slices
-from reference_broker.sessions.cached_partition import CachedPartition, PartitionKey
 
 ItemT = TypeVar("ItemT")
 
@@ -14,9 +13,6 @@ A_SLICE = 2000
 
 Work: TypeAlias = Slices | tuple[()]
 """What is left of some work. Most work is small: all of it is done at once, and () is left."""
-
-Left: TypeAlias = dict[PartitionKey, CachedPartition]
-"""Partitions that a session no longer caches. They must be given to ``leave``."""
 
 
 def in_slices(items: Collection[ItemT], do: Callable[[Collection[ItemT]], object]) -> Work:
@@ -83,18 +79,3 @@ def _sort_piece_by_piece(items: list[ItemT], place: Callable[[ItemT], int | tupl
         yield
     items.clear()
     yield from steps_in_slices(map(items.append, merge(*runs, key=place)))
-
-
-def leave(all_left: Iterable[Left]) -> Slices:
-    """Takes partitions that left their sessions from the lists of those who are told of changes.
-
-    Until then such a partition may still be told of a change. It does nothing then, since it is not ``live``.
-    """
-    for left in all_left:
-        yield from steps_in_slices(_leaving(left))
-
-
-def _leaving(left: Left) -> Iterator[None]:
-    while left:
-        left.popitem()[1].leave()
-        yield

@@ -61,8 +61,7 @@ from reference_broker.apis.records.fetch_partition import (
 from reference_broker.apis.records.leader_endpoints import endpoints_of
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.ports.timing import Slices, later, run_slices
-from reference_broker.sessions.cached_partition import CachedPartition, direction
-from reference_broker.sessions.fetch_session import FetchSession, Waiter
+from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Waiter, direction
 from reference_broker.sessions.slices import Work, after, in_slices, in_turn, sort
 from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import DraftError, Error, ErrorCode, known_error

@@ -63,7 +63,7 @@ from reference_broker.apis.parts import HasFetchSessions, HasQuorum
 from reference_broker.apis.records.fetch import Fetch, FetchNeeds, refusal
 from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession, Waiter
-from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
+from reference_broker.sessions.revisions import CLOSE_SESSION_EPOCH, FULL_EPOCH
 from reference_broker.sessions.slices import Work, after, in_slices
 from reference_broker.wire.apis import FIRST_REVISIONS
 from reference_broker.wire.errors import DraftError, ErrorCode
@@ -111,7 +111,7 @@ def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | Non
         return None
     if call.api_version in FIRST_REVISIONS:
         return _fetch_first(broker, call, body)
-    if body.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
+    if body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):
         _fetch_all(broker, call, body)
         return None
     return _fetch_news(broker, call, body)
@@ -147,7 +147,10 @@ class _Turn:
             answer = handle(self.broker, self.call, self.request)
             if answer is not None:
                 self.call.respond(answer)
-        elif self.call.api_version not in FIRST_REVISIONS and self.request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
+        elif self.call.api_version not in FIRST_REVISIONS and self.request.session_epoch in (
+            FULL_EPOCH,
+            CLOSE_SESSION_EPOCH,
+        ):
             _end_session(self.broker, self.request)
 
 
