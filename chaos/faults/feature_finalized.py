@@ -7,7 +7,7 @@ from bench.fleet.driver import BlockingDriver
 from bench.fleet.spec import address_of
 from chaos.faults.timed import End, Ended, Place
 from chaos.live.targets import Target
-from chaos.sim.feature_switch import FeatureSwitch
+from chaos.sim.stepwise_faults import FeatureSwitch
 
 LAST_WAIT_S = 5.0
 """How long we still wait for the client once the load is over."""

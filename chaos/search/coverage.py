@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from chaos.sim.coverage import Point
+from chaos.sim.fault_scheduler import Point
 from chaos.sim.verdict import SimVerdict
 
 

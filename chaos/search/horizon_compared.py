@@ -26,7 +26,7 @@ from chaos.search.children import in_children
 from chaos.search.revisions_compared import told
 from chaos.search.settings_writer import SettingsWriter, topics_for
 from chaos.seeds import random_for
-from chaos.sim.client import Client
+from chaos.sim.fleet import Client
 from chaos.sim.world import World
 from scenarios import loader
 from scenarios.model import Scenario

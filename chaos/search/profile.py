@@ -23,7 +23,7 @@ from chaos.checks.watching import Watching
 from chaos.interceptor import Interceptor
 from chaos.metadata_digest import Digest
 from chaos.sim import network
-from chaos.sim.client import Client
+from chaos.sim.fleet import Client
 from chaos.sim.machine import Machine
 from chaos.sim.observer import Observer
 from reference_broker.core.events import PeerReply, Request

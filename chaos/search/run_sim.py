@@ -18,10 +18,10 @@ from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
 from chaos.promises import checked, is_judged
 from chaos.search.children import in_children
 from chaos.search.coverage import coverage_of, coverage_table
-from chaos.search.plain_values import plain_values
 from chaos.search.swarm import materialised
 from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
+from chaos.sim.speedups import plain_values
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import RunStuckError, World
 from reports.strikes import is_strike
@@ -123,7 +123,7 @@ def _verdict(world: World, at_work: Applied | None, crash: tuple[str, ...], stuc
         world.hash.hexdigest() if world.hash is not None else "",
         at_work.calls if at_work is not None else -1,
         loader.typed(scenario),
-        tuple(world.cluster.nemesis.coverage.items()),
+        tuple(world.cluster.fault_scheduler.coverage.items()),
     )
 
 

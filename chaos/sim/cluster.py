@@ -1,6 +1,12 @@
-"""The nodes of a simulated run: their machines, links, configuration, hooks and watchers."""
+"""The nodes of a simulated run: their machines, links, configuration, hooks and watchers.
+
+``MachineFaultActions`` is what a machine does for its interceptor. ``target_cluster`` is the cluster to which a mirror
+copies.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NoReturn
 
 from chaos.checks.trouble import FOR_EVER_US
 from chaos.checks.watching import Watching
@@ -10,23 +16,21 @@ from chaos.presets import presets_for
 from chaos.rules import rules_for
 from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
+from chaos.sim.fault_scheduler import FaultScheduler
 from chaos.sim.links import Links
-from chaos.sim.machine import Machine, Watcher, nothing
-from chaos.sim.nemesis import Nemesis
+from chaos.sim.machine import Machine, NodeDied, Watcher, nothing
 from chaos.sim.network import CODED_SHARE, Network
-from chaos.sim.observer import Observer
-from chaos.sim.powers import MachinePowers
+from chaos.sim.observer import Observer, TraceHash
 from chaos.sim.store import SimStore
-from chaos.sim.target_cluster import target_cluster
-from chaos.sim.trace_hash import TraceHash
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.events import Event
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Closed, Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.memory_store import MemoryStore
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
-from reports.rows import TraceRow
+from reports.rows import FaultRow, TraceRow
 from scenarios.model import Scenario
 
 CLUSTER_ID = "crucible-simulated-cluster"
@@ -76,7 +80,9 @@ class Cluster:
             machine.store = self.store
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
         trouble, sink = watching.view.trouble, nothing if trace_hash is None else trace_hash.fault
-        self.nemesis = Nemesis(scenario, seed, agenda, self.network, trouble, sink, self._reconfigure, CLUSTER_ID)
+        self.fault_scheduler = FaultScheduler(
+            scenario, seed, agenda, self.network, trouble, sink, self._reconfigure, CLUSTER_ID
+        )
         self._scenario = scenario
         self._seed = seed
         self._over: list[dict[str, str]] = [{} for _ in range(scenario.cluster.total)]
@@ -126,7 +132,7 @@ class Cluster:
         self._disarmed = True
         for interceptor in self._interceptors:
             interceptor.disarm()
-        self.nemesis.heal()
+        self.fault_scheduler.heal()
         self.start()
 
     def compare_all(self) -> None:
@@ -166,11 +172,11 @@ class Cluster:
         interceptor = Interceptor(
             number,
             self._rules[number],
-            MachinePowers(machine, self.nemesis),
+            MachineFaultActions(machine, self.fault_scheduler),
             random_for(self._seed, f"interceptor-{number}-{incarnation}"),
             0,
             self._claims,
-            lambda: self.nemesis.targets.role(number),
+            lambda: self.fault_scheduler.targets.role(number),
         )
         interceptor.load_from(self._load_from_us)
         if self._disarmed:
@@ -206,3 +212,76 @@ class Cluster:
             digest = self._observers[machine.node_id].digest.digest
             if digest is not None:
                 self._watching.recomputed(now_us, machine.node_id, digest)
+
+
+class MachineFaultActions:
+    """Implements chaos.powers.Powers. Evidence goes to the scheduler, which also knows how long a killed node stays
+    away."""
+
+    def __init__(self, machine: Machine, fault_scheduler: FaultScheduler) -> None:
+        self._machine = machine
+        self._agenda = machine.agenda
+        self._fault_scheduler = fault_scheduler
+        self._last_rule = ""
+
+    def report(self, row: FaultRow) -> None:
+        self._last_rule = row.name
+        self._fault_scheduler.report(replace(row, until_us=row.at_us + self._fault_scheduler.lasts_us(row)))
+
+    def kill(self) -> None:
+        self._die(power_loss=False)
+
+    def power_off(self) -> None:
+        self._die(power_loss=True)
+
+    def _die(self, power_loss: bool) -> NoReturn:
+        self._machine.restart_after_us = self._fault_scheduler.restart_after_us(self._last_rule)
+        raise NodeDied(power_loss)
+
+    def pause(self, for_us: int) -> None:
+        self._machine.pause(self._fault_scheduler.clipped_us(for_us))
+
+    def step_clock(self, by_ms: int) -> None:
+        self._machine.wall_offset_ms += by_ms
+
+    def discard_connection(self, connection: int) -> None:
+        machine = self._machine
+        machine.network.discard(connection)
+        self._agenda.after(0, machine.give, machine.incarnation, Closed(connection))
+
+    def deliver_later(self, event: Event, delay_us: int) -> None:
+        self._agenda.after(delay_us, self._machine.give, self._machine.incarnation, event)
+
+    def sync_fails(self, paths: Sequence[str]) -> None:
+        self._machine.disk.fail_sync(paths)
+
+    def reply_later(self, reply: Reply, delay_us: int) -> None:
+        self._agenda.after(delay_us, self._machine.network.reply, reply)
+
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        self._machine.network.reply_bytes(reply, frame)
+
+    def reply_cut(self, reply: Reply, start: bytes) -> None:
+        self._machine.network.reply_bytes(reply, start)
+        self._machine.network.close(reply.connection)
+
+
+TARGET_CLUSTER_ID = "crucible-simulated-target"
+
+
+def target_cluster(number: int, seed: int, agenda: Agenda, network: Network) -> Machine:
+    """Builds the node. ``number`` follows those of the mirrored cluster's nodes, and determines the node's address."""
+    config = BrokerConfig.parse({"crucible.cluster.id": TARGET_CLUSTER_ID})
+
+    def boot(machine: Machine) -> tuple[Node, Sequence[Hooks], Watcher]:
+        host, port = network.address(number)
+        random_seed = number_for(seed, f"node-{number}-{machine.incarnation}")
+        return Node(number, config, machine.disk, random_seed, host, port), (), nothing
+
+    machine = Machine(number, agenda, seed, boot, ended=_target_ended)
+    network.add(machine)
+    return machine
+
+
+def _target_ended(machine: Machine, story: str) -> None:
+    raise RuntimeError(f"the mirror's target, node {machine.node_id}, ended itself: {story}")

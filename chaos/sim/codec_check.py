@@ -1,10 +1,13 @@
-"""Sends a message through the wire's codec and back. The value that comes out must equal the value that went in.
+"""Messages through the wire's codec: a sent message must come out of it unchanged, and damaged bytes must be read.
 
 Values are compared, not bytes, because a field that a version does not carry is missing from the bytes of both. A
 receiver in the simulator would still read such a field, so the simulator would play what no real cluster can. There are
 no exceptions: a sender fills in only what its version carries.
+
+``ReplyStream`` reads the bytes of a connection from its first damaged reply on.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -12,6 +15,7 @@ from typing import Any, Final
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
 from reference_broker.core.effects import Reply
+from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
@@ -116,3 +120,29 @@ def _frame(data: bytes) -> memoryview:
     frame = reader.next_frame()
     assert frame is not None, "an encoded message is one whole frame"
     return frame
+
+
+class ReplyStream:
+    """Answers come in the order of their requests, so a frame is decoded as the answer to the oldest request that has
+    none. ``serve.peers`` and the clients do the same."""
+
+    def __init__(self) -> None:
+        self._reader = FrameReader(MAX_FRAME_BYTES)
+        self._awaited: deque[Reply] = deque()
+
+    def arrived(self, reply: Reply, frame: bytes) -> Iterator[tuple[int, object]]:
+        """Takes the bytes that were sent for ``reply``. Yields correlation ID and body of each answer that is whole
+        now. Raises ProtocolError if the receiver cannot read one."""
+        self._reader.feed(frame)
+        self._awaited.append(reply)
+        while True:
+            found = self._reader.next_frame()
+            if found is None:
+                return
+            if not self._awaited:
+                raise ProtocolError("an answer to nothing")
+            asked = self._awaited.popleft()
+            correlation, body = decode_response(asked.api_key, asked.api_version, found)
+            if correlation != asked.correlation_id:
+                raise ProtocolError(f"an answer to request {correlation}, not {asked.correlation_id}")
+            yield correlation, body

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.garbled import ReplyStream
+from chaos.sim.codec_check import ReplyStream
 
 if TYPE_CHECKING:
     from chaos.sim.machine import Machine

@@ -1,20 +1,23 @@
-"""Watches one incarnation: hands its notes to the checks, and the rows of its trace if somebody wants them."""
+"""What is recorded of a run: an incarnation's notes and trace rows for the checks, and the hash of the whole run."""
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from bench.fleet.behaviours.protocol import Request as ClientRequest
 from chaos.checks.watching import Watching
 from chaos.metadata_digest import ROW, Published, Watch
 from chaos.sim.agenda import Agenda
+from chaos.sim.codec_check import reply_bytes, request_bytes
 from chaos.trace import FETCH, TraceRecorder
-from reference_broker.core.effects import Effect, Note, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.effects import Effect, Note, Reply, Send
+from reference_broker.core.events import Event, PeerReply, Request
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
-from reports.rows import TraceRow
+from reports.rows import FaultRow, HistoryRow, TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -83,3 +86,51 @@ class Observer:
         if self._keep is not None:
             detail = json.dumps(fields, sort_keys=True, separators=(",", ":"))
             self._recorder.add(self._agenda.now_us, ROW, detail)
+
+
+class TraceHash:
+    """Implements core.hooks.Hooks for one node; several nodes may share one hash object."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.lines = 0
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    def add(self, line: str) -> None:
+        self.lines += 1
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+
+    def history(self, rows: Iterable[HistoryRow]) -> None:
+        for row in rows:
+            self.add(repr(row))
+
+    def fault(self, row: FaultRow) -> None:
+        self.add(repr(row))
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:
+        if isinstance(event, Request):
+            action = ClientRequest(event.api_key, event.api_version, event.client_id, event.body, 0)
+            coded = request_bytes(action, event.correlation_id).hex() if event.body is not None else ""
+            self.add(f"{now} request {event.connection} {event.tag} {coded}")
+        elif isinstance(event, PeerReply):
+            # The node that sent the reply has hashed its content.
+            self.add(f"{now} peer reply {event.peer} {event.channel} {event.token}")
+        else:
+            self.add(f"{now} {event}")
+        return (event,)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+        for effect in effects:
+            if isinstance(effect, Reply):
+                coded = reply_bytes(effect).hex() if effect.body is not None else ""
+                self.add(f"{now} reply {effect.connection} {effect.tag} {coded}")
+            elif isinstance(effect, Send):
+                action = ClientRequest(effect.api_key, effect.api_version, effect.tag.client_id, effect.body, 0)
+                coded = request_bytes(action, effect.token).hex()
+                self.add(f"{now} send {effect.peer} {effect.channel} {effect.timeout_ms} {coded}")
+            else:
+                self.add(f"{now} {effect}")
+        return effects

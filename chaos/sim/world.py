@@ -21,12 +21,11 @@ from chaos.checks.values import Place
 from chaos.checks.watching import Watching
 from chaos.presets import presets_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.client import Client
 from chaos.sim.cluster import Cluster, config_of
-from chaos.sim.fleet import idle_writer, spec_of
+from chaos.sim.fleet import Client, idle_writer, spec_of
 from chaos.sim.network import CODED_SHARE
-from chaos.sim.shared_work import shared_coding
-from chaos.sim.trace_hash import TraceHash
+from chaos.sim.observer import TraceHash
+from chaos.sim.speedups import shared_coding
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.memory_store import MemoryStore
 from reports.rows import FaultRow, HistoryRow, TraceRow
@@ -102,7 +101,7 @@ class World:
             scenario, seed, config, self.agenda, self._watching, self.hash, keep, coded_share, content
         )
         self.network = self.cluster.network
-        self.cluster.nemesis.clients = self._client
+        self.cluster.fault_scheduler.clients = self._client
         self._converges = _only(QuorumConverges, self.checks)
         self._converges.expected = False
         self._answers = _only(AnswersAfterHeal, self.checks)
@@ -149,14 +148,14 @@ class World:
 
     @property
     def faults(self) -> list[FaultRow]:
-        return self.cluster.nemesis.faults
+        return self.cluster.fault_scheduler.faults
 
     def _load(self, writers: Sequence[Client], workers: Sequence[Client], readers: Sequence[Client]) -> None:
         self.stage = "load"
         self.load_from_us = self.agenda.now_us
         self.load_until_us = self.load_from_us + int(self.scenario.load.in_simulator.seconds * 1_000_000)
         self.cluster.arm(self.load_from_us)
-        self.cluster.nemesis.plan(self.load_from_us, self.load_until_us)
+        self.cluster.fault_scheduler.plan(self.load_from_us, self.load_until_us)
         for client in (*workers, *readers, *writers):
             client.start()
         self.agenda.run(self.load_until_us)
@@ -238,7 +237,7 @@ class World:
     def _set_states(self) -> None:
         for preset in presets_for(self.scenario.state):
             for machine in self.cluster.machines:
-                self.cluster.nemesis.report(preset.evidence(machine.node_id, self.agenda.now_us))
+                self.cluster.fault_scheduler.report(preset.evidence(machine.node_id, self.agenda.now_us))
 
 
 def _only(kind: type[C], checks: Sequence[Check]) -> C:

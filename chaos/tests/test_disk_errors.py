@@ -10,7 +10,7 @@ import pytest
 
 from chaos.checks.batches import read_batches
 from chaos.checks.trouble import Trouble
-from chaos.sim import link_faults
+from chaos.sim import timed_faults
 from chaos.sim.world import World
 from chaos.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
 from reference_broker.core.effects import Note, Sync
@@ -153,8 +153,8 @@ def test_slow_names_are_slow_syncs_of_names_alone_in_the_simulator() -> None:
     machine: Any = SimpleNamespace(names_extra_us=0, sync_extra_us=0)
     fault = Fault("f", "disk_slowed", at_s=1.0, delay_ms=Range(70, 70), names_only=True)
     nowhere: Any = None
-    place = link_faults.Place(machine, (), nowhere, Trouble())
-    heal = link_faults.begin(fault, place, 1_000_000)
+    context = timed_faults.FaultContext(machine, (), nowhere, Trouble())
+    heal = timed_faults.begin(fault, context, 1_000_000)
     assert (machine.names_extra_us, machine.sync_extra_us) == (70_000, 0)
     heal()
     assert machine.names_extra_us == 0

@@ -11,9 +11,9 @@ from chaos.checks.trouble import Trouble
 from chaos.sim import codec_check, network
 from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import CodecMismatchError
-from chaos.sim.link_faults import Place, begin
 from chaos.sim.links import CLIENTS, LATENCY_US, Connection, Links
 from chaos.sim.network import Network
+from chaos.sim.timed_faults import FaultContext, begin
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Closed, Event, Opened, Request
 from reference_broker.wire.apis import ApiKey
@@ -96,7 +96,9 @@ class Wire:
             pass
 
     def fault(self, **fields: Any) -> Any:
-        return begin(fault(**fields), Place(cast(Any, self.machine), (self.link,), self.network, Trouble()), 1_000_000)
+        return begin(
+            fault(**fields), FaultContext(cast(Any, self.machine), (self.link,), self.network, Trouble()), 1_000_000
+        )
 
 
 def fault(**fields: Any) -> Fault:

@@ -4,8 +4,8 @@ from collections import Counter
 
 from chaos.node_requests import NodeRequest
 from chaos.search.run_sim import play
-from chaos.sim.intruder import STAYS_US, Intruder
 from chaos.sim.links import CLIENTS
+from chaos.sim.stepwise_faults import STAYS_US, Intruder
 from chaos.tests.test_sim_peers import Pair
 from reference_broker.core.events import Request
 from reference_broker.metadata.node_names import client_id_of

@@ -7,8 +7,7 @@ import pytest
 from chaos.claims import SharedClaims
 from chaos.interceptor import Interceptor
 from chaos.raw_frames import request_frame
-from chaos.sim.codec_check import reply_bytes
-from chaos.sim.garbled import ReplyStream
+from chaos.sim.codec_check import ReplyStream, reply_bytes
 from chaos.tests.intercepted import NOW, Log, rule
 from chaos.wire_damage import RequestStream, damaged, has_part
 from reference_broker.core.effects import Reply

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Violation
-from chaos.search.plain_values import plain_values
 from chaos.search.run_sim import run
+from chaos.sim.speedups import plain_values
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from scenarios import loader
 

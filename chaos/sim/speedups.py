@@ -1,17 +1,55 @@
-"""Lets frozen values be made faster while many seeds are played.
+"""Two ways to play faster that change no run: records coded once for all nodes, and values that are not frozen.
 
-A frozen dataclass sets each field by a call of ``object.__setattr__``, which takes a tenth of a search's time. Inside
-``plain_values`` the same classes set their fields as other classes do, and nothing refuses a later assignment. That
-hides no defect: mypy refuses each assignment to a field of a frozen class. Tests, live runs and single seeds, such as
-the one that repeats a failure, play with values that refuse it themselves.
+``shared_coding`` codes the records of the metadata log once for all nodes of a simulated cluster. Only pure functions
+between bytes and frozen values are shared, so it does not matter which node made a value. The key is all that a
+function is given: a node whose bytes differ gets a result of its own. Live nodes share nothing.
+
+``plain_values`` is for searches over many seeds. A frozen dataclass sets each field by a call of
+``object.__setattr__``, which takes a tenth of a search's time. Inside the block the same classes set their fields as
+other classes do, and nothing rejects a later assignment. That hides no defect: mypy rejects each assignment to a field
+of a frozen class. Tests, live runs and single seeds, such as the one that repeats a failure, play with values that
+reject it themselves.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields, make_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
+
+from reference_broker.controller import operations, reign
+from reference_broker.metadata import loader
+from reference_broker.metadata.snapshots import writer
+from reference_broker.quorum import metadata_log
+
+REMEMBERED = 4096
+
+_ALIKE: tuple[tuple[Any, str], ...] = (
+    (metadata_log, "read_batch"),
+    (loader, "decoded"),
+    (reign, "encode"),
+    (operations, "encode"),
+    (writer, "encode"),
+    (writer, "data_batch"),
+)
+"""The places at which each shared function is replaced: module and name."""
+
+
+@contextmanager
+def shared_coding() -> Iterator[None]:
+    """Inside the block nothing is decoded or encoded twice. A mutant's codec stays in place, and its results are what
+    is remembered."""
+    own = [getattr(module, name) for module, name in _ALIKE]
+    once = {each: lru_cache(REMEMBERED)(each) for each in own}
+    for (module, name), each in zip(_ALIKE, own, strict=True):
+        setattr(module, name, once[each])
+    try:
+        yield
+    finally:
+        for (module, name), each in zip(_ALIKE, own, strict=True):
+            setattr(module, name, each)
+
 
 ROOMS = ("bench.", "chaos.", "kio.", "reference_broker.", "reports.", "scenarios.")
 """Where the values of a run are defined. ``kio`` holds the messages of Kafka's schemas."""

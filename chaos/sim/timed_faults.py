@@ -1,94 +1,93 @@
-"""Timed faults from outside, in the simulator: what Toxiproxy, signals and a bad disk do in a live run."""
+"""Timed faults of nodes, links and disks in the simulator: the counterpart of Toxiproxy, signals and a bad disk."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from chaos.checks.trouble import Trouble
+from chaos.faults.kinds import KINDS
 from chaos.sim.links import Direction, Link
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
 from scenarios.model import Fault
 
 SLICE_US = (200, 3000)
-"""The range of a sliced frame's extra delay, since it is whole only when its last slice has arrived."""
+"""The range of the extra delay of a sliced frame, which is whole only when its last slice has arrived."""
 TYPICAL_FRAME_BYTES = 1000
-CUTS_ALL = ("node_isolated", "node_cut_from_controller")
-"""These faults cut both directions of their links, whatever ``direction`` says."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a fault works on: one node, or one or several links. ``shown`` is called when damage was done."""
+class FaultContext:
+    """The target of a fault: one node, or one or several links."""
 
     machine: Machine
     links: Sequence[Link]
     network: Network
     trouble: Trouble
     lasts_us: int = 0
-    shown: Callable[[], None] = lambda: None
+    shown: Callable[[], None] = lambda: None  # called when damage was done
 
 
-def begin(fault: Fault, place: Place, lasts_us: int) -> Callable[[], None]:
+def begin(fault: Fault, context: FaultContext, lasts_us: int) -> Callable[[], None]:
     """Begins the fault, and returns what undoes it. It is undone after ``lasts_us`` at the latest."""
-    place = replace(place, lasts_us=lasts_us)
+    context = replace(context, lasts_us=lasts_us)
     stack = ExitStack()
-    stack.enter_context(contextmanager(_KINDS[fault.kind])(fault, place))
+    stack.enter_context(contextmanager(_BEGIN[fault.kind])(fault, context))
     return stack.close
 
 
 # Each generator begins its fault, yields while the fault lasts, and then undoes it.
 
 
-def _ended(fault: Fault, place: Place) -> Iterator[None]:
+def _ended(fault: Fault, context: FaultContext) -> Iterator[None]:
     if fault.kind == "node_terminated":
-        place.machine.terminate()
+        context.machine.terminate()
     else:
-        place.machine.kill_now(power_loss=fault.kind == "node_powered_off")
+        context.machine.kill_now(power_loss=fault.kind == "node_powered_off")
     yield
     if fault.restart_after_s >= 0:
-        place.machine.start()
+        context.machine.start()
 
 
-def _directory_missing(fault: Fault, place: Place) -> Iterator[None]:
-    machine = place.machine
+def _directory_missing(fault: Fault, context: FaultContext) -> Iterator[None]:
+    machine = context.machine
     machine.restart_after_us = int(fault.restart_after_s * 1_000_000)
     machine.kill_now(power_loss=False)
     files = machine.disk.unmount()
-    place.trouble.directory(machine.node_id)
+    context.trouble.directory(machine.node_id)
     yield
     machine.kill_now(power_loss=False)
     machine.disk.mount(files)
-    place.trouble.directory(machine.node_id)
+    context.trouble.directory(machine.node_id)
     machine.start()
 
 
-def _bit_flipped(fault: Fault, place: Place) -> Iterator[None]:
-    machine = place.machine
+def _bit_flipped(fault: Fault, context: FaultContext) -> Iterator[None]:
+    machine = context.machine
     machine.terminate()
     yield
     if machine.stop_and_flip(fault.match.path):
-        place.shown()
+        context.shown()
     machine.start()
 
 
-def _files_missing(fault: Fault, place: Place) -> Iterator[None]:
-    machine = place.machine
+def _files_missing(fault: Fault, context: FaultContext) -> Iterator[None]:
+    machine = context.machine
     machine.terminate()
     yield
     if machine.stop_and_delete(fault.match.path or ""):
-        place.shown()
+        context.shown()
     machine.start()
 
 
-def _paused(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001
-    place.machine.pause(place.lasts_us)
-    yield  # The node goes on by itself.
+def _paused(fault: Fault, context: FaultContext) -> Iterator[None]:  # noqa: ARG001
+    context.machine.pause(context.lasts_us)
+    yield  # The node resumes by itself.
 
 
-def _cut(fault: Fault, place: Place) -> Iterator[None]:
+def _cut(fault: Fault, context: FaultContext) -> Iterator[None]:
     # Several cuts may overlap, so each direction counts them.
-    directions = _directions(place, "both" if fault.kind in CUTS_ALL else fault.direction)
+    directions = _directions(context, "both" if KINDS[fault.kind].cuts else fault.direction)
     for _, direction in directions:
         direction.cuts += 1
     yield
@@ -97,14 +96,14 @@ def _cut(fault: Fault, place: Place) -> Iterator[None]:
         link.mend(direction)
 
 
-def _delayed(fault: Fault, place: Place) -> Iterator[None]:
+def _delayed(fault: Fault, context: FaultContext) -> Iterator[None]:
     if fault.kind == "link_sliced":
         extra_us = SLICE_US
     elif fault.kind == "link_slowed":
         extra_us = (0, TYPICAL_FRAME_BYTES * 1_000_000 // max(fault.bytes_per_s, 1))
     else:
         extra_us = (fault.delay_ms.low * 1000, (fault.delay_ms.high + fault.jitter_ms) * 1000)
-    directions = _directions(place, fault.direction)
+    directions = _directions(context, fault.direction)
     for _, direction in directions:
         direction.extra_us = extra_us
     yield
@@ -112,8 +111,8 @@ def _delayed(fault: Fault, place: Place) -> Iterator[None]:
         direction.extra_us = (0, 0)
 
 
-def _truncated(fault: Fault, place: Place) -> Iterator[None]:
-    directions = _directions(place, fault.direction)
+def _truncated(fault: Fault, context: FaultContext) -> Iterator[None]:
+    directions = _directions(context, fault.direction)
     for _, direction in directions:
         direction.breaks_frames = True
     yield
@@ -121,20 +120,20 @@ def _truncated(fault: Fault, place: Place) -> Iterator[None]:
         direction.breaks_frames = False
 
 
-def _down(fault: Fault, place: Place) -> Iterator[None]:
-    for link in place.links:
-        place.network.reset_all(link)
+def _down(fault: Fault, context: FaultContext) -> Iterator[None]:
+    for link in context.links:
+        context.network.reset_all(link)
     if fault.kind == "link_down":
-        for link in place.links:
+        for link in context.links:
             link.refuses = True
     yield
     if fault.kind == "link_down":
-        for link in place.links:
+        for link in context.links:
             link.refuses = False
 
 
-def _disk_slowed(fault: Fault, place: Place) -> Iterator[None]:
-    machine, extra_us = place.machine, fault.delay_ms.high * 1000
+def _disk_slowed(fault: Fault, context: FaultContext) -> Iterator[None]:
+    machine, extra_us = context.machine, fault.delay_ms.high * 1000
     if fault.names_only:
         machine.names_extra_us += extra_us
         yield
@@ -145,18 +144,18 @@ def _disk_slowed(fault: Fault, place: Place) -> Iterator[None]:
         machine.sync_extra_us -= extra_us
 
 
-def _disk_full(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001
-    place.machine.disk.capacity_bytes = place.machine.disk.used_bytes
+def _disk_full(fault: Fault, context: FaultContext) -> Iterator[None]:  # noqa: ARG001
+    context.machine.disk.capacity_bytes = context.machine.disk.used_bytes
     yield
-    place.machine.disk.capacity_bytes = -1
-    place.machine.disk_failed()
+    context.machine.disk.capacity_bytes = -1
+    context.machine.disk_failed()
 
 
-def _directions(place: Place, which: str) -> list[tuple[Link, Direction]]:
-    return [(link, direction) for link in place.links for direction in link.directions(which)]
+def _directions(context: FaultContext, which: str) -> list[tuple[Link, Direction]]:
+    return [(link, direction) for link in context.links for direction in link.directions(which)]
 
 
-_KINDS: dict[str, Callable[[Fault, Place], Iterator[None]]] = {
+_BEGIN: dict[str, Callable[[Fault, FaultContext], Iterator[None]]] = {
     "node_killed": _ended,
     "node_powered_off": _ended,
     "node_terminated": _ended,

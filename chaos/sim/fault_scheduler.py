@@ -1,56 +1,55 @@
-"""Does the faults of a scenario that begin at a time, and keeps the evidence of all faults."""
+"""The faults of a simulated run that begin at a time: when they begin, what they hit, and the evidence of all faults.
+
+A role becomes a node when the fault begins. ``timed_faults`` and ``stepwise_faults`` say what each kind does.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import Any, TypeAlias
 
 from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.trouble import FOR_EVER_US, Trouble
+from chaos.faults.kinds import KINDS
 from chaos.node_requests import Forger, NodeRequest, Recorded
-from chaos.roles import topic_of_roles
+from chaos.roles import plays, role_of, topic_of_roles
 from chaos.seeds import random_for
-from chaos.sim import link_faults
+from chaos.sim import timed_faults
 from chaos.sim.agenda import Agenda
-from chaos.sim.client import Client
-from chaos.sim.coverage import Point, state_of
-from chaos.sim.feature_switch import FeatureSwitch
-from chaos.sim.intruder import Intruder
+from chaos.sim.fleet import Client
 from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
-from chaos.sim.rolling import rolling_bounce
-from chaos.sim.targets import Targets
+from chaos.sim.stepwise_faults import FeatureSwitch, Intruder, rolling_bounce
 from reference_broker.metadata.node_names import claimed_node
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow
 from reports.strikes import ANSWERED
-from scenarios.model import Fault, Scenario
+from scenarios.model import Fault, Link, NodeChoice, Scenario
 from scenarios.vocabulary import DAMAGES, NODE_REQUESTS, SIM_AT_PERCENT
 
+Point: TypeAlias = tuple[str, str, str]
+"""The kind of a fault, with the role and the state of the node that it struck."""
 NOBODY_YET_US = 50_000
-"""If no node has the role now, the fault looks for one again after this time."""
+"""While no node has the role, the fault looks for one at this interval."""
 DAMAGE_LASTS_US = 2_000_000
 """A damaged length leaves a node waiting for the rest of a frame, until the request of the other node times out."""
 REPLAY_TROUBLES_US = 2_000_000
-"""For this long a replayed request may keep a leader from its office, or a broker from being unfenced: until the next
-election, and the next heartbeat."""
-ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped", "files_missing")
-SHOWN_AT_END = ("disk_bit_flipped", "files_missing")
-"""These have struck only if there was something to damage or delete, which shows when the node has stopped."""
+"""A replayed request may depose a leader until the next election, or keep a broker fenced until its next heartbeat."""
 FAILS_DISK = ("disk_write_failed", "disk_error")
 """Soon after a fault of these kinds a node may end itself."""
 
 
-class Nemesis:
-    """Does the timed faults.
+class FaultScheduler:
+    """Injects the timed faults, and collects the evidence of these and of the interceptors' faults.
 
-    ``sink`` gets each row of evidence. ``coverage`` counts strikes by (kind, role, state) of what was struck.
-    ``reconfigure`` sets the settings with which a node is started from now on. ``clients`` makes the client that plays
-    a behaviour; the world sets it. Forged requests lie about ``cluster_id``.
+    ``sink`` gets each row of evidence. ``reconfigure`` sets the settings with which a node is started from now on.
+    Forged requests lie about ``cluster_id``.
     """
 
     clients: Callable[[Behaviour], Client]
+    """Makes the client that plays a behaviour. The world sets it."""
 
     def __init__(
         self,
@@ -66,6 +65,7 @@ class Nemesis:
         self._reconfigure = reconfigure
         self.faults: list[FaultRow] = []
         self.coverage: dict[Point, int] = {}
+        """How often each point was hit."""
         self.targets = Targets(network.machines, scenario.cluster.nodes, topic_of_roles(scenario))
         self._by_name = {fault.name: fault for fault in scenario.faults}
         self._timed = [fault for fault in scenario.faults if fault.timed]
@@ -87,12 +87,11 @@ class Nemesis:
         return -1 if after_s < 0 else int(after_s * 1_000_000)
 
     def clipped_us(self, lasts_us: int) -> int:
-        """Returns how long a fault that begins now really lasts, if it is to last so long: no fault outlasts the
-        heal."""
+        """Returns ``lasts_us``, cut off at the heal for a fault that begins now: no fault outlasts the heal."""
         return min(lasts_us, self._until_us - self._agenda.now_us) if self._until_us >= 0 else lasts_us
 
     def lasts_us(self, row: FaultRow) -> int:
-        """Returns how long the strike of a rule lasts, as its evidence says."""
+        """Returns how long the hit of a rule lasts, as its evidence says."""
         if row.kind == "node_paused":
             return self.clipped_us(int(self._by_name[row.name].duration_s * 1_000_000))
         return max(self.restart_after_us(row.name), 0)
@@ -114,7 +113,7 @@ class Nemesis:
             heal()
 
     def report(self, row: FaultRow) -> None:
-        """Takes evidence from an interceptor or a preset, before the fault happens."""
+        """Records evidence of an interceptor or a preset, before the fault happens."""
         fault = self._by_name.get(row.name)
         if fault is not None and row.target.startswith("node-"):
             node_id = int(row.target[5:])
@@ -142,27 +141,27 @@ class Nemesis:
         if fault.alone and not self._all_serve():
             self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
             return
-        if fault.kind in _BY_ITSELF:
-            _BY_ITSELF[fault.kind](self, fault, hit)
+        if fault.kind in _IN_STEPS:
+            _IN_STEPS[fault.kind](self, fault, hit)
             return
-        found = self._struck(fault)
+        found = self._aim(fault)
         if found is None:
             self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
             return
-        struck, target = found
-        ends = fault.kind in ENDS_NODES
-        lasts_us = int(max(fault.restart_after_s if ends else fault.sim_duration_s, 0.0) * 1_000_000)
+        context, target = found
+        kind = KINDS[fault.kind]
+        lasts_us = int(max(fault.restart_after_s if kind.ends_node else fault.sim_duration_s, 0.0) * 1_000_000)
         until_us = min(now_us + lasts_us, self._until_us)
-        role = self.targets.role(struck.machine.node_id)
-        detail = " ".join(each for each in (fault.direction if struck.links else "", role) if each)
+        role = self.targets.role(context.machine.node_id)
+        detail = " ".join(each for each in (fault.direction if context.links else "", role) if each)
         row = FaultRow(fault.name, fault.kind, now_us, until_us, target, hit, detail=detail)
-        strikes = partial(self._strikes, row, self._point(fault.kind, struck.machine.node_id))
-        if fault.kind in SHOWN_AT_END:
-            struck = replace(struck, shown=strikes)
+        fired = partial(self._fired, row, self._point(fault.kind, context.machine.node_id))
+        if kind.shown_at_end:
+            context = replace(context, shown=fired)
         else:
-            strikes()
-        self._troubles(fault, struck, until_us)
-        heal = link_faults.begin(fault, struck, until_us - now_us)
+            fired()
+        self._note_trouble(fault, context, until_us)
+        heal = timed_faults.begin(fault, context, until_us - now_us)
         self._heals.append(heal)
         self._agenda.after(lasts_us, self._heal_one, heal)
 
@@ -171,16 +170,16 @@ class Nemesis:
         machines, now_us = self._network.machines, self._agenda.now_us
         return all(each.ready and not self._trouble.node_since(each.node_id, now_us) for each in machines)
 
-    def _struck(self, fault: Fault) -> tuple[link_faults.Place, str] | None:
-        """Returns what the fault strikes and what the evidence calls it, or None if that is not there now."""
+    def _aim(self, fault: Fault) -> tuple[timed_faults.FaultContext, str] | None:
+        """Returns the target of the fault and what the evidence calls it, or None if there is no such target now."""
         random, machines, links = self._randoms[fault.name], self._network.machines, self._network.links
         if fault.link is not None:
             pairs = self.targets.links(fault.link, random)
             if pairs is None:
                 return None
             found = [links.between(*pair) for pair in pairs]
-            place = link_faults.Place(machines[_end_of(pairs)], found, self._network, self._trouble)
-            return place, f"link {', '.join(link.name for link in found)}"
+            context = timed_faults.FaultContext(machines[_end_of(pairs)], found, self._network, self._trouble)
+            return context, f"link {', '.join(link.name for link in found)}"
         node_id = self.targets.node(fault.node, random)
         if node_id is None:
             return None
@@ -188,17 +187,18 @@ class Nemesis:
         if around is None:
             return None
         found = [links.between(*pair) for pair in around]
-        return link_faults.Place(machines[node_id], found, self._network, self._trouble), f"node-{node_id}"
+        return timed_faults.FaultContext(machines[node_id], found, self._network, self._trouble), f"node-{node_id}"
 
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
         """Returns the links that a fault of a node cuts. Returns None if there is no active controller now, or if the
         node is the controller itself."""
-        if fault.kind == "node_cut_from_controller":
+        cuts = KINDS[fault.kind].cuts
+        if cuts == "controller":
             controller = self.targets.node("leader", self._randoms[fault.name])
             return None if controller in (None, node_id) else [(node_id, controller), (controller, node_id)]
-        return self.targets.around(node_id, fault.clients) if fault.kind == "node_isolated" else []
+        return self.targets.around(node_id, fault.clients) if cuts == "others" else []
 
-    # Faults that go on in several steps
+    # Faults in several steps
 
     def _bounce(self, fault: Fault, hit: int) -> None:  # noqa: ARG002
         machines = self._network.machines
@@ -218,8 +218,8 @@ class Nemesis:
 
     def _finalize(self, fault: Fault, hit: int) -> None:
         def granted(now: Now, node_id: int) -> None:
-            at_us, told = now.mono_us, f"{fault.feature}={fault.level}"
-            self._keep(FaultRow(fault.name, fault.kind, at_us, at_us, f"node-{node_id}", hit, detail=told))
+            at_us, detail = now.mono_us, f"{fault.feature}={fault.level}"
+            self._keep(FaultRow(fault.name, fault.kind, at_us, at_us, f"node-{node_id}", hit, detail=detail))
 
         addresses = [self._network.address(machine.node_id) for machine in self._network.machines]
         client = self.clients(FeatureSwitch(fault.name, addresses, fault.feature, fault.level, granted))
@@ -240,8 +240,8 @@ class Nemesis:
         def arrived() -> None:
             has_arrived.append(True)
             self._cover(fault.kind, node_id)
-            told = "; ".join(each.told for each in requests)
-            self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, hit, detail=told))
+            detail = "; ".join(each.told for each in requests)
+            self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, hit, detail=detail))
             if fault.kind == "requests_replayed":
                 for each in {node_id, *(claimed_node(asked.client_id) for asked in requests)}:
                     self._trouble.node(each or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
@@ -250,8 +250,8 @@ class Nemesis:
             if not has_arrived:  # The node did not get the requests.
                 self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
                 return
-            now_us, told = self._agenda.now_us, f"{answers} of {len(requests)} answered"
-            self._keep(FaultRow(fault.name, fault.kind + ANSWERED, now_us, now_us, target, hit, detail=told))
+            now_us, detail = self._agenda.now_us, f"{answers} of {len(requests)} answered"
+            self._keep(FaultRow(fault.name, fault.kind + ANSWERED, now_us, now_us, target, hit, detail=detail))
 
         Intruder(self._network, node_id, requests, arrived, over)
 
@@ -261,14 +261,14 @@ class Nemesis:
             return self._network.recorded.replays(node_id, random)
         return Forger(self._network.recorded, self._cluster_id, self._voters, node_id, random).requests()
 
-    def _troubles(self, fault: Fault, struck: link_faults.Place, until_us: int) -> None:
-        for link in struck.links:
+    def _note_trouble(self, fault: Fault, context: timed_faults.FaultContext, until_us: int) -> None:
+        for link in context.links:
             self._trouble.link(link.source, link.target, until_us)
-        if not struck.links:
-            for_ever = fault.kind in ENDS_NODES and fault.restart_after_s < 0
-            self._trouble.node(struck.machine.node_id, FOR_EVER_US if for_ever else until_us)
+        if not context.links:
+            for_ever = KINDS[fault.kind].ends_node and fault.restart_after_s < 0
+            self._trouble.node(context.machine.node_id, FOR_EVER_US if for_ever else until_us)
 
-    def _strikes(self, row: FaultRow, point: Point) -> None:
+    def _fired(self, row: FaultRow, point: Point) -> None:
         self.coverage[point] = self.coverage.get(point, 0) + 1
         self._keep(row)
 
@@ -285,17 +285,83 @@ class Nemesis:
             heal()
 
 
-_BY_ITSELF: dict[str, Callable[[Nemesis, Fault, int], None]] = {
-    "requests_replayed": Nemesis._intrude,
-    "requests_forged": Nemesis._intrude,
-    "rolling_bounce": Nemesis._bounce,
-    "feature_finalized": Nemesis._finalize,
+_IN_STEPS: dict[str, Callable[[FaultScheduler, Fault, int], None]] = {
+    "requests_replayed": FaultScheduler._intrude,
+    "requests_forged": FaultScheduler._intrude,
+    "rolling_bounce": FaultScheduler._bounce,
+    "feature_finalized": FaultScheduler._finalize,
 }
-"""Faults that go on in several steps and end by themselves. Each step leaves its evidence when it happens."""
+"""Faults that consist of several steps and end by themselves. Each step leaves its evidence when it happens."""
 
 
 def _end_of(pairs: Sequence[tuple[int, int]]) -> int:
-    """Returns the node that stands for struck links: their common end if there are several, else the dialled node."""
+    """Returns the node that represents the links: their common end if there are several, else the dialled node."""
     source, target = pairs[0]
     several = len(pairs) > 1 and all(pair[0] == source for pair in pairs)
     return source if several and source != CLIENTS else target
+
+
+CLIENT = "client"
+ALL = "all"
+
+
+class Targets:
+    """The first ``voters`` machines have a vote. Roles may speak of the first partition of ``topic``, if it is not
+    empty."""
+
+    def __init__(self, machines: Sequence[Machine], voters: int, topic: str = "") -> None:
+        self._machines = machines
+        self._voters = voters
+        self._topic = topic
+
+    def role(self, node_id: int) -> str:
+        """Returns ``leader``, ``follower`` or ``observer``, and behind a space the node's part in the partition."""
+        return role_of(self._machines[node_id].node, node_id < self._voters, self._topic)
+
+    def node(self, choice: NodeChoice, random: Random) -> int | None:
+        """Returns a node that fits, or None if there is none now. If several fit, one that lives is drawn."""
+        if isinstance(choice, int):
+            return choice
+        found = [each.node_id for each in self._machines if each.alive and plays(self.role(each.node_id), choice, -1)]
+        return random.choice(found) if found else None
+
+    def links(self, link: Link, random: Random) -> list[tuple[int, int]] | None:
+        """Returns (who dials, who is dialled) of all links that are meant, or None if no node fits one of the ends."""
+        target = self._end(link.target, random, ())
+        source = self._end(link.source, random, target if len(target) == 1 else ())
+        return [(one, other) for one in source for other in target if one != other] or None
+
+    def around(self, node: int, clients: bool) -> list[tuple[int, int]]:
+        """Returns all links between a node and the others, and with ``clients`` the clients' link to it."""
+        others = [each.node_id for each in self._machines if each.node_id != node]
+        mine = [(node, each) for each in others] + [(each, node) for each in others]
+        return [*mine, (CLIENTS, node)] if clients else mine
+
+    def _end(self, choice: NodeChoice, random: Random, but: Sequence[int]) -> list[int]:
+        if choice == CLIENT:
+            return [CLIENTS]
+        if choice == ALL:
+            return [each.node_id for each in self._machines if each.node_id not in but]
+        node = self.node(choice, random)
+        return [] if node is None else [node]
+
+
+def state_of(machine: Machine) -> str:
+    """Returns one word for what the node is doing. If several fit, it is the first of those below, the rarest."""
+    node: Any = machine.node
+    if node is None:
+        return "down"
+    if not node.listening:
+        return "starting"
+    if machine.paused:
+        return "paused"
+    replica = node.broker.replica
+    if replica.quorum.leader_id < 0:
+        return "electing"
+    if replica.loader.in_transaction:
+        return "transaction"
+    if replica.quorum.is_leader and not replica.controller.is_active:
+        return "activating"
+    if replica.quorum.high_watermark < 0 or replica.loader.last_offset + 1 < replica.quorum.high_watermark:
+        return "catching-up"
+    return "serving" if node.ready else "joining"

@@ -1,0 +1,192 @@
+"""The faults that consist of several steps: a rolling bounce, requests in the name of others, a feature's level."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from bench.fleet.behaviours.bodies import upgrade_feature_request
+from bench.fleet.behaviours.protocol import (
+    Address,
+    Answered,
+    Connect,
+    Connected,
+    Disconnect,
+    Finished,
+    FleetAction,
+    FleetEvent,
+    HistoryRow,
+    Leaving,
+    Now,
+    Request,
+    Started,
+    Stopping,
+    Wake,
+    Woken,
+)
+from chaos.node_requests import NodeRequest
+from chaos.sim.links import Connection
+from chaos.sim.machine import Machine
+from reference_broker.metadata.node_names import claimed_node, node_name
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.tags import Tag
+from scenarios.model import Fault
+
+if TYPE_CHECKING:
+    from chaos.sim.network import Network
+
+
+POLL_EVERY_US = 50_000
+"""The interval at which a bounce checks whether a node has shut down, or is ready again."""
+
+
+def rolling_bounce(
+    fault: Fault,
+    machines: Sequence[Machine],
+    reconfigure: Callable[[int, tuple[tuple[str, str], ...]], None],
+    fired: Callable[[Fault, Machine, int], None],
+    is_over: Callable[[], bool],
+) -> Iterator[int]:
+    """Ends one node after the other with SIGTERM, and starts each with other settings. Yields how many microseconds to
+    wait before the next step.
+
+    ``reconfigure`` sets what a node's next incarnations are started with. ``fired`` is called when a node gets its
+    SIGTERM. Once the bounce ``is_over``, no further node gets one.
+    """
+    away_us = int(max(fault.restart_after_s, 0.0) * 1_000_000)
+    for number, machine in enumerate(machines, 1):
+        while not (is_over() or all(each.ready for each in machines)):  # Another fault killed one: an operator waits.
+            yield POLL_EVERY_US
+        if is_over():
+            return
+        reconfigure(machine.node_id, fault.config)
+        fired(fault, machine, number)
+        incarnation = machine.incarnation
+        machine.terminate()
+        while machine.alive and machine.incarnation == incarnation:
+            yield POLL_EVERY_US
+        yield away_us
+        machine.start()
+        while not machine.ready:
+            yield POLL_EVERY_US
+        yield int(fault.between_s * 1_000_000)
+
+
+STAYS_US = 3_000_000
+"""The connection is closed after this time, whatever was answered."""
+
+
+class Intruder:
+    """Sends a node requests that no node sends now: old ones of this run, or forged ones (``chaos.node_requests``).
+
+    Implements chaos.sim.links.Caller, for one connection to one node.
+
+    ``arrived`` is called once, when the first request reaches the node. ``over`` is called once, with the number of
+    answers.
+    """
+
+    name = "intruder"
+
+    def __init__(
+        self,
+        network: "Network",
+        node_id: int,
+        requests: Sequence[NodeRequest],
+        arrived: Callable[[], None],
+        over: Callable[[int], None],
+    ) -> None:
+        self._network = network
+        self._requests = requests
+        self._arrived: Callable[[], None] | None = arrived
+        self._over: Callable[[int], None] | None = over
+        self._answers = 0
+        self._connection = network.connect(self, network.address(node_id))
+        assert self._connection is not None, f"there is no node {node_id}"
+        self._connection.link.agenda.after(STAYS_US, self._leave)
+
+    def accepted(self, connection: Connection) -> None:
+        for number, asked in enumerate(self._requests):
+            sender = claimed_node(asked.client_id)
+            assert sender is not None, f"{asked.client_id} is no node"
+            tag = Tag(asked.api_key, asked.api_version, node_name(sender), role="peer")
+            action = Request(asked.api_key, asked.api_version, asked.client_id, asked.body, STAYS_US)
+            self._network.request(connection, action, number, tag, self._reached)
+
+    def _reached(self) -> None:
+        arrived, self._arrived = self._arrived, None
+        if arrived is not None:
+            arrived()
+
+    def refused(self, connection: Connection) -> None:
+        self.lost(connection, "refused")
+
+    def answered(self, connection: Connection, correlation: int, body: object) -> None:  # noqa: ARG002
+        self._answers += 1
+        if self._answers == len(self._requests):
+            self._leave()
+
+    def lost(self, connection: Connection, reason: str) -> None:  # noqa: ARG002
+        connection.client_open = False
+        self._end()
+
+    def _leave(self) -> None:
+        connection = self._connection
+        if connection is not None and connection.client_open:
+            connection.client_open = False
+            self._network.client_closed(connection)
+        self._end()
+
+    def _end(self) -> None:
+        over, self._over = self._over, None
+        if over is not None:
+            over(self._answers)
+
+
+UPDATE_FEATURES_VERSION: Final = 2
+TIMEOUT_US: Final = 3_000_000
+RETRY_US: Final = 300_000
+
+
+class FeatureSwitch:
+    """Raises the level of one feature or switches it off, as an administrator's tool does. It sends its request to node
+    after node until one grants it.
+
+    Implements bench.fleet.behaviours.protocol.Behaviour. ``granted`` is called once, with the node that granted.
+    """
+
+    def __init__(
+        self, process: str, nodes: Sequence[Address], feature: str, level: int, granted: Callable[[Now, int], None]
+    ) -> None:
+        self._process = process
+        self._nodes = nodes
+        self._feature = feature
+        self._level = level
+        self._granted = granted
+        self._at = -1
+
+    @property
+    def process(self) -> str:
+        return self._process
+
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
+        match event:
+            case Started() | Woken():
+                self._at = (self._at + 1) % len(self._nodes)
+                return [Connect(self._nodes[self._at], TIMEOUT_US)]
+            case Connected():
+                body = upgrade_feature_request(self._feature, self._level, TIMEOUT_US // 1000)
+                return [Request(int(ApiKey.UPDATE_FEATURES), UPDATE_FEATURES_VERSION, self._process, body, TIMEOUT_US)]
+            case Answered() if _error_of(event.body) == 0:
+                self._granted(now, self._at)
+                return [Finished()]
+            case Stopping() | Leaving():
+                return [Finished()]
+            case _:
+                return [Disconnect(), Wake(now.mono_us + RETRY_US)]
+
+    def close(self, now: Now) -> list[HistoryRow]:  # noqa: ARG002
+        return []
+
+
+def _error_of(body: object) -> int:
+    from kio.schema.update_features.v2.response import UpdateFeaturesResponse
+
+    return int(cast("UpdateFeaturesResponse", body).error_code.value)
