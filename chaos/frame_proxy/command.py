@@ -18,8 +18,7 @@ from chaos.frame_proxy.rules_file import read_rules
 from chaos.frame_proxy.target import nodes_of
 from chaos.live.errors import SetupError, TargetDied
 from reference_broker.serve.addresses import parse_address
-from reference_broker.serve.end_signals import await_end_signals
-from reference_broker.serve.errors import StartError
+from reference_broker.serve.process import StartError, await_end_signals
 from scenarios.fields import ScenarioError
 
 EXIT_CLEAN = 0

@@ -23,7 +23,7 @@ from chaos.live.casting import cast
 from chaos.live.processes import READY_LIMIT_S, Child
 from chaos.rules import Rule, between_nodes, rules_of
 from chaos.seeds import random_for
-from reference_broker.serve.end_signals import await_end_signals
+from reference_broker.serve.process import await_end_signals
 from reports.rows import FaultRow
 from scenarios import loader
 from scenarios.outside import from_outside

@@ -19,7 +19,7 @@ from chaos.rule_book import RuleBook
 from chaos.rules import Rule, settled
 from chaos.seeds import random_for
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
-from reference_broker.serve.errors import StartError
+from reference_broker.serve.process import StartError
 from reports.rows import FaultRow
 from scenarios.fields import ScenarioError
 from scenarios.model import Fault

@@ -18,7 +18,7 @@ from chaos.live.links import ANY_PORT, Links
 from chaos.live.processes import READY_LIMIT_S, Child
 from chaos.live.quorum import CLUSTER_ID_KEY, LISTENERS_KEY, VOTERS_KEY, introductions, separate_listeners, shared_store
 from chaos.live.toxiproxy_server import ToxiproxyServer
-from reference_broker.serve.end_signals import await_end_signals
+from reference_broker.serve.process import await_end_signals
 
 SIZES = (1, 3, 5)
 RESTART_AFTER_S = 2.0

@@ -16,7 +16,7 @@ from bench.children import ends_with_me
 from bench.ports import free_port
 from chaos.live.errors import SetupError
 from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
-from reference_broker.serve.end_signals import let_signals_end_me
+from reference_broker.serve.process import let_signals_end_me
 
 HOST = "127.0.0.1"
 VERSION = "2.12.0"

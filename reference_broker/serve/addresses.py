@@ -3,7 +3,7 @@
 import errno
 import socket
 
-from reference_broker.serve.errors import StartError
+from reference_broker.serve.process import StartError
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from reference_broker.configuration.listeners import ANY_ADDRESS, DEFAULT_NAME
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
-from reference_broker.serve.descriptors import is_out_of_descriptors
-from reference_broker.serve.errors import StartError
+from reference_broker.serve.process import StartError, is_out_of_descriptors
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig

@@ -8,8 +8,8 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from reference_broker.core.effects import Sync
 from reference_broker.core.events import Synced, SyncFailed
-from reference_broker.serve.descriptors import is_out_of_descriptors
 from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.process import is_out_of_descriptors
 
 THREADS: Final = 4
 DESCRIPTORS_PER_FILE: Final = 2

@@ -2,11 +2,10 @@
 
 import fcntl
 import os
-import resource
 from pathlib import Path
 
 from reference_broker.serve.disk import LOCK_NAME
-from reference_broker.serve.errors import StartError
+from reference_broker.serve.process import StartError
 
 
 class DataFolder:
@@ -31,13 +30,3 @@ class DataFolder:
 
     def release(self) -> None:
         os.close(self._lock)
-
-
-def raise_open_files_limit() -> int:
-    """Raises the soft limit of open files to the hard one, but not above 65,536. Returns the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return wanted if soft == resource.RLIM_INFINITY else soft

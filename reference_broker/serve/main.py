@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reference_broker.serve.allocator import return_large_blocks
-from reference_broker.serve.errors import StartError
-from reference_broker.serve.lean_start import collect_nothing, leave_out
 from reference_broker.serve.log_lines import tell_on_stderr
-from reference_broker.serve.standard_streams import hold_standard_descriptors
+from reference_broker.serve.process import StartError, hold_standard_descriptors, return_large_blocks
+from reference_broker.serve.start_up import collect_nothing, leave_out
 
 if TYPE_CHECKING:
     from reference_broker.serve.server import Wrapper

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from reference_broker.serve.descriptors import is_out_of_descriptors
+from reference_broker.serve.process import is_out_of_descriptors
 
 T = TypeVar("T")
 

@@ -22,17 +22,21 @@ from reference_broker.serve.addresses import (
 )
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.crash_words import told
-from reference_broker.serve.descriptors import DescriptorPlan, plan_descriptors
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.doors import Accepting, Door, open_doors, told_endpoints
-from reference_broker.serve.end_signals import await_end_signals
-from reference_broker.serve.errors import StartError
-from reference_broker.serve.folder import DataFolder, raise_open_files_limit
-from reference_broker.serve.lean_start import collect_seldom
+from reference_broker.serve.folder import DataFolder
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.metrics_endpoint import MetricsProtocol
+from reference_broker.serve.process import (
+    DescriptorPlan,
+    StartError,
+    await_end_signals,
+    plan_descriptors,
+    print_line,
+    raise_open_files_limit,
+)
 from reference_broker.serve.refusals import waits_for
-from reference_broker.serve.standard_streams import print_line
+from reference_broker.serve.start_up import collect_seldom
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
@@ -285,7 +289,7 @@ class Server:
     def _tell_ready(
         self, loop: asyncio.AbstractEventLoop, doors: Sequence[Door], metrics: socket.socket | None
     ) -> None:
-        from reference_broker.serve.warm_up import warm_up
+        from reference_broker.serve.start_up import warm_up
 
         self._driver.watched = False
         ready: dict[str, object] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from reference_broker.serve.errors import StartError
+from reference_broker.serve.process import StartError
 from reference_broker.serve.store.objects import Bucket, Folder, Objects
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 from reference_broker.core.effects import Sync
 from reference_broker.core.events import Synced, SyncFailed
 from reference_broker.serve import file_syncs
-from reference_broker.serve.descriptors import LEAST_CONNECTIONS, RESERVED, plan_descriptors
 from reference_broker.serve.file_syncs import DESCRIPTORS_PER_FILE, THREADS, FileSyncs
 from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.process import LEAST_CONNECTIONS, RESERVED_DESCRIPTORS, plan_descriptors
 
 
 class Disk:
@@ -111,6 +111,6 @@ def test_any_other_failure_is_told(disk: Disk, where: str) -> None:
 @pytest.mark.parametrize("wanted_files", [0, 20])
 def test_descriptors_are_shared_out_and_some_stay_free(limit: int, wanted_files: int) -> None:
     plan = plan_descriptors(limit, wanted_files)
-    assert plan.files + plan.syncs + plan.connections + RESERVED <= limit
+    assert plan.files + plan.syncs + plan.connections + RESERVED_DESCRIPTORS <= limit
     assert plan.connections > LEAST_CONNECTIONS
     assert all(share > 0 for share in (plan.files, plan.syncs))

@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
+from reference_broker.apis import registry
 from reference_broker.apis.registry import SERVED
-from reference_broker.serve import warm_up as warming
+from reference_broker.quorum.snapshots import format as snapshot_format
+from reference_broker.serve import start_up
 
 LEAN = """
 import sys
-from reference_broker.serve.lean_start import leave_out
+from reference_broker.serve.start_up import leave_out
 
 leave_out()
 from reference_broker.core.node import Node
@@ -26,20 +28,20 @@ print(" ".join(sorted({"importlib.metadata", "argparse", "email", "kio.serial"} 
 
 @pytest.mark.live
 def test_a_start_leaves_out_what_libraries_load_for_nothing() -> None:
-    told = subprocess.run([sys.executable, "-c", LEAN], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == []
+    node = subprocess.run([sys.executable, "-c", LEAN], capture_output=True, text=True, check=True)
+    assert node.stdout.split() == []
 
 
 def test_apis_load_one_by_one_when_the_node_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[object] = []
-    monkeypatch.setattr(warming, "AFTER_S", 0.01)
-    monkeypatch.setattr(warming, "EVERY_S", 0.0)
-    monkeypatch.setattr(warming, "load", loaded.append)
-    monkeypatch.setattr(warming, "prepare", lambda: loaded.append("snapshots"))
+    monkeypatch.setattr(start_up, "WARM_UP_AFTER_S", 0.01)
+    monkeypatch.setattr(start_up, "WARM_UP_EVERY_S", 0.0)
+    monkeypatch.setattr(registry, "load", loaded.append)
+    monkeypatch.setattr(snapshot_format, "prepare", lambda: loaded.append("snapshots"))
 
     async def up() -> None:
         done = asyncio.Event()
-        warming.warm_up(asyncio.get_running_loop(), done.set)
+        start_up.warm_up(asyncio.get_running_loop(), done.set)
         assert not loaded, "whoever waited for the node is served first"
         await asyncio.wait_for(done.wait(), 10)
 

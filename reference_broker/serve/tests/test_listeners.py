@@ -18,7 +18,7 @@ from reference_broker.controller.activation import Endpoint
 from reference_broker.quorum.messages import begin_epoch
 from reference_broker.serve.addresses import listening_socket
 from reference_broker.serve.doors import ACCEPTS_PER_TURN, Accepting, Door, open_doors, told_endpoints
-from reference_broker.serve.errors import StartError
+from reference_broker.serve.process import StartError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.messages import encode_request
 

@@ -11,7 +11,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import StoreCall
 from reference_broker.core.events import StoreDone, StoreFailed
 from reference_broker.ports.store import FailureKind, Get, Put, PutFile, StoreAnswer, StoreFailure, StoreOperation
-from reference_broker.serve.errors import StartError
+from reference_broker.serve.process import StartError
 from reference_broker.serve.store.calls import FILE_THREADS, StoreThreads
 from reference_broker.serve.store.objects import PART_BYTES, Folder, Objects
 from reference_broker.serve.store.opening import opened
