@@ -17,7 +17,7 @@ from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rules
 from chaos.frame_proxy.target import nodes_of
 from chaos.live.errors import SetupError, TargetDied
-from reference_broker.serve.addresses import parse_address
+from reference_broker.serve.listeners import parse_address
 from reference_broker.serve.process import StartError, await_end_signals
 from scenarios.fields import ScenarioError
 

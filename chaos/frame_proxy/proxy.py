@@ -18,7 +18,7 @@ from chaos.frame_proxy.rules_file import why_not
 from chaos.rule_book import RuleBook
 from chaos.rules import Rule, settled
 from chaos.seeds import random_for
-from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
+from reference_broker.serve.listeners import bound_port, listening_socket, parse_address, shown_address
 from reference_broker.serve.process import StartError
 from reports.rows import FaultRow
 from scenarios.fields import ScenarioError

@@ -21,7 +21,7 @@ from bench.children import ends_with_me
 from bench.ports import free_port
 from chaos.live.errors import SetupError
 from chaos.live.toxiproxy_server import ToxiproxyServer
-from reference_broker.serve.store.objects import Bucket
+from reference_broker.serve.object_store import Bucket
 
 HOST = "127.0.0.1"
 VERSION = "1.8.0"

@@ -31,7 +31,7 @@ from reference_broker.ports.store import (
     StoreOperation,
 )
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.store.objects import Folder, Objects
+from reference_broker.serve.object_store import Folder, Objects
 
 CarryOut = Callable[[StoreOperation], StoreAnswer | StoreFailure]
 KEY = "topic-0-AbC_-9==/00000000000000000000-x_Y-.log"

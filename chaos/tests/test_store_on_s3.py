@@ -19,7 +19,7 @@ from reference_broker.ports.store import (
     StoreFailure,
     StoreOperation,
 )
-from reference_broker.serve.store.objects import PART_BYTES, Bucket, Objects
+from reference_broker.serve.object_store import PART_BYTES, Bucket, Objects
 
 pytestmark = [pytest.mark.live, pytest.mark.nightly]
 EACH: list[StoreOperation] = [

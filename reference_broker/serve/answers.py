@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from reference_broker.core.effects import Reply
 from reference_broker.serve.connection import Connection
-from reference_broker.serve.crash_words import told
-from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.items import ITEM_BYTES, LARGE_ANSWER_ITEMS, LEAST_ITEM_BYTES
@@ -82,7 +81,7 @@ class Answers:
         """The frame of an answer with UNKNOWN_SERVER_ERROR, for an answer that cannot be encoded. None if the API has
         no place for that error."""
         key, version = reply.api_key, reply.api_version
-        self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=told(bug))
+        self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=describe_bug(bug))
         if not has_error_code(key, version):
             return None
         instead = empty_response(key, version, ErrorCode.unknown_server_error)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from reference_broker.core.events import Request
 from reference_broker.serve.connection import Connection
-from reference_broker.serve.crash_words import told
+from reference_broker.serve.log_lines import describe_bug
 from reference_broker.serve.requests import begins_at_once, decode, decode_in_slices
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.items import LARGE_FRAME_BYTES, SLICE_BYTES
@@ -51,7 +51,7 @@ class Decoder:
                 self._driver.close(connection, str(broken))
                 return
             except Exception as bug:
-                self._driver.close(connection, f"our codec failed: {told(bug)}")
+                self._driver.close(connection, f"our codec failed: {describe_bug(bug)}")
                 return
             yield
 
@@ -63,4 +63,4 @@ class Decoder:
         except ProtocolError as broken:
             self._driver.close(connection, str(broken))
         except Exception as bug:
-            self._driver.close(connection, f"our code failed: {told(bug)}")
+            self._driver.close(connection, f"our code failed: {describe_bug(bug)}")

@@ -27,7 +27,6 @@ from reference_broker.quorum.node_files import StartRefused
 from reference_broker.serve.answers import Answers
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.connection import Connection
-from reference_broker.serve.crash_words import told
 from reference_broker.serve.deadlines import Deadlines
 from reference_broker.serve.decoder import Decoder
 from reference_broker.serve.dial_map import FindAddress
@@ -35,9 +34,9 @@ from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.file_syncs import FileSyncs
 from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.intake import Intake
-from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.serve.memory_budget import MemoryBudget
-from reference_broker.serve.note_log import NoteLog
+from reference_broker.serve.node_log import NoteLog
 from reference_broker.serve.peers import Peers
 from reference_broker.serve.slices import Slices
 from reference_broker.serve.turns import Turns
@@ -68,7 +67,7 @@ class Meter(Protocol):
 
 
 class Store(Protocol):
-    """Carries out calls of the object store (``serve.store.calls``)."""
+    """Carries out calls of the object store (``serve.object_store``)."""
 
     def start(self, call: StoreCall) -> None: ...
 
@@ -230,7 +229,7 @@ class Driver:
             raise
         except Exception as bug:
             # Nothing of the node's state was touched, so a bug in a codec costs no more than a bad frame.
-            raise ProtocolError(f"our codec failed: {told(bug)}") from bug
+            raise ProtocolError(f"our codec failed: {describe_bug(bug)}") from bug
 
     def note_sender(self, connection: Connection, request: Request) -> None:
         if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
@@ -335,10 +334,10 @@ class Driver:
     def request_failed(self, request: Request | str, bug: Exception) -> None:
         """For ``Node.on_bug``: a bug of ours costs the request or the change, and one line of the log."""
         if isinstance(request, str):
-            self._log.limited("error", "change_failed", change=request, reason=told(bug))
+            self._log.limited("error", "change_failed", change=request, reason=describe_bug(bug))
             return
         facts = {"api": api_name(request.api_key), "version": request.api_version, "connection": request.connection}
-        self._log.limited("error", "request_failed", reason=told(bug), **facts)
+        self._log.limited("error", "request_failed", reason=describe_bug(bug), **facts)
 
     def _stumble(self, bug: Exception) -> None:
         """Ends the node after a failed disk or a bug of ours, since it must not serve from a possibly wrong state."""
@@ -346,7 +345,7 @@ class Driver:
             self._refused(str(bug))
         elif not self.has_ended:
             self.has_ended = True
-            self._failed(str(bug) if isinstance(bug, NodeFailed) else told(bug))
+            self._failed(str(bug) if isinstance(bug, NodeFailed) else describe_bug(bug))
 
     # What powers.DriverPowers does through the driver.
 

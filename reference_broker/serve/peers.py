@@ -13,9 +13,8 @@ from typing import NamedTuple, cast
 from reference_broker.core.effects import Send
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
 from reference_broker.ports.channels import Channel
-from reference_broker.serve.crash_words import told
 from reference_broker.serve.dial_map import FindAddress
-from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.serve.refusals import FIXES, refusal
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import Error, ProtocolError, error_name
@@ -107,7 +106,7 @@ class PeerChannel:
                 effect.api_key, effect.api_version, self._correlation_id, effect.client_id, effect.body
             )
         except Exception as bug:
-            self.broke(f"our {api_name(effect.api_key)} request cannot be encoded: {told(bug)}")
+            self.broke(f"our {api_name(effect.api_key)} request cannot be encoded: {describe_bug(bug)}")
             return
         frame = b"".join(buffers)
         self._await_replies(deadline_s)

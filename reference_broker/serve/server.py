@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 from reference_broker.core.hooks import Hooks
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
-from reference_broker.serve.addresses import (
+from reference_broker.serve.clock import Clock
+from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.folder import DataFolder
+from reference_broker.serve.listeners import (
+    Accepting,
+    Door,
     bound_port,
     listening_socket,
+    open_doors,
     parse_address,
     shown_address,
+    told_endpoints,
 )
-from reference_broker.serve.clock import Clock
-from reference_broker.serve.crash_words import told
-from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.doors import Accepting, Door, open_doors, told_endpoints
-from reference_broker.serve.folder import DataFolder
-from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.serve.metrics_endpoint import MetricsProtocol
 from reference_broker.serve.process import (
     DescriptorPlan,
@@ -212,8 +214,8 @@ class Server:
         from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
         from reference_broker.serve.driver import Driver
         from reference_broker.serve.memory_budget import MemoryBudget
+        from reference_broker.serve.node_log import RequestLog
         from reference_broker.serve.powers import DriverPowers
-        from reference_broker.serve.request_log import RequestLog
 
         options, config = self._options, self._options.config
         for setting, reason in doubtful(config):
@@ -250,8 +252,7 @@ class Server:
         if self._wrapper is None:  # Who injects faults wants to see a bug end the node.
             self._node.on_bug = self._driver.request_failed
         if config.remote_log_storage_system_enable:
-            from reference_broker.serve.store.calls import StoreThreads
-            from reference_broker.serve.store.opening import opened
+            from reference_broker.serve.object_store import StoreThreads, opened
 
             store, limit_s = opened(config, options.data), config.crucible_remote_store_timeout_ms / 1000
             self._driver.store = StoreThreads(store, loop, self._driver.give, limit_s)
@@ -351,7 +352,7 @@ class Server:
     def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback of the event loop raised an exception. asyncio would write it to stderr, and might wait there."""
         bug = context.get("exception")
-        reason = told(bug) if isinstance(bug, Exception) else str(context.get("message"))
+        reason = describe_bug(bug) if isinstance(bug, Exception) else str(context.get("message"))
         self._log.limited("error", "callback_failed", reason=reason)
 
     def _refused(self, reason: str) -> None:

@@ -15,7 +15,7 @@ from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Driver
 from reference_broker.serve.log_lines import LogLines
-from reference_broker.serve.request_log import RequestLog
+from reference_broker.serve.node_log import RequestLog
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
 

@@ -16,8 +16,14 @@ import uvloop
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.quorum.messages import begin_epoch
-from reference_broker.serve.addresses import listening_socket
-from reference_broker.serve.doors import ACCEPTS_PER_TURN, Accepting, Door, open_doors, told_endpoints
+from reference_broker.serve.listeners import (
+    ACCEPTS_PER_TURN,
+    Accepting,
+    Door,
+    listening_socket,
+    open_doors,
+    told_endpoints,
+)
 from reference_broker.serve.process import StartError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.messages import encode_request
@@ -161,7 +167,7 @@ def test_where_there_is_no_room_newcomers_wait_until_there_is(lacks: int, monkey
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         accepting.close()
 
-    monkeypatch.setattr("reference_broker.serve.doors.NO_ROOM_PAUSE_S", 0.001)
+    monkeypatch.setattr("reference_broker.serve.listeners.NO_ROOM_PAUSE_S", 0.001)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scene())
 

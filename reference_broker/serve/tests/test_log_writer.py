@@ -7,8 +7,7 @@ from io import StringIO
 
 import pytest
 
-from reference_broker.serve.log_lines import BURST_LINES, LINES_PER_SECOND, SELDOM_S, LogLines
-from reference_broker.serve.log_writer import LogWriter
+from reference_broker.serve.log_lines import BURST_LINES, LINES_PER_SECOND, SELDOM_S, LogLines, LogWriter
 
 LINE = b'{"event": "x"}\n'
 LONG_S = 10.0

@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.core.effects import Note
 from reference_broker.serve.log_lines import LogLines
-from reference_broker.serve.note_log import ERROR_EVERY_US, NoteLog
+from reference_broker.serve.node_log import ERROR_EVERY_US, NoteLog
 
 
 def test_an_error_that_repeats_gets_a_line_now_and_then_that_counts_those_left_out() -> None:

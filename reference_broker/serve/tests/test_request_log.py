@@ -9,7 +9,7 @@ from reference_broker.blocking.transport import Connection
 from reference_broker.core.events import Closed, Request
 from reference_broker.ports.now import Now
 from reference_broker.serve.log_lines import LogLines
-from reference_broker.serve.request_log import RequestLog
+from reference_broker.serve.node_log import RequestLog
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from reference_broker.wire.tags import Tag

@@ -11,10 +11,8 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import StoreCall
 from reference_broker.core.events import StoreDone, StoreFailed
 from reference_broker.ports.store import FailureKind, Get, Put, PutFile, StoreAnswer, StoreFailure, StoreOperation
+from reference_broker.serve.object_store import FILE_THREADS, PART_BYTES, Folder, Objects, StoreThreads, opened
 from reference_broker.serve.process import StartError
-from reference_broker.serve.store.calls import FILE_THREADS, StoreThreads
-from reference_broker.serve.store.objects import PART_BYTES, Folder, Objects
-from reference_broker.serve.store.opening import opened
 
 LIMIT_S = 0.2
 
@@ -125,7 +123,7 @@ def test_a_folder_has_synced_the_file_and_each_folder_above_it_when_it_answers(
         path = Path(f"/proc/self/fd/{descriptor}").resolve()
         synced.append((str(path.relative_to(tmp_path)), path.stat().st_size if path.is_file() else -1))
 
-    monkeypatch.setattr("reference_broker.serve.store.durable.os.fsync", fsync)
+    monkeypatch.setattr("reference_broker.serve.object_store.os.fsync", fsync)
     assert store.carry_out(PutFile("topic/x.log", "a.log", size_bytes), lambda: None) is None
     assert synced == [("remote/topic/x.log", size_bytes), ("remote/topic", -1), ("remote", -1)]
 
@@ -136,7 +134,7 @@ def test_a_failed_sync_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def fails(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("reference_broker.serve.store.durable.os.fsync", fails)
+    monkeypatch.setattr("reference_broker.serve.object_store.os.fsync", fails)
     answer = store.carry_out(Put("a", b"x"), lambda: None)
     assert isinstance(answer, StoreFailure)
     assert answer.kind is FailureKind.UNAVAILABLE

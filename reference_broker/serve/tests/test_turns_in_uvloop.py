@@ -9,7 +9,7 @@ from time import thread_time
 
 import uvloop
 
-from reference_broker.serve.doors import ACCEPTS_PER_TURN, Accepting
+from reference_broker.serve.listeners import ACCEPTS_PER_TURN, Accepting
 from reference_broker.serve.turns import LIGHT_S, Turns
 
 REQUESTS = 60

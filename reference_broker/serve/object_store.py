@@ -1,17 +1,37 @@
-"""Operations of the store port, carried out by obstore while the caller waits.
+"""Makes files of a local object store durable: obstore has no way to ask for it.
+
+Operations of the store port, carried out by obstore while the caller waits.
 
 obstore's blocking calls are used, in threads of our own. Its asynchronous ones let threads of its runtime touch Python
 objects, and a process that ends meanwhile is aborted.
+
+Carries out StoreCall effects in threads of its own, and gives each answer as an event.
+
+The threads do not keep a process from ending: whoever ends does not wait for a store that is silent.
+
+Opens the object store that the settings name. It is done in the node's own process, since obstore's threads do not
+survive a fork.
 """
 
+import asyncio
+import os
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Final, Protocol
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, Protocol
 
 import obstore
 from obstore import exceptions
+from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 
+from reference_broker.core.effects import StoreCall
+from reference_broker.core.events import StoreDone, StoreFailed
+from reference_broker.core.store import store_event
 from reference_broker.ports.store import (
     Delete,
     FailureKind,
@@ -25,7 +45,23 @@ from reference_broker.ports.store import (
     StoreOperation,
     refused_key,
 )
-from reference_broker.serve.store.durable import make_durable
+from reference_broker.serve.process import StartError
+
+if TYPE_CHECKING:
+    from reference_broker.configuration.broker_config import BrokerConfig
+
+
+def make_durable(path: Path, root: Path) -> None:
+    """Syncs the file or folder, and each folder above it up to ``root``. Raises OSError."""
+    for each in (path, *path.parents):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if each == root:
+            return
+
 
 PART_BYTES: Final = 8 * 2**20
 """S3 takes 10,000 parts of an object, each of 5 MiB or more."""
@@ -207,3 +243,131 @@ def _told(failure: Exception) -> StoreFailure:
 def _first_line(failure: Exception) -> str:
     """obstore adds what its own source knows, in many lines."""
     return (str(failure).splitlines() or [type(failure).__name__])[0][:300]
+
+
+THREADS: Final = 8
+FILE_THREADS: Final = 4
+"""Files are put in threads of their own, since a large one must not delay reads."""
+END_LIMIT_S: Final = 1.0
+
+
+class Carries(Protocol):
+    """The part of ``Objects`` that is needed here."""
+
+    def carry_out(self, operation: StoreOperation, progress: Callable[[], None]) -> StoreAnswer | StoreFailure: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """``steps`` counts the signs of life, and ``seen`` those that the watch has seen."""
+
+    call: StoreCall
+    steps: int = 0
+    seen: int = -1
+
+    def step(self) -> None:
+        self.steps += 1
+
+
+class StoreThreads:
+    """A call without a sign of life for ``limit_s`` is answered as ``unavailable``. What it comes to later is left
+    out."""
+
+    def __init__(
+        self,
+        store: Carries,
+        loop: asyncio.AbstractEventLoop,
+        give: Callable[[StoreDone | StoreFailed], None],
+        limit_s: float,
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._give = give
+        self._limit_s = limit_s
+        self._running: dict[int, _Running] = {}
+        self._calls: SimpleQueue[_Running | None] = SimpleQueue()
+        self._files: SimpleQueue[_Running | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def start(self, call: StoreCall) -> None:
+        if not self._threads:
+            self._start_threads()
+        running = self._running[call.token] = _Running(call)
+        (self._files if isinstance(call.operation, PutFile) else self._calls).put(running)
+        self._loop.call_later(self._limit_s, self._watch, running)
+
+    def close(self) -> None:
+        """Gives no more events. Waits a moment for what runs, so that no thread wakes in a process that is ending."""
+        self._closed = True
+        for thread in self._threads:
+            (self._files if thread.name == "store-file" else self._calls).put(None)
+        for thread in self._threads:
+            thread.join(END_LIMIT_S / len(self._threads))
+
+    def _start_threads(self) -> None:
+        for name, count, calls in (("store", THREADS, self._calls), ("store-file", FILE_THREADS, self._files)):
+            for _ in range(count):
+                thread = threading.Thread(target=self._work, args=(calls,), name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    def _work(self, calls: "SimpleQueue[_Running | None]") -> None:
+        while (running := calls.get()) is not None and not self._closed:
+            if running.call.token not in self._running:
+                continue
+            running.step()
+            answer = self._store.carry_out(running.call.operation, running.step)
+            with suppress(RuntimeError):  # The loop is closed.
+                self._loop.call_soon_threadsafe(self._answered, running, answer)
+
+    def _answered(self, running: _Running, answer: StoreAnswer | StoreFailure) -> None:
+        if self._running.pop(running.call.token, None) is not None and not self._closed:
+            self._give(store_event(running.call.token, answer))
+
+    def _watch(self, running: _Running) -> None:
+        if self._closed or running.call.token not in self._running:
+            return
+        if running.steps != running.seen:
+            running.seen = running.steps
+            self._loop.call_later(self._limit_s, self._watch, running)
+        else:
+            self._answered(running, StoreFailure(FailureKind.UNAVAILABLE, f"no answer within {self._limit_s:g} s"))
+
+
+URL: Final = "crucible.remote.store.url"
+RETRIES: Final = 2
+CONNECT_LIMIT_S: Final = 5
+
+
+def opened(config: "BrokerConfig", data: Path) -> Objects:
+    """Returns the store for a node with this data directory. Raises StartError.
+
+    Credentials for S3 come from the environment (AWS_ACCESS_KEY_ID and the like), so that no request shows them.
+    """
+    url = config.crucible_remote_store_url
+    if not url and config.controller_quorum_voters:
+        raise StartError(f"The nodes of a cluster share one object store: give each the same {URL}.")
+    try:
+        if url.startswith("s3://"):
+            return Objects(Bucket(_bucket(config, RETRIES), _bucket(config, 0)), data)
+        return Objects(Folder(Path(url.removeprefix("file://") or f"{data.absolute()}-remote").absolute()), data)
+    except (OSError, ValueError, BaseError) as failure:
+        reason = (str(failure).splitlines() or [type(failure).__name__])[0]
+        where = url or "beside the data directory"
+        raise StartError(f"The object store {where} cannot be used: {reason}.") from failure
+
+
+def _bucket(config: "BrokerConfig", retries: int) -> S3Store:
+    limit = timedelta(milliseconds=config.crucible_remote_store_timeout_ms)
+    endpoint = config.crucible_remote_store_endpoint
+    return S3Store.from_url(
+        config.crucible_remote_store_url,
+        config={"endpoint": endpoint} if endpoint else {},
+        client_options={
+            "timeout": limit,
+            "connect_timeout": min(limit, timedelta(seconds=CONNECT_LIMIT_S)),
+            "allow_http": endpoint.startswith("http://"),
+        },
+        retry_config={"max_retries": retries, "retry_timeout": limit},
+    )
