@@ -3,7 +3,8 @@
 ``Ports.store`` takes an operation. The answer comes in a later event: exactly one of ``done`` and ``failed`` is called.
 A driver that hears nothing for its time limit says ``unavailable``, and the operation may happen all the same.
 
-There are four implementations: ``MemoryStore``, ``serve/object_store.py`` with a local folder or S3, and ``chaos/sim/store.py``.
+There are four implementations: ``MemoryStore``, ``serve/object_store.py`` with a local folder or S3, and
+``chaos/sim/store.py``.
 One conformance suite runs against all of them (``chaos/tests/test_store_conformance.py``).
 
 A key is a ``/``-separated path. Each of its names has letters, digits and ``.``, ``_``, ``-``, ``=``, and is neither

@@ -1,12 +1,13 @@
-"""One client connection: bytes in, requests one at a time, answers out. Plain callbacks, no task and no future."""
+"""One client connection: bytes in, requests one at a time, responses out. Plain callbacks, no task and no future."""
 
 import asyncio
+import select
 from collections import deque
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from reference_broker.serve.intake import COUNTED_FROM_BYTES
-from reference_broker.serve.turns import HEAVY_BYTES, Queue
+from reference_broker.serve.turns import COUNTED_FROM_BYTES, HEAVY_BYTES, Queue
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
@@ -14,6 +15,7 @@ from reference_broker.wire.writing import Buffers
 
 if TYPE_CHECKING:
     from reference_broker.serve.driver import Driver
+
 
 READ_AHEAD_BYTES = 128 << 10
 """How many bytes may wait behind the request in flight before the socket is no longer read."""
@@ -325,3 +327,46 @@ class Connection(asyncio.Protocol):
         self._held_back = False
         if self._reading and not self.transport.is_closing():
             self.transport.resume_reading()
+
+
+LOOK_EVERY_S = 1.0
+_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+@dataclass(slots=True)
+class HangUps:
+    """Looks at the watched sockets once a second, and aborts the connections that their peers closed or reset."""
+
+    _loop: asyncio.AbstractEventLoop
+    _watched: dict[Connection, int] = field(default_factory=dict)
+    """The descriptor of each watched connection's socket."""
+    _handle: asyncio.TimerHandle | None = None
+
+    def watch(self, connection: Connection, watch: bool) -> None:
+        if not watch:
+            self._watched.pop(connection, None)
+            return
+        sock = connection.transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return
+        self._watched[connection] = sock.fileno()
+        if self._handle is None:
+            self._handle = self._loop.call_later(LOOK_EVERY_S, self._look)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._watched = {}
+
+    def _look(self) -> None:
+        self._handle = None
+        poll = select.poll()
+        by_descriptor = {descriptor: connection for connection, descriptor in self._watched.items()}
+        for descriptor in by_descriptor:
+            poll.register(descriptor, _GONE)
+        for descriptor, _ in poll.poll(0):
+            del self._watched[by_descriptor[descriptor]]
+            by_descriptor[descriptor].abort()
+        if self._watched:
+            self._handle = self._loop.call_later(LOOK_EVERY_S, self._look)

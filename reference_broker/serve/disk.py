@@ -1,23 +1,185 @@
-"""The disk port on real files below one root folder."""
+"""The disk port on real files below one data directory, which a lock reserves for one process.
+
+A table keeps the descriptors of files open. Names of files become durable with an fsync of their folder, which several
+syncs share: none of them ends before an fsync that began after its names were there.
+"""
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from threading import Condition
+from typing import NamedTuple, TypeVar
 
 from reference_broker.log.checkpoint import decoded_rows
 from reference_broker.log.offset_checkpoints import RECOVERY_POINT_FILE
 from reference_broker.log.quarantine import is_segment
 from reference_broker.log.segment import NAME_DIGITS
 from reference_broker.ports.disk import Buffer, DiskError, UndoFailed
-from reference_broker.serve.folder_syncs import FolderSync, FolderSyncs
-from reference_broker.serve.open_files import OpenFile, OpenFiles
+from reference_broker.ports.folder_changes import FolderChanges, KnownFolder
+from reference_broker.serve.process import StartError, is_out_of_descriptors
+
+
+class DataFolder:
+    """Only one process can use the folder: a lock (flock on ``.lock``) lasts until ``release`` or the process's end."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as failure:
+            raise StartError(
+                f"Cannot write to the data directory {path} ({failure.strerror}): give --data a directory of your own."
+            ) from failure
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as failure:
+            os.close(self._lock)
+            raise StartError(
+                f"The data directory {path} is in use by another process: stop that node or give another --data."
+            ) from failure
+
+    def release(self) -> None:
+        os.close(self._lock)
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """``size_bytes`` is the size of the file. It stays right because only this node writes in its data folder."""
+
+    descriptor: int
+    size_bytes: int
+
+
+class OpenFiles:
+    """The table is ordered by last use. The first entry is the next one to close."""
+
+    def __init__(self, open_file: Callable[[str, bool], OpenFile], limit: int) -> None:
+        """``open_file(path, create)`` opens a file. ``limit`` is the greatest number of open files, at least 1."""
+        self._open = open_file
+        self._limit = max(1, limit)
+        self._files: dict[str, OpenFile] = {}
+
+    def holds(self, path: str) -> bool:
+        return path in self._files
+
+    def get(self, path: str, create: bool = False) -> OpenFile:
+        """Opens the file if it is not open. Raises DiskError if there is none, unless it is to be created."""
+        file = self._files.pop(path, None)
+        if file is None:
+            file = self._opened(path, create)
+        self._files[path] = file
+        return file
+
+    def forget(self, path: str) -> None:
+        """Closes a file, or all files in a folder, before it is renamed or deleted."""
+        file = self._files.pop(path, None)
+        if file is not None:
+            os.close(file.descriptor)
+            return
+        below = path + "/"
+        for name in [name for name in self._files if name.startswith(below)]:
+            os.close(self._files.pop(name).descriptor)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            os.close(file.descriptor)
+        self._files.clear()
+
+    def _opened(self, path: str, create: bool) -> OpenFile:
+        while len(self._files) >= self._limit:
+            self._close_oldest()
+        return self.with_room(lambda: self._open(path, create))
+
+    def with_room(self, work: Callable[[], T]) -> T:
+        """Does something that needs a descriptor. If there is none, because sockets took them, open files close."""
+        while True:
+            try:
+                return work()
+            except OSError as failure:
+                if not is_out_of_descriptors(failure) or not self._files:
+                    raise
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        os.close(self._files.pop(next(iter(self._files))).descriptor)
+
+
+class FolderSync(NamedTuple):
+    """An open folder, whose first ``changes`` changes must become durable."""
+
+    descriptor: int
+    folder: KnownFolder
+    changes: int
+
+
+class FolderSyncs:
+    """The thread of the disk calls all methods but ``run``, which any thread may call. Folders are full paths."""
+
+    def __init__(self) -> None:
+        self._folders = FolderChanges()
+        self._turn = Condition()
+        self.moved = self._folders.moved
+        self.forget = self._folders.forget
+
+    def changed(self, path: str) -> None:
+        """A name in the folder was created, renamed or deleted."""
+        with self._turn:
+            self._folders.changed(path)
+
+    def opened(self, path: str) -> FolderSync | None:
+        """Opens the folder if any of its names may not be durable. A folder that is gone has none. Raises OSError."""
+        folder = self._folders.of(path)
+        with self._turn:
+            changes = folder.changes
+            if folder.durable >= changes:
+                return None
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._folders.forget(path)
+            return None
+        return FolderSync(descriptor, folder, changes)
+
+    def run(self, wanted: FolderSync) -> None:
+        """Blocks until the names are durable. Raises OSError, also if an earlier fsync of the folder has failed: what
+        that one should have written is lost, and a later one would not say so."""
+        folder = wanted.folder
+        with self._turn:
+            while folder.is_syncing and folder.durable < wanted.changes:
+                self._turn.wait()
+            if folder.failure is not None:
+                raise folder.failure
+            if folder.durable >= wanted.changes:
+                return
+            folder.is_syncing = True
+            covered = folder.changes
+        failure = None
+        try:
+            os.fsync(wanted.descriptor)
+        except OSError as error:
+            failure = error
+        with self._turn:
+            folder.is_syncing = False
+            if failure is None:
+                folder.durable = covered
+            else:
+                folder.failure = failure
+            self._turn.notify_all()
+        if failure is not None:
+            raise failure
+
 
 LOCK_NAME = ".lock"
 _BUFFERS_PER_WRITE = 512  # Below Linux's IOV_MAX of 1024.

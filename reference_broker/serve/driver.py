@@ -1,10 +1,17 @@
 """Drives one ``core.Node`` over TCP connections and real files: events in, effects carried out in order.
 
-Everything runs in the event loop's thread. Only syncs run in other threads; their results come back as events.
+Everything runs in the event loop's thread. Only syncs and calls of the object store run in other threads; their results
+come back as events.
 """
 
 import asyncio
+import os
+import signal
+import time
+from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Protocol
 
@@ -24,24 +31,75 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import StartRefused
-from reference_broker.serve.answers import Answers
-from reference_broker.serve.clock import Clock
-from reference_broker.serve.connection import Connection
-from reference_broker.serve.deadlines import Deadlines
-from reference_broker.serve.decoder import Decoder
-from reference_broker.serve.dial_map import FindAddress
+from reference_broker.serve.connection import Connection, HangUps
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.file_syncs import FileSyncs
-from reference_broker.serve.hang_ups import HangUps
-from reference_broker.serve.intake import Intake
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.node_log import NoteLog
-from reference_broker.serve.peers import Peers
-from reference_broker.serve.slices import Slices
-from reference_broker.serve.turns import Turns
+from reference_broker.serve.peers import FindAddress, Peers
+from reference_broker.serve.requests import Decoder
+from reference_broker.serve.responses import Answers
+from reference_broker.serve.turns import Intake, Slices, Turns
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ProtocolError
+
+
+@dataclass(slots=True)
+class Clock:
+    """``wall_offset_ms`` is added to the wall clock that the node sees. Faults set it."""
+
+    wall_offset_ms: int = 0
+
+    def now(self) -> Now:
+        return Now(time.monotonic_ns() // 1000, time.time_ns() // 1_000_000 + self.wall_offset_ms)
+
+
+_SHORTEST_S = 0.0005
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """Calls ``fire(timer)`` once for each deadline, at that time or later, the earliest deadline first.
+
+    Times are those of ``mono_us()``, in microseconds.
+    """
+
+    _loop: AbstractEventLoop
+    _mono_us: Callable[[], int]
+    _fire: Callable[[int], None]
+    _heap: list[tuple[int, int]] = field(default_factory=list)
+    _handle: TimerHandle | None = None
+    _armed_us: int = 0
+
+    def set(self, timer: int, deadline_us: int) -> None:
+        heappush(self._heap, (deadline_us, timer))
+        if self._handle is None or deadline_us < self._armed_us:
+            self._arm()
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._heap.clear()
+
+    def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._armed_us = self._heap[0][0]
+        delay_s = max((self._armed_us - self._mono_us()) / 1e6, 0.0)
+        self._handle = self._loop.call_later(delay_s and max(delay_s, _SHORTEST_S), self._due)
+
+    def _due(self) -> None:
+        self._handle = None
+        now_us = self._mono_us()
+        due = []
+        while self._heap and self._heap[0][0] <= now_us:
+            due.append(heappop(self._heap)[1])
+        for timer in due:
+            self._fire(timer)
+        if self._heap and self._handle is None:
+            self._arm()
 
 
 def nobody(_: int, __: Channel) -> None:
@@ -391,3 +449,60 @@ class Driver:
         connection = self.connections.get(effect.connection)
         if connection is not None:
             self.close(connection, effect.reason)
+
+
+@dataclass(slots=True)
+class DriverPowers:
+    """The maker of the hooks gets it before the node exists. It can be used once the node runs."""
+
+    _clock: Clock
+    _log: LogLines
+    driver: Driver | None = None
+
+    def kill(self) -> None:
+        """Sends SIGKILL to this process. Appended bytes stay in the page cache."""
+        self._log.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def power_off(self) -> None:
+        """The same as ``kill``, since a process cannot take the machine's page cache with it."""
+        self.kill()
+
+    def pause(self, for_us: int) -> None:
+        """SIGSTOP. Whoever started this process sends SIGCONT after ``for_us``; it learns that from the evidence."""
+        del for_us
+        self._log.flush()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def step_clock(self, by_ms: int) -> None:
+        self._clock.wall_offset_ms += by_ms
+
+    def slow_syncs(self, by_ms: int, names_only: bool = False) -> None:
+        """Makes each sync from now on take ``by_ms`` longer. With ``names_only`` only the syncs of folders do."""
+        driver = self._running()
+        driver.syncs.delay_s = 0 if names_only else by_ms / 1000
+        driver.disk.folder_delay_s = by_ms / 1000 if names_only else 0
+
+    @property
+    def syncs_delayed(self) -> int:
+        """How many syncs were delayed so far."""
+        return self._running().syncs.delayed + self._running().disk.folders_delayed
+
+    def discard_connection(self, connection: int) -> None:
+        self._running().discard_connection(connection)
+
+    def deliver_later(self, event: Event, delay_us: int) -> None:
+        self._running().deliver_later(event, delay_us)
+
+    def reply_later(self, reply: Reply, delay_us: int) -> None:
+        self._running().reply_later(reply, delay_us)
+
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        self._running().reply_bytes(reply, frame)
+
+    def reply_cut(self, reply: Reply, start: bytes) -> None:
+        self._running().reply_cut(reply, start)
+
+    def _running(self) -> Driver:
+        assert self.driver is not None, "a hook asked for something before its node was started"
+        return self.driver

@@ -1,6 +1,6 @@
-"""The sockets of a node's listeners, and the addresses that it tells others.
+"""The sockets of a node's listeners, and the addresses that it advertises.
 
-Parses HOST:PORT and opens listening sockets. Each failure has a sentence that says what to do.
+Each failure has a sentence that says what to do.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
-"""The log of a node: one JSON object in each line of stderr. A traceback never spreads over several lines.
+"""The log of a node: one JSON object in each line of stderr, written by a thread of its own.
 
-Writes log lines to a descriptor in a thread of its own, so that no reader and no disk can stop the node.
-
-Describes the bug that ends a node, in one line of limited length for the log.
+No reader and no full disk can stop the node: lines are then dropped, counted and reported.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Logs the notes of a node that an operator must see. The trace recorder, which is a hook, records all notes.
+"""Which notes of a node are logged, and one log line for each request (``crucible.request.log.enable``).
 
-One log line for each answered request (``crucible.request.log.enable``); fetches with their session (KIP-227).
+The trace recorder, which is a hook, records all notes.
 """
 
 from collections.abc import Sequence

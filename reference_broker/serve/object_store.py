@@ -1,16 +1,8 @@
-"""Makes files of a local object store durable: obstore has no way to ask for it.
-
-Operations of the store port, carried out by obstore while the caller waits.
+"""The object store of the remote tier: a local directory or S3, through obstore.
 
 obstore's blocking calls are used, in threads of our own. Its asynchronous ones let threads of its runtime touch Python
-objects, and a process that ends meanwhile is aborted.
-
-Carries out StoreCall effects in threads of its own, and gives each answer as an event.
-
-The threads do not keep a process from ending: whoever ends does not wait for a store that is silent.
-
-Opens the object store that the settings name. It is done in the node's own process, since obstore's threads do not
-survive a fork.
+objects, and a process that ends meanwhile is aborted. The threads do not keep the process from ending, even if a store
+does not respond.
 """
 
 import asyncio

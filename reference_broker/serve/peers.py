@@ -1,25 +1,87 @@
-"""Connections to other nodes: one for each (peer, channel), made when a Send asks for it, requests pipelined in order.
+"""Connections to other nodes: one for each (peer, channel), dialled by the first ``Send``, requests pipelined in order.
 
-A request needs no task and no future; each dial needs one short task. The node is told (core.events): PeerUp when a
-connection was accepted, PeerReply for each reply, and one PeerDown that ends everything without a reply.
+A request needs no task and no future; each dial needs one short task. The node gets ``PeerUp`` when a connection was
+accepted, ``PeerReply`` for each reply, and one ``PeerDown`` that ends everything without a reply.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Send
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
 from reference_broker.ports.channels import Channel
-from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.log_lines import LogLines, describe_bug
-from reference_broker.serve.refusals import FIXES, refusal
 from reference_broker.wire.apis import api_name
-from reference_broker.wire.errors import Error, ProtocolError, error_name
+from reference_broker.wire.errors import Error, ErrorCode, ProtocolError, error_name, known_error
 from reference_broker.wire.frames import FrameReader
 from reference_broker.wire.messages import decode_response, encode_request
+
+Address: TypeAlias = tuple[str, int]
+"""Host and port."""
+
+FindAddress: TypeAlias = Callable[[int, Channel], Address | None]
+"""Finds where a node is dialled for a channel, or returns None if that is not known. It is called for each dial."""
+
+TO_CONTROLLERS = (Channel.RAFT, Channel.CONTROLLER, Channel.FORWARD)
+
+REPLY_OVERHEAD_BYTES = 16 << 20
+"""What another node's reply may hold beside records: enough to tell of some 200,000 partitions."""
+
+
+def largest_reply_bytes(config: BrokerConfig) -> int:
+    """The limit for a reply of another node: what was asked for or, if larger, one batch, which came in a request.
+
+    ``socket.request.max.bytes`` alone may be less than a follower asks for. The follower would then ask again for ever.
+    """
+    return max(config.replica_fetch_response_max_bytes, config.socket_request_max_bytes) + REPLY_OVERHEAD_BYTES
+
+
+def dial_map(config: BrokerConfig, node_id: int, registered: Callable[[int], Address | None]) -> FindAddress:
+    """``registered`` finds what a broker told the cluster about itself, as far as this node knows the metadata."""
+    voters: Mapping[int, Address] = {each.node_id: (each.host, each.port) for each in config.voters(node_id)}
+    peers: Mapping[int, Address] = {each.node_id: (each.host, each.port) for each in config.peers()}
+    separate = bool(config.listener_plan().controllers)
+
+    def find(peer: int, channel: Channel) -> Address | None:
+        if separate and channel in TO_CONTROLLERS:
+            return voters.get(peer)
+        fixed = peers.get(peer) if separate else voters.get(peer) or peers.get(peer)
+        return fixed or registered(peer)
+
+    return find
+
+
+FIXES: Mapping[int, str] = {
+    ErrorCode.inconsistent_cluster_id: "it belongs to another cluster: give every node the same crucible.cluster.id, "
+    "or this one another data directory",
+    ErrorCode.inconsistent_voter_set: "it knows other voters: give every node the same IDs in controller.quorum.voters",
+    ErrorCode.invalid_voter_key: "it is another voter than this node takes it for: correct its address in "
+    "controller.quorum.voters",
+    ErrorCode.duplicate_broker_registration: "it takes this node's earlier process for alive until "
+    "broker.session.timeout.ms has passed since its last heartbeat: wait (if this goes on, another broker has this "
+    "node's ID: give each node an ID of its own)",
+    ErrorCode.invalid_registration: "it refuses this broker's registration: both must be of one version of Crucible",
+    ErrorCode.unsupported_version: "it speaks or uses newer versions: both must be of one version of Crucible",
+}
+
+
+def refusal(body: object) -> Error | None:
+    """An error of the answer as a whole, or of its only partition, that asking again will not change."""
+    code = _code(body)
+    if code == ErrorCode.none:
+        topics = getattr(body, "topics", None)
+        partitions = getattr(topics[0], "partitions", None) if topics else None
+        code = _code(partitions[0]) if partitions else code
+    return known_error(code) if code in FIXES else None
+
+
+def _code(part: Any) -> int:
+    return int(getattr(part, "error_code", ErrorCode.none))
+
 
 MAX_OUTSTANDING = 1024
 """How many requests of a channel may be without a reply; one more breaks the connection."""

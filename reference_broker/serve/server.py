@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reference_broker.core.hooks import Hooks
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
-from reference_broker.serve.clock import Clock
-from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.folder import DataFolder
+from reference_broker.serve.disk import DataFolder, FileDisk
 from reference_broker.serve.listeners import (
     Accepting,
     Door,
@@ -37,15 +35,13 @@ from reference_broker.serve.process import (
     print_line,
     raise_open_files_limit,
 )
-from reference_broker.serve.refusals import waits_for
 from reference_broker.serve.start_up import collect_seldom
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
     from reference_broker.controller.activation import Endpoint
     from reference_broker.core.node import Node
-    from reference_broker.serve.driver import Driver, Meter, Watcher
-    from reference_broker.serve.powers import DriverPowers
+    from reference_broker.serve.driver import Driver, DriverPowers, Meter, Watcher
 
 SHUTDOWN_LIMIT_S = 30.0
 """A clean shutdown that takes longer than this is cut short; the next start recovers."""
@@ -111,7 +107,6 @@ class Server:
         self._announce = announce
         self._wrapper = wrapper
         self._log = LogLines(options.node_id)
-        self._clock = Clock(options.wall_offset_ms)
         self._exit_code = EXIT_CLEAN
         self._refusal = ""
         self._driver: Driver
@@ -211,17 +206,17 @@ class Server:
         from reference_broker.apis.registry import SERVED
         from reference_broker.configuration.together import doubtful
         from reference_broker.core.node import Node
-        from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
-        from reference_broker.serve.driver import Driver
+        from reference_broker.serve.driver import Clock, Driver, DriverPowers
         from reference_broker.serve.memory_budget import MemoryBudget
         from reference_broker.serve.node_log import RequestLog
-        from reference_broker.serve.powers import DriverPowers
+        from reference_broker.serve.peers import dial_map, largest_reply_bytes
 
         options, config = self._options, self._options.config
         for setting, reason in doubtful(config):
             self._log.warn("doubtful_setting", setting=setting, reason=reason)
         self._listens, self._is_ready = asyncio.Event(), asyncio.Event()
-        powers = DriverPowers(self._clock, self._log)
+        clock = Clock(options.wall_offset_ms)
+        powers = DriverPowers(clock, self._log)
         attached = Attached((), disk) if self._wrapper is None else self._wrapper.attach(powers, disk)
         seed = SystemRandom().getrandbits(63)
         self._node = Node(options.node_id, config, attached.disk, seed, endpoints=endpoints)
@@ -230,7 +225,7 @@ class Server:
         self._driver = Driver(
             self._node,
             disk,
-            self._clock,
+            clock,
             self._log,
             loop,
             SERVED,
@@ -311,7 +306,7 @@ class Server:
 
     def _tell_waiting(self, waited_s: float) -> None:
         if not self._is_ready.is_set():
-            self._log.warn("not_ready", waited_s=round(waited_s), reason=waits_for(self._node))
+            self._log.warn("not_ready", waited_s=round(waited_s), reason=_waits_for(self._node))
             asyncio.get_running_loop().call_later(waited_s, self._tell_waiting, 2 * waited_s)
 
     def _text(self) -> str:
@@ -378,6 +373,22 @@ class Server:
 def print_ready(fields: dict[str, object]) -> None:
     """One JSON line on stdout, for whoever started the node."""
     print_line(json.dumps(fields))
+
+
+def _waits_for(node: "Node") -> str:
+    """Why the node does not serve clients yet, and who can change that."""
+    if not node.listening:
+        return "its logs are being recovered"
+    quorum = node.broker.quorum
+    if quorum.leader_id < 0:
+        voters = ", ".join(str(voter) for voter in quorum.voters)
+        return (
+            f"no leader is known: a majority of the voters {voters} must run, and be reached at their addresses in "
+            "controller.quorum.voters"
+        )
+    if not node.broker.replica.lifecycle.is_registered:
+        return f"the controller, node {quorum.leader_id}, must register it, which takes a majority of the voters"
+    return "its partitions are being opened, or the controller has not let it in"
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -1,7 +1,11 @@
-"""Whose request comes next: connections take turns, one request at a time."""
+"""What comes next in one turn of the event loop, so that no peer keeps the others waiting.
+
+``Turns`` orders the requests of connections, ``Intake`` bounds the bytes that are received, and ``Slices`` decodes
+large requests and encodes large responses a few milliseconds at a time.
+"""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from enum import Enum, auto
 from time import thread_time
 from typing import Final, Protocol
@@ -163,3 +167,145 @@ class Turns:
                 connection.take_turn()
                 return True
         return False
+
+
+COUNTED_FROM_BYTES: Final = 32 << 10
+"""Smaller pieces are not counted: they are requests, and most are served at once."""
+MOST_BYTES: Final = 4 << 20
+"""Taking a MiB of an unfinished frame costs about a millisecond."""
+PIECE_BYTES: Final = 256 << 10
+"""uvloop receives no more at once."""
+
+
+class Receives(Protocol):
+    closed: bool
+
+    def hold_back(self) -> None:
+        """Stops receiving."""
+        ...
+
+    def receive_on(self) -> None: ...
+
+
+class Intake:
+    """When hundreds of peers send large frames at the same time, those beyond MOST_BYTES take turns to be received.
+
+    A few that send at full speed are never held back.
+    """
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._bytes = 0
+        self._held_back: deque[Receives] = deque()
+        self._turn_comes = False
+
+    def took(self, connection: Receives, size_bytes: int) -> None:
+        """The connection received a piece, and may be held back now. It must not be held back already."""
+        self._bytes += size_bytes
+        self._ask_for_turn()
+        if self._bytes > MOST_BYTES:
+            connection.hold_back()
+            self._held_back.append(connection)
+
+    def _ask_for_turn(self) -> None:
+        if not self._turn_comes:
+            self._turn_comes = True
+            self._call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_comes = False
+        self._bytes = 0
+        for _ in range(min(len(self._held_back), MOST_BYTES // PIECE_BYTES)):
+            connection = self._held_back.popleft()
+            if not connection.closed:
+                connection.receive_on()
+        if self._held_back:
+            self._ask_for_turn()
+
+
+OLDEST_EACH: Final = 8
+"""One slice of so many goes to the work that came first. So small pieces without end do not keep a large one out."""
+
+
+class Owner(Hashable, Protocol):
+    """A connection, as its work sees it."""
+
+    of_node: bool
+    """Whether another node is at the other end."""
+
+
+class Slices:
+    """Work that waits. One slice of one piece of work is done before the event loop looks at its sockets again,
+    whatever the number of pieces.
+
+    The pieces do not take turns, since then all of them would be nearly complete at once, with all their memory. The
+    work of nodes comes first, then the smaller piece. Sizes are compared by their power of two. Of one power, the
+    piece that has begun comes first. So there is one unfinished piece of each power at most, and together they are less
+    than twice as large as the largest. The piece that came first gets some slices, too (OLDEST_EACH).
+    """
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._pieces: dict[Owner, Piece] = {}
+        """Oldest first."""
+        self._added = 0
+        self._steps = 0
+        self._step_comes = False
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def add(self, owner: Owner, work: Iterator[None], size_bytes: int, has_begun: bool = False) -> None:
+        """``work`` yields after each slice. It must not raise. ``has_begun`` says that it holds memory already. A
+        connection has one request at a time, and so one piece of work."""
+        self._added += 1
+        self._pieces[owner] = Piece(work, not owner.of_node, size_bytes, self._added, has_begun)
+        self._ask_for_step()
+
+    def drop(self, owner: Owner) -> None:
+        """The connection is gone. Lets go of what its work holds."""
+        self._pieces.pop(owner, None)
+
+    def _ask_for_step(self) -> None:
+        if not self._step_comes:
+            self._step_comes = True
+            self._call_soon(self._step)
+
+    def _step(self) -> None:
+        self._step_comes = False
+        if not self._pieces:
+            return
+        self._steps += 1
+        owner = next(iter(self._pieces)) if self._steps % OLDEST_EACH == 0 else min(self._pieces, key=self._rank)
+        piece = self._pieces[owner]
+        is_over = True
+        try:
+            for _ in piece.work:
+                is_over = False
+                break
+        finally:  # A bug in one piece of work must not hold up the others.
+            if not is_over:
+                piece.begins()
+            elif self._pieces.get(owner) is piece:
+                del self._pieces[owner]
+            if self._pieces:
+                self._ask_for_step()
+
+    def _rank(self, owner: Owner) -> tuple[bool, int, int, int]:
+        return self._pieces[owner].rank
+
+
+class Piece:
+    """The piece of the lowest ``rank`` comes first."""
+
+    __slots__ = ("rank", "work")
+
+    def __init__(self, work: Iterator[None], of_client: bool, size_bytes: int, number: int, has_begun: bool) -> None:
+        self.work = work
+        self.rank = (of_client, size_bytes.bit_length(), size_bytes, number)
+        if has_begun:
+            self.begins()
+
+    def begins(self) -> None:
+        of_client, power, _, number = self.rank
+        self.rank = (of_client, power, 0, number)

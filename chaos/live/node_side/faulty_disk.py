@@ -9,7 +9,7 @@ from reference_broker.core.effects import Effect
 from reference_broker.core.events import Event
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
-from reference_broker.serve.powers import DriverPowers
+from reference_broker.serve.driver import DriverPowers
 
 
 class DiskFaults(Onlooker):

@@ -25,7 +25,7 @@ from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
-from reference_broker.serve.powers import DriverPowers
+from reference_broker.serve.driver import DriverPowers
 from reference_broker.serve.server import Attached
 from reports.rows import FaultRow, TraceRow
 from scenarios.model import Scenario

@@ -13,7 +13,7 @@ from reference_broker.core.events import TimerFired
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.powers import DriverPowers
+from reference_broker.serve.driver import DriverPowers
 
 NOW = Now(0, 0)
 

@@ -14,9 +14,8 @@ from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.core.node import Node
 from reference_broker.ports.now import Now
-from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.driver import Driver
+from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

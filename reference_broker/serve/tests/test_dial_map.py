@@ -2,7 +2,7 @@
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.channels import Channel
-from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
+from reference_broker.serve.peers import dial_map, largest_reply_bytes
 
 
 def test_voters_are_dialled_as_configured_then_peers_then_where_brokers_are_registered() -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any, cast
 
-from reference_broker.serve.intake import COUNTED_FROM_BYTES, MOST_BYTES, PIECE_BYTES, Intake
 from reference_broker.serve.tests.turns_world import FRAME, Answering, Loop
+from reference_broker.serve.turns import COUNTED_FROM_BYTES, MOST_BYTES, PIECE_BYTES, Intake
 
 PIECES = MOST_BYTES // PIECE_BYTES
 

@@ -18,8 +18,7 @@ from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
 from reference_broker.ports.channels import Channel
 from reference_broker.serve import peers as peers_module
 from reference_broker.serve.log_lines import LogLines
-from reference_broker.serve.peers import SHORTEST_LIFE_S, Peers
-from reference_broker.serve.refusals import refusal
+from reference_broker.serve.peers import SHORTEST_LIFE_S, Peers, refusal
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.headers import read_request_header

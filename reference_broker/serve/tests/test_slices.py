@@ -21,11 +21,10 @@ from reference_broker.core.events import Closed, Event, Request
 from reference_broker.core.node import Node
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.now import Now
-from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.driver import Driver
+from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines
-from reference_broker.serve.slices import Slices
+from reference_broker.serve.turns import Slices
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.headers import RequestHeader, write_request_header

@@ -17,9 +17,8 @@ from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Req
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
-from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.driver import Driver
+from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.serve.connection import Connection
-from reference_broker.serve.intake import Intake
 from reference_broker.serve.memory_budget import MemoryBudget
-from reference_broker.serve.turns import LIGHT_S, PASS_S, Turns
+from reference_broker.serve.turns import LIGHT_S, PASS_S, Intake, Turns
 
 FRAME = struct.pack(">i", 4) + b"ping"
 FETCH = struct.pack(">ih", 4, 1) + b"ng"

@@ -1,10 +1,9 @@
-"""Encodes answers, large ones in slices, and hands them to their connections."""
+"""Encodes responses, large ones in slices, and hands them to their connections."""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from reference_broker.core.effects import Reply
-from reference_broker.serve.connection import Connection
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode
@@ -19,6 +18,7 @@ from reference_broker.wire.messages import (
 from reference_broker.wire.writing import Buffers
 
 if TYPE_CHECKING:
+    from reference_broker.serve.connection import Connection
     from reference_broker.serve.driver import Driver
 
 
@@ -49,7 +49,7 @@ class Answers:
         else:
             self._send(connection, reply, self._encoded(reply))
 
-    def _in_slices(self, connection: Connection, reply: Reply) -> Generator[None, None, None]:
+    def _in_slices(self, connection: "Connection", reply: Reply) -> Generator[None, None, None]:
         slices = encode_response_in_slices(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
         while not (connection.closed or connection.closing or self._driver.has_ended):
             try:
@@ -62,7 +62,7 @@ class Answers:
                 return
             yield
 
-    def _send(self, connection: Connection, reply: Reply, buffers: Buffers | None) -> None:
+    def _send(self, connection: "Connection", reply: Reply, buffers: Buffers | None) -> None:
         if buffers is None:
             self._driver.close(connection, "an answer could not be encoded")
             return
