@@ -1,10 +1,11 @@
-"""aborted-read (G1a): no reader with read_committed sees a value of a transaction that was never committed."""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.transactions_seen import Fate, sightings, transactions
 
 
 class AbortedRead(Check):
+    """aborted-read (G1a): no reader with read_committed sees a value of a transaction that was never committed."""
+
     guarantee = "aborted-read"
 
     def end(self, history: History) -> None:

@@ -1,9 +1,3 @@
-"""all-assigned: after the heal every partition of a subscribed topic gets one owner in each group, in time.
-
-The time is that in which Kafka's protocol must come to an assignment: a coordinator is elected and loads, sessions of
-members that are gone run out, and those that are there take part in two rebalances (``World``).
-"""
-
 from collections.abc import Sequence
 
 from chaos.checks.check import Check
@@ -15,7 +9,13 @@ GIVES_UP = ("revoked", "lost")
 
 
 class AllAssigned(Check):
-    """``World`` hands in each row as it comes, and asks ``reached`` after the heal."""
+    """all-assigned: after the heal every partition of a subscribed topic gets one owner in each group, in time.
+
+    The time is that in which Kafka's protocol must come to an assignment: a coordinator is elected and loads, sessions
+    of members that are gone run out, and those that are there take part in two rebalances (``World``).
+
+    ``World`` hands in each row as it comes, and asks ``reached`` after the heal.
+    """
 
     guarantee = "all-assigned"
 

@@ -1,13 +1,14 @@
-"""answers-after-heal: once all faults are healed, every node answers, and each partition can be read to its end.
-
-A cluster that nobody can look at any more is no cluster of which nothing is known: who restarts a node expects it back.
-"""
-
 from chaos.checks.check import Check
 
 
 class AnswersAfterHeal(Check):
-    """``World`` reports each reader that came to its end, and what one of them could not get."""
+    """answers-after-heal: once all faults are healed, every node answers, and each partition can be read to its end.
+
+    A cluster that nobody can look at any more is no cluster of which nothing is known: who restarts a node expects it
+    back.
+
+    ``World`` reports each reader that came to its end, and what one of them could not get.
+    """
 
     guarantee = "answers-after-heal"
 

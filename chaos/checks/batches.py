@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from chaos.watched_disk import WatchedDisk
 
-_HEADER = Struct(">qiiBIhi")
+_PREFIX = Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
 _LENGTH_FROM = 12
 _LEAST_LENGTH = 49
@@ -43,8 +43,8 @@ def batches_of(data: bytes) -> Iterator[tuple[Batch, bytes]]:
     """Yields the whole batches in ``data``, each with its bytes. Ends at a length that no batch has: a client's bytes
     may be damaged, and what follows cannot be found."""
     position, size = 0, len(data)
-    while position + _HEADER.size <= size:
-        base, length, epoch, _, crc, attributes, last_delta = _HEADER.unpack_from(data, position)
+    while position + _PREFIX.size <= size:
+        base, length, epoch, _, crc, attributes, last_delta = _PREFIX.unpack_from(data, position)
         end = position + _LENGTH_FROM + length
         if length < _LEAST_LENGTH or end > size:
             return

@@ -1,9 +1,3 @@
-"""bootstrapped: the committed metadata log says a metadata.version before anything else, and at the end all nodes know
-one, even if some died while the empty log was bootstrapped (T-7).
-
-A new controller may abort an unfinished bootstrap. What follows the Abort is another bootstrap.
-"""
-
 from collections.abc import Sequence
 
 from chaos.checks.batches import Batch
@@ -17,7 +11,13 @@ FEATURE_LEVEL = 12
 
 
 class Bootstrapped(TransactionCheck):
-    """``_begun`` says that the open transaction holds a metadata.version."""
+    """bootstrapped: the committed metadata log says a metadata.version before anything else, and at the end all nodes
+    know one, even if some died while the empty log was bootstrapped (T-7).
+
+    A new controller may abort an unfinished bootstrap. What follows the Abort is another bootstrap.
+
+    ``_begun`` says that the open transaction holds a metadata.version.
+    """
 
     guarantee = "bootstrapped"
     needs_one_node = True

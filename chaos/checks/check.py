@@ -6,41 +6,18 @@ jobs judge recorded runs by the same guarantees. ``watching.py`` calls each chec
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from chaos.checks.values import Place, place
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
-from reports.columns import ROW_TABLES
 from reports.guarantees import GUARANTEES
-from reports.rows import (
-    AssignmentRow,
-    ChangeRow,
-    CommitRow,
-    CopyRow,
-    EndRow,
-    HistoryRow,
-    KeyedWriteRow,
-    MembershipRow,
-    MetadataEpochRow,
-    MetadataReadRow,
-    OperationRow,
-    PositionRow,
-    ResetRow,
-    RunRow,
-    TargetRunRow,
-    ToldTransactionRow,
-    TraceRow,
-    TransactionRow,
-    TransformRow,
-    ViewRow,
-)
+from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from chaos.checks.fetch_model import Answer
+    from chaos.checks.history import History
     from chaos.checks.quorum_view import Member
     from chaos.checks.surroundings import Surroundings
     from reference_broker.core.node import Node
@@ -48,7 +25,6 @@ if TYPE_CHECKING:
 Kind: TypeAlias = type | str | int | tuple[type, int]
 """What an event touches: the key of the API that is asked or answered in it, the names of its notes, ``Send`` with the
 key of the API that another node is asked, and the classes of all else (NoneType for a start)."""
-OFFSETS_TOPIC = "__consumer_offsets"
 MAX_VIOLATIONS = 20
 """A check keeps at most this many violations, the earliest. One is enough to fail a run."""
 
@@ -140,104 +116,3 @@ class Check:
 def overriding(checks: Iterable[Check], method: str) -> list[Check]:
     """Returns the checks that override this method of Check."""
     return [each for each in checks if getattr(type(each), method) is not getattr(Check, method)]
-
-
-class OfOperation(Protocol):
-    """A row that belongs to an operation."""
-
-    process: str
-    index: int
-
-
-Row = TypeVar("Row", bound=OfOperation)
-Found = TypeVar("Found")
-
-
-@dataclass
-class History:
-    """A run's history rows by table, in the order of recording.
-
-    ``writes_promised`` says whether acknowledged writes must survive. After a power loss or a failed sync they need
-    not, unless each was flushed before its answer.
-    """
-
-    operations: list[OperationRow] = field(default_factory=list)
-    runs: list[RunRow] = field(default_factory=list)
-    keyed_writes: list[KeyedWriteRow] = field(default_factory=list)
-    views: list[ViewRow] = field(default_factory=list)
-    positions: list[PositionRow] = field(default_factory=list)
-    assignments: list[AssignmentRow] = field(default_factory=list)
-    ends: list[EndRow] = field(default_factory=list)
-    changes: list[ChangeRow] = field(default_factory=list)
-    metadata_reads: list[MetadataReadRow] = field(default_factory=list)
-    commits: list[CommitRow] = field(default_factory=list)
-    transactions: list[TransactionRow] = field(default_factory=list)
-    told_transactions: list[ToldTransactionRow] = field(default_factory=list)
-    transforms: list[TransformRow] = field(default_factory=list)
-    memberships: list[MembershipRow] = field(default_factory=list)
-    metadata_epochs: list[MetadataEpochRow] = field(default_factory=list)
-    resets: list[ResetRow] = field(default_factory=list)
-    copies: list[CopyRow] = field(default_factory=list)
-    target_runs: list[TargetRunRow] = field(default_factory=list)
-    writes_promised: bool = True
-    unpromised: tuple[str, ...] = ()
-    """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
-    clock_steps_us: int = 0
-    """sum of the sizes of all steps that faults made with clocks of nodes"""
-    found: dict[Any, Any] = field(default_factory=dict, init=False)
-    """what functions that are ``once`` have found in it"""
-
-    def without(self, places: Iterable[Place], is_lost: Callable[[str], bool]) -> "History":
-        """Returns the history without what was read and written in these partitions, and without the commits of the
-        groups that ``is_lost`` names."""
-        gone = frozenset(places)
-        if not gone:
-            return self
-        kept: dict[str, Any] = {
-            name: [row for row in getattr(self, name) if place(row) not in gone]
-            for name in (
-                *("runs", "keyed_writes", "views", "positions", "assignments", "ends", "resets"),
-                "told_transactions",
-            )
-        }
-        kept["commits"] = [row for row in self.commits if not is_lost(row.group)]
-        return replace(self, **kept)
-
-    @property
-    def tables(self) -> list[list[HistoryRow]]:
-        """Returns all tables, in the order of the fields."""
-        return [getattr(self, table.name) for table in ROW_TABLES.values() if hasattr(self, table.name)]
-
-    def add(self, rows: Sequence[HistoryRow]) -> None:
-        for row in rows:
-            getattr(self, ROW_TABLES[type(row)].name).append(row)
-
-    @cached_property
-    def operation_of(self) -> dict[tuple[str, int], OperationRow]:
-        """Returns the operations by process and index. All rows must be there before this is asked."""
-        return {(row.process, row.index): row for row in self.operations}
-
-    def ended_us(self, row: OfOperation) -> int:
-        """Returns when the row's operation ended, or 0 if that is not known."""
-        operation = self.operation_of.get((row.process, row.index))
-        return 0 if operation is None else operation.complete_us
-
-    def with_operations(self, rows: Iterable[Row], f: str) -> Iterator[tuple[Row, OperationRow]]:
-        """Yields the rows of operations of the kind ``f``, each with its operation."""
-        for row in rows:
-            operation = self.operation_of.get((row.process, row.index))
-            if operation is not None and operation.f == f:
-                yield row, operation
-
-
-def once(look: Callable[[History], Found]) -> Callable[[History], Found]:
-    """Lets several checks share what ``look`` finds in a history. All rows must be there before it is asked."""
-
-    @wraps(look)
-    def found(history: History) -> Found:
-        if look not in history.found:
-            history.found[look] = look(history)
-        shared: Found = history.found[look]
-        return shared
-
-    return found

@@ -1,11 +1,3 @@
-"""closed-segments-stored: after the heal each closed segment that may be copied is in the remote tier (P-8, P-14), and
-what is there is deleted locally.
-
-KIP-405: a segment may be copied if it is not the active one, and lies wholly below the last stable offset and the high
-watermark. What snapshots of producers its log has does not matter (P-14). The oldest segments whose copies are listed
-are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them.
-"""
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -20,7 +12,15 @@ if TYPE_CHECKING:
 
 
 class ClosedSegmentsStored(Check):
-    """``World`` asks ``reached`` after the heal, and calls ``overdue`` if the time is over before that."""
+    """closed-segments-stored: after the heal each closed segment that may be copied is in the remote tier (P-8, P-14),
+    and what is there is deleted locally.
+
+    KIP-405: a segment may be copied if it is not the active one, and lies wholly below the last stable offset and the
+    high watermark. What snapshots of producers its log has does not matter (P-14). The oldest segments whose copies are
+    listed are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them.
+
+    ``World`` asks ``reached`` after the heal, and calls ``overdue`` if the time is over before that.
+    """
 
     guarantee = "closed-segments-stored"
 

@@ -1,18 +1,19 @@
-"""commit-regression: a committed offset, its metadata epoch and its generation never go back.
-
-Two requests have an order only if they did not overlap. An acknowledged commit may not have a smaller epoch (M-7) or
-generation than one that was acknowledged before it began. A fetched offset may not be older than such a commit either.
-A commit in a version without the metadata epoch removes the stored epoch (M-11). So epochs are not compared across the
-time in which such a commit may take effect.
-"""
-
 from collections.abc import Callable, Iterator
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
 from chaos.checks.committed import COMMIT, FETCHED, NEVER_US, Asked, asked, deleted
+from chaos.checks.history import History
 
 
 class CommitRegression(Check):
+    """commit-regression: a committed offset, its metadata epoch and its generation never go back.
+
+    Two requests have an order only if they did not overlap. An acknowledged commit may not have a smaller epoch (M-7)
+    or generation than one that was acknowledged before it began. A fetched offset may not be older than such a commit
+    either. A commit in a version without the metadata epoch removes the stored epoch (M-11). So epochs are not compared
+    across the time in which such a commit may take effect.
+    """
+
     guarantee = "commit-regression"
 
     def end(self, history: History) -> None:

@@ -1,11 +1,6 @@
-"""commits-accepted: no commit is refused that should pass.
-
-INVALID_METADATA_EPOCH is right only if the last commit may have had a greater epoch (M-7). An unknown topic is right
-only once somebody has asked to delete the topic. An unknown version or an unknown server error has no excuse at all.
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
 from chaos.checks.committed import COMMIT, NEVER_US, Asked, asked, deleted, requests
+from chaos.checks.history import History
 
 NEVER = ("UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST", "not_sent")
 OLDER = "INVALID_METADATA_EPOCH"
@@ -13,6 +8,13 @@ NO_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 class CommitsAccepted(Check):
+    """commits-accepted: no commit is refused that should pass.
+
+    INVALID_METADATA_EPOCH is right only if the last commit may have had a greater epoch (M-7). An unknown topic is
+    right only once somebody has asked to delete the topic. An unknown version or an unknown server error has no excuse
+    at all.
+    """
+
     guarantee = "commits-accepted"
 
     def end(self, history: History) -> None:

@@ -1,5 +1,3 @@
-"""commits-fenced: a coordinator acknowledges a commit only to a member of the group's current generation."""
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +13,11 @@ OFFSET_COMMIT = 8
 
 
 class CommitsFenced(Check):
-    """A commit does not change the generation. So the generation after the request was handled is the one in which it
-    was judged. The check reads the group's state from the broker, and compares by itself."""
+    """commits-fenced: a coordinator acknowledges a commit only to a member of the group's current generation.
+
+    A commit does not change the generation. So the generation after the request was handled is the one in which it was
+    judged. The check reads the group's state from the broker, and compares by itself.
+    """
 
     guarantee = "commits-fenced"
     needs_one_node = True

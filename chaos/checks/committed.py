@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chaos.checks.check import History
+from chaos.checks.history import History
 from chaos.checks.values import grouped
 from reports.rows import CommitRow
 

@@ -1,9 +1,10 @@
-"""corrupt-value: each value that is read was made by a writer of this run. A batch has a checksum."""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 
 
 class CorruptValue(Check):
+    """corrupt-value: each value that is read was made by a writer of this run. A batch has a checksum."""
+
     guarantee = "corrupt-value"
 
     def end(self, history: History) -> None:

@@ -1,14 +1,14 @@
-"""damage-kept: records of a stopped node that were damaged stay on its disk, under their own name or another one.
-
-They were durable, so they are no torn end of a log. Whoever repairs the node may need what is left of them.
-"""
-
 from chaos.checks.check import Check
 from chaos.sim.disk import SimDisk
 from reference_broker.core.node import Node
 
 
 class DamageKept(Check):
+    """damage-kept: records of a stopped node that were damaged stay on its disk, under their own name or another one.
+
+    They were durable, so they are no torn end of a log. Whoever repairs the node may need what is left of them.
+    """
+
     guarantee = "damage-kept"
 
     def whole(self, at_us: int, incarnation: int, node: Node) -> None:  # noqa: ARG002

@@ -1,13 +1,3 @@
-"""deleted-stays-deleted: no replica holds a record that a tombstone deleted, and neither that tombstone nor a newer
-record of the key (H-4 to H-6).
-
-A replica that was away while tombstones went would hold it for ever. It is judged where replicas heed their leader's
-marker: a follower begins anew before it takes what lies beyond a tombstone that it missed. So this holds at any time.
-It is looked at now and then, when a replica begins to lead, and at the end.
-
-X-11: a newer record that this replica has not reached may have superseded the tombstone where it copies.
-"""
-
 from typing import TYPE_CHECKING
 
 from chaos.checks.compacted import Compacted
@@ -20,6 +10,16 @@ if TYPE_CHECKING:
 
 
 class DeletedStaysDeleted(ReplicaCheck):
+    """deleted-stays-deleted: no replica holds a record that a tombstone deleted, and neither that tombstone nor a newer
+    record of the key (H-4 to H-6).
+
+    A replica that was away while tombstones went would hold it for ever. It is judged where replicas heed their
+    leader's marker: a follower begins anew before it takes what lies beyond a tombstone that it missed. So this holds
+    at any time. It is looked at now and then, when a replica begins to lead, and at the end.
+
+    X-11: a newer record that this replica has not reached may have superseded the tombstone where it copies.
+    """
+
     guarantee = "deleted-stays-deleted"
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:

@@ -1,22 +1,3 @@
-"""dependency-cycle (G0 and G1c): the order of logs, reads and requests in time form no circle.
-
-A graph of events, in which each edge says that one came before the other:
-
-- *ww*: records of one partition were appended in the order of their offsets.
-- *wr*: a record was appended before anybody had it. Its transaction took effect before a reader with read_committed had
-  a value of it, and before a worker asked for the commit of what it had made of that value.
-- Within an operation: it begins, its records are appended, its commit is asked for and takes effect, it ends.
-- *process* and *realtime*: what had ended before something else began came first.
-
-X-4 isolates readers, not writers. Records of open transactions interleave as they arrive, in each partition anew. So
-events are appends and commits, not whole transactions, and what two concurrent transactions form by the offsets of two
-partitions is no circle.
-
-Events with none before them, or none after them, are dropped until there are no such events. In a legal history nothing
-is left, in linear time. What is left is searched for strongly connected components (Tarjan), and each of these for the
-moment at which its first circle is closed and for a shortest one.
-"""
-
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -24,7 +5,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.reads import reads
 from chaos.checks.transactions_seen import Fate, Transaction, Value, sightings, transactions
 from chaos.checks.values import Place, expanded, grouped, place
@@ -164,6 +146,25 @@ def _cost(one: Event, other: Event) -> int:
 
 
 class DependencyCycle(Check):
+    """dependency-cycle (G0 and G1c): the order of logs, reads and requests in time form no circle.
+
+    A graph of events, in which each edge says that one came before the other:
+
+    - *ww*: records of one partition were appended in the order of their offsets.
+    - *wr*: a record was appended before anybody had it. Its transaction took effect before a reader with read_committed
+      had a value of it, and before a worker asked for the commit of what it had made of that value.
+    - Within an operation: it begins, its records are appended, its commit is asked for and takes effect, it ends.
+    - *process* and *realtime*: what had ended before something else began came first.
+
+    X-4 isolates readers, not writers. Records of open transactions interleave as they arrive, in each partition anew.
+    So events are appends and commits, not whole transactions, and what two concurrent transactions form by the offsets
+    of two partitions is no circle.
+
+    Events with none before them, or none after them, are dropped until there are no such events. In a legal history
+    nothing is left, in linear time. What is left is searched for strongly connected components (Tarjan), and each of
+    these for the moment at which its first circle is closed and for a shortest one.
+    """
+
     guarantee = "dependency-cycle"
 
     def end(self, history: History) -> None:

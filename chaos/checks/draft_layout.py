@@ -1,14 +1,3 @@
-"""draft-layout-exact: frames of draft versions have the layout that their pages say, and are not flexible (D-1).
-
-Sources: KIP-227's first schema on the layout of Fetch 6 (G-12), KIP-630's earlier FetchSnapshot (S-17), KIP-232's
-OffsetCommit and OffsetFetch on version 3 and Metadata on version 5. A request begins with header version 1, and an
-answer with header version 0: neither has tagged fields. Version 1000 is judged, where a page says the layout.
-
-A node encodes what it says with the codec that it uses. The bytes are read here by the tables below, without any of
-the codec's own reading, and must hold what was to be said, to the last byte. Of each kind of message the first few are
-read, and then one in so many.
-"""
-
 from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -133,6 +122,17 @@ HEADERS: Mapping[str, Layout] = {
 
 
 class DraftLayout(Check):
+    """draft-layout-exact: frames of draft versions have the layout that their pages say, and are not flexible (D-1).
+
+    Sources: KIP-227's first schema on the layout of Fetch 6 (G-12), KIP-630's earlier FetchSnapshot (S-17), KIP-232's
+    OffsetCommit and OffsetFetch on version 3 and Metadata on version 5. A request begins with header version 1, and an
+    answer with header version 0: neither has tagged fields. Version 1000 is judged, where a page says the layout.
+
+    A node encodes what it says with the codec that it uses. The bytes are read here by the tables below, without any of
+    the codec's own reading, and must hold what was to be said, to the last byte. Of each kind of message the first few
+    are read, and then one in so many.
+    """
+
     guarantee = "draft-layout-exact"
     acts_on = (*RESPONSES,)
 

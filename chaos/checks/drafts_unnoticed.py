@@ -1,15 +1,3 @@
-"""drafts-unnoticed: ApiVersions tells no draft in its ranges, and each served one as a supported feature (D-3).
-
-A client that knows no drafts takes the highest version that it and the node have. So the ranges must hold only what
-Apache Kafka has shipped, and an API that exists only as a draft must not be among them. A client that knows drafts
-finds each of them among the supported features, which others ignore, with one name each (D-1 lists the drafts). Each is
-finalized at its one level, because administrators upgrade the features whose finalized level is below the highest
-supported one, and drafts cannot be switched.
-
-A listener that does not take an API tells neither its range nor its drafts. UpdateMetadata has no range that would show
-whether it is taken, so its draft may be left out.
-"""
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -38,6 +26,18 @@ ONLY_DRAFTS = 6
 
 
 class DraftsUnnoticed(Check):
+    """drafts-unnoticed: ApiVersions tells no draft in its ranges, and each served one as a supported feature (D-3).
+
+    A client that knows no drafts takes the highest version that it and the node have. So the ranges must hold only what
+    Apache Kafka has shipped, and an API that exists only as a draft must not be among them. A client that knows drafts
+    finds each of them among the supported features, which others ignore, with one name each (D-1 lists the drafts).
+    Each is finalized at its one level, because administrators upgrade the features whose finalized level is below the
+    highest supported one, and drafts cannot be switched.
+
+    A listener that does not take an API tells neither its range nor its drafts. UpdateMetadata has no range that would
+    show whether it is taken, so its draft may be left out.
+    """
+
     guarantee = "drafts-unnoticed"
     needs_one_node = True
     acts_on = (API_VERSIONS,)

@@ -1,16 +1,17 @@
-"""duplicate: no value stands at two offsets of one producer ID, by what was read and by what was acknowledged.
-
-P-6 promises this for one producer ID only. A producer that resends under a new ID, or has none (-1), may write a value
-twice. A value that no writer of this run made cannot be told from its like.
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.values import Place, expanded, named, place
 from chaos.checks.written import is_placed
 from reports.rows import RunRow
 
 
 class Duplicate(Check):
+    """duplicate: no value stands at two offsets of one producer ID, by what was read and by what was acknowledged.
+
+    P-6 promises this for one producer ID only. A producer that resends under a new ID, or has none (-1), may write a
+    value twice. A value that no writer of this run made cannot be told from its like.
+    """
+
     guarantee = "duplicate"
 
     def end(self, history: History) -> None:

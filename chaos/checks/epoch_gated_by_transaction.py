@@ -1,5 +1,3 @@
-"""epoch-gated-by-transaction: no metadata epoch is written while a transaction of the metadata log is open (M-2)."""
-
 from chaos.checks.batches import Batch
 from chaos.checks.transaction_check import TransactionCheck
 
@@ -10,6 +8,8 @@ one byte each."""
 
 
 class EpochGatedByTransaction(TransactionCheck):
+    """epoch-gated-by-transaction: no metadata epoch is written while a transaction of the metadata log is open (M-2)."""
+
     guarantee = "epoch-gated-by-transaction"
     needs_one_node = True
 

@@ -1,15 +1,3 @@
-"""eviction-rules: a full fetch gets a session if and only if F-17 and F-18 have a place for it, and only they evict.
-
-A full fetch of the final revision also ends the session that it names (F-6, F-8), so that its slot is free. So does an
-incremental one that forgets the last partition (F-7): its answer has no session's ID any more.
-
-The broker also limits the partitions of all sessions together. A newcomer beyond that limit is treated as if all slots
-were taken. In the first revision it may get a session that holds nothing (G-10).
-
-The check knows each session from requests, answers and the node's clock alone: who made it, what it holds, when it was
-made and last used. From the node's notes it takes only which session ended.
-"""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +15,7 @@ if TYPE_CHECKING:
 MIN_EVICTION_MS = 120_000
 """The least time that a session of the final revision lives (F-17). For the first revision's sessions it is a setting
 (G-11)."""
-FULL_EPOCH, FINAL_EPOCH = 0, -1
+FULL_EPOCH, CLOSE_SESSION_EPOCH = 0, -1
 INCREMENTAL = 1
 """the fetch type of an incremental fetch of the first revision (G-4)"""
 
@@ -73,6 +61,19 @@ class _Sessions:
 
 
 class EvictionRules(Check):
+    """eviction-rules: a full fetch gets a session if and only if F-17 and F-18 have a place for it, and only they
+    evict.
+
+    A full fetch of the final revision also ends the session that it names (F-6, F-8), so that its slot is free. So does
+    an incremental one that forgets the last partition (F-7): its answer has no session's ID any more.
+
+    The broker also limits the partitions of all sessions together. A newcomer beyond that limit is treated as if all
+    slots were taken. In the first revision it may get a session that holds nothing (G-10).
+
+    The check knows each session from requests, answers and the node's clock alone: who made it, what it holds, when it
+    was made and last used. From the node's notes it takes only which session ended.
+    """
+
     guarantee = "eviction-rules"
     needs_one_node = True
     acts_on = (FETCH, Closed, "session_evicted", "session_closed")
@@ -166,7 +167,7 @@ def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first
         full = body.fetch_type != INCREMENTAL
         opening = wants = full and body.session_id not in alive
     else:
-        opening = full = body.session_epoch in (FULL_EPOCH, FINAL_EPOCH)
+        opening = full = body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH)
         wants = body.session_epoch == FULL_EPOCH
     named = dict.fromkeys(key for key, _ in partitions_of(version, body.topics))
     min_ms = first_min_ms if is_first else MIN_EVICTION_MS

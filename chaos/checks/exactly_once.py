@@ -1,10 +1,5 @@
-"""exactly-once (X-14): each input of workers that consume, transform and produce is once in their output.
-
-The output is what readers with read_committed saw of the target. Workers note which of their values stands for which
-offset of the source.
-"""
-
-from chaos.checks.check import Check, History, once
+from chaos.checks.check import Check
+from chaos.checks.history import History, once
 from chaos.checks.transactions_seen import (
     Fate,
     Sighting,
@@ -22,6 +17,12 @@ Group = tuple[str, Place]
 
 
 class ExactlyOnce(Check):
+    """exactly-once (X-14): each input of workers that consume, transform and produce is once in their output.
+
+    The output is what readers with read_committed saw of the target. Workers note which of their values stands for
+    which offset of the source.
+    """
+
     guarantee = "exactly-once"
 
     def end(self, history: History) -> None:

@@ -1,16 +1,17 @@
-"""fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
-
-A fetcher that was told no offset, and was answered nothing, stands at the log's start. One that asks several nodes at
-once stands where the answer that came last left it (KIP-392). In a partition that does not exist any more nobody stands
-anywhere (lost-write).
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.values import place
 from reports.rows import END_OF_RUN_US
 
 
 class FetchGap(Check):
+    """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
+
+    A fetcher that was told no offset, and was answered nothing, stands at the log's start. One that asks several nodes
+    at once stands where the answer that came last left it (KIP-392). In a partition that does not exist any more nobody
+    stands anywhere (lost-write).
+    """
+
     guarantee = "fetch-gap"
 
     def end(self, history: History) -> None:

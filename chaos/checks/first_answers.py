@@ -1,19 +1,11 @@
-"""first-answers-exact: an answer of the first revision says what kind it is, what may follow, and what is wrong (G-9).
-
-Bit 0 is set if and only if the request was an incremental one (G-4). While bit 1 is set the session takes incremental
-requests, and while it is clear it denies them (G-10). The session ID is 0 if and only if the node closed the session or
-made none. An error that belongs to the revision has a text beside it, and an answer without an error has none.
-
-Which sessions there are is known from the node's notes. From a full request until its answer nobody knows what may
-follow, since the request replaces all that the session holds (G-4).
-"""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS
+from chaos.checks.sequence_order import INCREMENTAL_FETCH_DENIED, INVALID_FETCH_SESSION
+from chaos.checks.session_lines import CREATED
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import without_node
 from reference_broker.core.effects import Effect, Note, Reply
@@ -26,8 +18,8 @@ if TYPE_CHECKING:
 INCREMENTAL = 1
 IS_INCREMENTAL, MAY_FOLLOW = 1, 2
 """Bits 0 and 1 of the flags, as the page names them."""
-INVALID_REQUEST, INVALID_FETCH_SESSION, DENIED = 42, 10001, 10002
-CREATED, ENDS = "session_created", ("session_closed", "session_evicted")
+INVALID_REQUEST = 42
+ENDS = ("session_closed", "session_evicted")
 
 
 @dataclass(slots=True)
@@ -40,8 +32,20 @@ class _Asked:
 
 
 class FirstAnswers(Check):
-    """Knows by node and session ID what the last answer in each session said of what may follow; None if that is not
-    known."""
+    """first-answers-exact: an answer of the first revision says what kind it is, what may follow, and what is wrong
+    (G-9).
+
+    Bit 0 is set if and only if the request was an incremental one (G-4). While bit 1 is set the session takes
+    incremental requests, and while it is clear it denies them (G-10). The session ID is 0 if and only if the node
+    closed the session or made none. An error that belongs to the revision has a text beside it, and an answer without
+    an error has none.
+
+    Which sessions there are is known from the node's notes. From a full request until its answer nobody knows what may
+    follow, since the request replaces all that the session holds (G-4).
+
+    Knows by node and session ID what the last answer in each session said of what may follow; None if that is not
+    known.
+    """
 
     guarantee = "first-answers-exact"
     needs_one_node = True
@@ -85,7 +89,7 @@ class FirstAnswers(Check):
         wrong, flags, error = [], answer.response_flags, answer.error_code
         if bool(flags & IS_INCREMENTAL) != asked.incremental or flags & ~(IS_INCREMENTAL | MAY_FOLLOW):
             wrong.append(f"flags {flags}, to {'an incremental' if asked.incremental else 'a full'} request")
-        own_errors = (INVALID_REQUEST, INVALID_FETCH_SESSION, DENIED)
+        own_errors = (INVALID_REQUEST, INVALID_FETCH_SESSION, INCREMENTAL_FETCH_DENIED)
         if (error in own_errors and not answer.error_string) or (error == 0 and answer.error_string):
             wrong.append(f"error {error} with the text {answer.error_string!r}")
         key, session_id = (node_id, asked.session_id), answer.session_id
@@ -97,7 +101,7 @@ class FirstAnswers(Check):
             wrong.append("incremental requests may follow, without a session")
         before = self._sessions.get(key)
         if asked.incremental and asked.may_follow is not None and asked.may_follow == before:
-            if error == DENIED and before:
+            if error == INCREMENTAL_FETCH_DENIED and before:
                 wrong.append("an incremental request was denied, and the last answer had invited it")
             if error == 0 and not before:
                 wrong.append("an incremental request was served, and the last answer had said that none may follow")

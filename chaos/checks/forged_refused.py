@@ -1,14 +1,3 @@
-"""forged-refused: a request with a lie that its receiver can see is answered with an error, or not at all.
-
-Kafka (KIP-595, KIP-631): INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET and STALE_BROKER_EPOCH are what a node says to
-a request of another cluster, of somebody who is no voter, or of a broker in another life. Here an epoch above the limit
-and a missing cluster ID are refused, too (``reference_broker/quorum/README.md``). What such a request would have moved
-depends on when it came. Its answer does not.
-
-A client that adds partitions to its transaction gets TOPIC_AUTHORIZATION_FAILED for those of an internal topic, whether
-it exists or not (KafkaApis.handleAddPartitionsToTxnRequest). Another error would be one of what was looked at later.
-"""
-
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +20,18 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 class ForgedRefused(Check):
+    """forged-refused: a request with a lie that its receiver can see is answered with an error, or not at all.
+
+    Kafka (KIP-595, KIP-631): INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET and STALE_BROKER_EPOCH are what a node
+    says to a request of another cluster, of somebody who is no voter, or of a broker in another life. Here an epoch
+    above the limit and a missing cluster ID are refused, too (``reference_broker/quorum/README.md``). What such a
+    request would have moved depends on when it came. Its answer does not.
+
+    A client that adds partitions to its transaction gets TOPIC_AUTHORIZATION_FAILED for those of an internal topic,
+    whether it exists or not (KafkaApis.handleAddPartitionsToTxnRequest). Another error would be one of what was looked
+    at later.
+    """
+
     guarantee = "forged-refused"
     needs_one_node = True
     acts_on = (*sorted(FORGED), Closed)

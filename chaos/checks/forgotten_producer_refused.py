@@ -1,16 +1,3 @@
-"""forgotten-producer-refused: who a partition does not know must begin at sequence 0, and only the idle are forgotten.
-
-P-7: an ID is forgotten when ``producer.id.expiration.ms`` have passed since its last record, by the node's wall clock
-and the record's timestamp. Kafka looks for such IDs every ``producer.id.expiration.check.interval.ms``, which a steady
-clock measures, so an ID may be known until the wall clock has shown the expiration for as long. P-5: a batch of an
-unknown ID with another sequence than 0 is refused with UNKNOWN_PRODUCER_ID, if that is the policy.
-
-The check knows each producer's batches from the requests, and what the wall clock showed at each of them. An ID that
-was never seen, or whose newest batch had expired at all requests of the last interval and at one before it, is unknown.
-An ID with a younger batch that was acknowledged, and that the leader's log still holds, is known. Batches of
-transactions are left out: an open one keeps its producer.
-"""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -57,6 +44,20 @@ class _Asked(NamedTuple):
 
 
 class ForgottenProducerRefused(Check):
+    """forgotten-producer-refused: who a partition does not know must begin at sequence 0, and only the idle are
+    forgotten.
+
+    P-7: an ID is forgotten when ``producer.id.expiration.ms`` have passed since its last record, by the node's wall
+    clock and the record's timestamp. Kafka looks for such IDs every ``producer.id.expiration.check.interval.ms``, which
+    a steady clock measures, so an ID may be known until the wall clock has shown the expiration for as long. P-5: a
+    batch of an unknown ID with another sequence than 0 is refused with UNKNOWN_PRODUCER_ID, if that is the policy.
+
+    The check knows each producer's batches from the requests, and what the wall clock showed at each of them. An ID
+    that was never seen, or whose newest batch had expired at all requests of the last interval and at one before it, is
+    unknown. An ID with a younger batch that was acknowledged, and that the leader's log still holds, is known. Batches
+    of transactions are left out: an open one keeps its producer.
+    """
+
     guarantee = "forgotten-producer-refused"
     acts_on = (PRODUCE, Closed, type(None))
 

@@ -1,10 +1,12 @@
-"""unrequested-partition for full answers: they hold the partitions that the request names, and no others (F-5, G-4)."""
-
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer
 
 
 class FullAnswerExact(Check):
+    """unrequested-partition for full answers: they hold the partitions that the request names, and no others (F-5,
+    G-4).
+    """
+
     guarantee = "unrequested-partition"
     needs_one_node = True
 

@@ -1,21 +1,22 @@
-"""group-skip: the members of a group together leave out no record between two records that they read.
-
-A partition's next owner goes on at the group's committed offset, so nothing may be left out between owners. Offsets
-over which a reset moved a member's position forward do not count (by a reset policy of ``latest``, or because they
-were deleted). Neither do records that a cleaner may have taken before a member read on behind them (X-11).
-"""
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.keyed import missable_offsets
 from chaos.checks.reads import known_offsets, moved_forward, reads
 from chaos.checks.values import Place, grouped, place
 
 
 class GroupSkip(Check):
+    """group-skip: the members of a group together leave out no record between two records that they read.
+
+    A partition's next owner goes on at the group's committed offset, so nothing may be left out between owners. Offsets
+    over which a reset moved a member's position forward do not count (by a reset policy of ``latest``, or because they
+    were deleted). Neither do records that a cleaner may have taken before a member read on behind them (X-11).
+    """
+
     guarantee = "group-skip"
 
     def end(self, history: History) -> None:

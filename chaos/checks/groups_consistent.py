@@ -1,5 +1,3 @@
-"""groups-consistent: a coordinator's state of its groups and their offsets does not contradict itself."""
-
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
@@ -9,7 +7,9 @@ if TYPE_CHECKING:
 
 
 class GroupsConsistent(Check):
-    """Asks the coordinator itself (``GroupCoordinator.validate``), in the thorough comparison only.
+    """groups-consistent: a coordinator's state of its groups and their offsets does not contradict itself.
+
+    Asks the coordinator itself (``GroupCoordinator.validate``), in the thorough comparison only.
 
     That shares the judge with what it judges. It can hide no breach of a promise to clients, because it only adds to
     the checks of what clients see: one-group-leader, commits-fenced, commit-regression and no-committed-lost.

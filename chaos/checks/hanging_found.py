@@ -1,22 +1,8 @@
-"""hanging-found: with Kafka's requests an admin finds each hanging transaction, no other, and can abort it (X-12).
-
-KIP-664: DescribeProducers tells of each transaction that is open in a partition where it begins. ListTransactions and
-DescribeTransactions tell which of them a coordinator still expects to end. WriteTxnMarkers ends the others.
-
-- A transaction of which no coordinator ever heard is told by each look at its partition, until somebody asks to abort
-  it.
-- What a janitor found hanging in two looks was not open and known to its coordinator. A transaction is surely both
-  from its first acknowledged write until its producer asks for its end, or until its timeout.
-- What was aborted with success is told by no later look.
-
-A leader that was replaced and does not know it may tell what is no longer true. So a scenario in which nodes are cut
-off or paused promises none of that.
-"""
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.transactions_seen import Transaction, transactions
 from chaos.checks.values import Place, grouped, place
 from reports.rows import ToldTransactionRow
@@ -34,6 +20,21 @@ class _Key(NamedTuple):
 
 
 class HangingFound(Check):
+    """hanging-found: with Kafka's requests an admin finds each hanging transaction, no other, and can abort it (X-12).
+
+    KIP-664: DescribeProducers tells of each transaction that is open in a partition where it begins. ListTransactions
+    and DescribeTransactions tell which of them a coordinator still expects to end. WriteTxnMarkers ends the others.
+
+    - A transaction of which no coordinator ever heard is told by each look at its partition, until somebody asks to
+      abort it.
+    - What a janitor found hanging in two looks was not open and known to its coordinator. A transaction is surely both
+      from its first acknowledged write until its producer asks for its end, or until its timeout.
+    - What was aborted with success is told by no later look.
+
+    A leader that was replaced and does not know it may tell what is no longer true. So a scenario in which nodes are
+    cut off or paused promises none of that.
+    """
+
     guarantee = "hanging-found"
 
     def end(self, history: History) -> None:

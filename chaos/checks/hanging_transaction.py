@@ -1,11 +1,5 @@
-"""hanging-transaction: once all is quiet, no transaction holds back the last stable offset that should have ended.
-
-A coordinator aborts what is older than its timeout, and looks for it every
-``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction whose end nobody was told may
-be open.
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.transactions_seen import transactions
 
 CLEANUP_US = 10_000_000
@@ -13,6 +7,13 @@ CLEANUP_US = 10_000_000
 
 
 class HangingTransaction(Check):
+    """hanging-transaction: once all is quiet, no transaction holds back the last stable offset that should have ended.
+
+    A coordinator aborts what is older than its timeout, and looks for it every
+    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction whose end nobody was told
+    may be open.
+    """
+
     guarantee = "hanging-transaction"
 
     def end(self, history: History) -> None:

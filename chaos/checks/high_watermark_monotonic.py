@@ -1,10 +1,12 @@
-"""high-watermark-monotonic: a replica's high watermark never goes back while its process lives, and lies in its log."""
-
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Copy, Held, Replicated
 
 
 class HighWatermarkMonotonic(ReplicaCheck):
+    """high-watermark-monotonic: a replica's high watermark never goes back while its process lives, and lies in its
+    log.
+    """
+
     guarantee = "high-watermark-monotonic"
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:

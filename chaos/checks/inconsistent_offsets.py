@@ -1,15 +1,16 @@
-"""inconsistent-offsets: acknowledged sends and reads never show two values at one offset.
-
-After a power loss without a flush policy another record may be written at an offset, so this is not judged then.
-Damaged values are those of corrupt-value.
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.values import Place, expanded, place
 from reports.rows import RunRow
 
 
 class InconsistentOffsets(Check):
+    """inconsistent-offsets: acknowledged sends and reads never show two values at one offset.
+
+    After a power loss without a flush policy another record may be written at an offset, so this is not judged then.
+    Damaged values are those of corrupt-value.
+    """
+
     guarantee = "inconsistent-offsets"
 
     def end(self, history: History) -> None:

@@ -1,17 +1,3 @@
-"""incremental-answer-exact: an incremental answer holds each line that is due, and no line that nothing justifies.
-
-Final revision (F-14): a partition is told if and only if its high watermark or log start differs from what was last
-told, or it has data within the limits, or it has an error, a diverging epoch or a preferred replica. After an error,
-and of a new partition, the next state is told in any case. F-16: if there is any data, the answer has some. Sessions
-of followers are judged, too.
-
-First revision (G-5, G-6): what has changed is told. An answer that is told again holds all partitions of the first one.
-
-Any other line is known to be due only if it was due after the event of an earlier answer already. Physical: one event
-may change a partition after it has made an answer. In sessions of more than 64 partitions due lines are looked for
-after every P/64 answers, since more would cost too much.
-"""
-
 from dataclasses import dataclass, field
 
 from chaos.checks.batches import read_batches, record_count
@@ -38,6 +24,21 @@ class _Session:
 
 
 class IncrementalExact(Check):
+    """incremental-answer-exact: an incremental answer holds each line that is due, and no line that nothing justifies.
+
+    Final revision (F-14): a partition is told if and only if its high watermark or log start differs from what was last
+    told, or it has data within the limits, or it has an error, a diverging epoch or a preferred replica. After an
+    error, and of a new partition, the next state is told in any case. F-16: if there is any data, the answer has some.
+    Sessions of followers are judged, too.
+
+    First revision (G-5, G-6): what has changed is told. An answer that is told again holds all partitions of the first
+    one.
+
+    Any other line is known to be due only if it was due after the event of an earlier answer already. Physical: one
+    event may change a partition after it has made an answer. In sessions of more than 64 partitions due lines are
+    looked for after every P/64 answers, since more would cost too much.
+    """
+
     guarantee = "incremental-answer-exact"
     needs_one_node = True
     judges_followers = True

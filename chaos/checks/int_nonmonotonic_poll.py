@@ -1,13 +1,14 @@
-"""int-nonmonotonic-poll: one read returns its records in the order of their offsets, and none twice.
-
-Reads across a reassignment do not count.
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.reads import pairs, reads
 
 
 class IntNonmonotonicPoll(Check):
+    """int-nonmonotonic-poll: one read returns its records in the order of their offsets, and none twice.
+
+    Reads across a reassignment do not count.
+    """
+
     guarantee = "int-nonmonotonic-poll"
 
     def end(self, history: History) -> None:

@@ -1,10 +1,11 @@
-"""int-poll-skip: the records that one read returned leave out no record. Reads across a reassignment do not count."""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.reads import pairs, reads
 
 
 class IntPollSkip(Check):
+    """int-poll-skip: one read omits no record between those that it returned, except across a reassignment."""
+
     guarantee = "int-poll-skip"
 
     def end(self, history: History) -> None:

@@ -1,15 +1,15 @@
-"""isr-honest: each in-sync replica and each eligible leader replica holds all that is committed.
-
-The check looks when the newest leader's high watermark moves, and when the metadata adds a replica to one of the two
-sets. A replica that registered after an unclean shutdown may not be eligible (E-4).
-"""
-
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Copy, Held, Replicated
 from reference_broker.metadata.image import PartitionImage
 
 
 class IsrHonest(ReplicaCheck):
+    """isr-honest: each in-sync replica and each eligible leader replica holds all that is committed.
+
+    The check looks when the newest leader's high watermark moves, and when the metadata adds a replica to one of the
+    two sets. A replica that registered after an unclean shutdown may not be eligible (E-4).
+    """
+
     guarantee = "isr-honest"
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:

@@ -1,10 +1,3 @@
-"""kept-until-stored: what a replica of a tiered topic has deleted locally lies whole in the tier (P-11, KIP-405).
-
-Records below the log's start are gone for good, and need to be nowhere. Replicas hear of a new start one after the
-other, so the greatest that any of them had counts. Once all is quiet every replica is looked at again: what lay in the
-tier when it was deleted locally must lie there still.
-"""
-
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import batches_of
@@ -19,6 +12,13 @@ if TYPE_CHECKING:
 
 
 class KeptUntilStored(Check):
+    """kept-until-stored: what a replica of a tiered topic has deleted locally lies whole in the tier (P-11, KIP-405).
+
+    Records below the log's start are gone for good, and need to be nowhere. Replicas hear of a new start one after the
+    other, so the greatest that any of them had counts. Once all is quiet every replica is looked at again: what lay in
+    the tier when it was deleted locally must lie there still.
+    """
+
     guarantee = "kept-until-stored"
 
     def __init__(self, around: Surroundings) -> None:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chaos.checks.check import History, once
+from chaos.checks.history import History, once
 from chaos.checks.values import Place, expanded, grouped, place
 from reports.rows import KeyedWriteRow, RunRow
 

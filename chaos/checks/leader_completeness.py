@@ -1,13 +1,3 @@
-"""leader-completeness: every later leader's log holds the committed batches unchanged, and all nodes agree on them.
-
-A leader holds what was committed before anybody led in a later epoch. A node may learn late that it was elected, as one
-does that was stopped meanwhile. By then a later leader may have committed more (Raft: Leader Completeness speaks of
-leaders of higher terms).
-
-If a node's log starts at a snapshot, it is judged from the snapshot's end on. snapshot-equals-replay judges the
-snapshot itself.
-"""
-
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, Seen
 from chaos.checks.surroundings import Surroundings
@@ -15,6 +5,16 @@ from reference_broker.core.effects import Note
 
 
 class LeaderCompleteness(QuorumCheck):
+    """leader-completeness: every later leader's log holds the committed batches unchanged, and all nodes agree on them.
+
+    A leader holds what was committed before anybody led in a later epoch. A node may learn late that it was elected, as
+    one does that was stopped meanwhile. By then a later leader may have committed more (Raft: Leader Completeness
+    speaks of leaders of higher terms).
+
+    If a node's log starts at a snapshot, it is judged from the snapshot's end on. snapshot-equals-replay judges the
+    snapshot itself.
+    """
+
     guarantee = "leader-completeness"
     notes = ("truncated",)
 

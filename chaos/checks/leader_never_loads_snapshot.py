@@ -1,11 +1,11 @@
-"""leader-never-loads-snapshot: a leader never takes its state from a snapshot, its own or another's."""
-
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member
 from reference_broker.core.effects import Note
 
 
 class LeaderNeverLoadsSnapshot(QuorumCheck):
+    """leader-never-loads-snapshot: a leader never takes its state from a snapshot, its own or another's."""
+
     guarantee = "leader-never-loads-snapshot"
     notes = ("snapshot_loaded", "download_started", "download_finished")
 

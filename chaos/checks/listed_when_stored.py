@@ -1,10 +1,3 @@
-"""listed-when-stored: a segment is listed only after all its objects are stored, and they are what the log held (P-11).
-
-When the first node lists a segment, its objects are looked for; later nodes may list it while it is being deleted. When
-a node says that it has copied a segment, the log object must have the bytes of the local log, and the leader epochs
-must say of each batch the epoch that the batch itself says.
-"""
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -22,6 +15,14 @@ if TYPE_CHECKING:
 
 
 class ListedWhenStored(Check):
+    """listed-when-stored: a segment is listed only after all its objects are stored, and they are what the log held
+    (P-11).
+
+    When the first node lists a segment, its objects are looked for; later nodes may list it while it is being deleted.
+    When a node says that it has copied a segment, the log object must have the bytes of the local log, and the leader
+    epochs must say of each batch the epoch that the batch itself says.
+    """
+
     guarantee = "listed-when-stored"
     acts_on = (COPIED,)
 

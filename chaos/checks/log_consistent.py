@@ -1,5 +1,3 @@
-"""log-consistent: within one incarnation a partition's high watermark never goes back and lies inside its log."""
-
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
@@ -13,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class LogConsistent(Check):
-    """Looks at the partitions that a produce request named, and at all in the thorough comparison."""
+    """log-consistent: within one incarnation a partition's high watermark never goes back and lies inside its log.
+
+    Looks at the partitions that a produce request named, and at all in the thorough comparison.
+    """
 
     guarantee = "log-consistent"
 

@@ -1,9 +1,3 @@
-"""log-matching: if two metadata logs hold a batch of the same offset and epoch, they are equal up to that batch.
-
-The check works by induction. All logs that hold a batch of one (offset, epoch) must hold the same bytes for it, and the
-same batch right before it. Within one log offsets follow each other and epochs never go back.
-"""
-
 from collections.abc import Sequence
 
 from chaos.checks.batches import Batch
@@ -16,6 +10,12 @@ NOTHING_KNOWN: _Before = (-1, -1)
 
 
 class LogMatching(QuorumCheck):
+    """log-matching: if two metadata logs hold a batch of the same offset and epoch, they are equal up to that batch.
+
+    The check works by induction. All logs that hold a batch of one (offset, epoch) must hold the same bytes for it, and
+    the same batch right before it. Within one log offsets follow each other and epochs never go back.
+    """
+
     guarantee = "log-matching"
 
     def __init__(self, around: Surroundings) -> None:

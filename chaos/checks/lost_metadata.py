@@ -1,14 +1,9 @@
-"""lost-metadata: each acknowledged change has its effect at the end and has it once, and no other change has any.
-
-Each topic's name is used once. So a second ID, or a return after the topic was gone, is a second effect. A change whose
-end is unknown may have happened or not. A setting that was sent more than once may take effect late once more.
-"""
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 
 from bench.fleet.behaviours.admin import FIRST_VALUE
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from reports.rows import ChangeRow, MetadataReadRow
 
 UNSET = -1
@@ -32,6 +27,13 @@ class _Topic:
 
 
 class LostMetadata(Check):
+    """lost-metadata: each acknowledged change has its effect at the end and has it once, and no other change has any.
+
+    Each topic's name is used once. So a second ID, or a return after the topic was gone, is a second effect. A change
+    whose end is unknown may have happened or not. A setting that was sent more than once may take effect late once
+    more.
+    """
+
     guarantee = "lost-metadata"
 
     def end(self, history: History) -> None:

@@ -1,12 +1,7 @@
-"""lost-transaction: of each transaction whose commit was acknowledged, readers with read_committed see something.
-
-Where they see some of it and not all, torn-transaction speaks. A transactional ID that is in use keeps its producer ID,
-with epochs that rise (X-1). Otherwise its coordinator has forgotten it, and with it what was decided and not told.
-"""
-
 from itertools import pairwise
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.transactions_seen import Fate, missing, sightings, transactions
 from chaos.checks.values import grouped
 
@@ -17,6 +12,13 @@ IDLE_US = 2_500_000
 
 
 class LostTransaction(Check):
+    """lost-transaction: of each transaction whose commit was acknowledged, readers with read_committed see something.
+
+    Where they see some of it and not all, torn-transaction speaks. A transactional ID that is in use keeps its producer
+    ID, with epochs that rise (X-1). Otherwise its coordinator has forgotten it, and with it what was decided and not
+    told.
+    """
+
     guarantee = "lost-transaction"
 
     def end(self, history: History) -> None:

@@ -1,18 +1,20 @@
-"""lost-write: no acknowledged value is overtaken by reads without ever being read itself, and each is there at the end.
-
-A value is not there if the partition does not exist any more, or if its log ends below the value's offset, whoever may
-have read it before. Deletions and cleaners take records at the start of a log or in its middle, never at its end. It is
-not there either if the log begins above the value's offset, and retention does not explain that
-(``written.may_be_deleted``). This is judged only where the broker promises that acknowledged writes survive
-(``History.writes_promised``).
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.values import expanded, named, place
 from chaos.checks.written import acknowledged, deleted, is_placed, last_read, may_be_deleted, never_read, sent_us
 
 
 class LostWrite(Check):
+    """lost-write: no acknowledged value is overtaken by reads without ever being read itself, and each is there at the
+    end.
+
+    A value is not there if the partition does not exist any more, or if its log ends below the value's offset, whoever
+    may have read it before. Deletions and cleaners take records at the start of a log or in its middle, never at its
+    end. It is not there either if the log begins above the value's offset, and retention does not explain that
+    (``written.may_be_deleted``). This is judged only where the broker promises that acknowledged writes survive
+    (``History.writes_promised``).
+    """
+
     guarantee = "lost-write"
 
     def end(self, history: History) -> None:

@@ -1,17 +1,8 @@
-"""lso-regression (X-4): a leader's last stable offset never goes back within its leader epoch.
-
-Seen from outside by responses to fetches that named the leader epoch, since a leader of another epoch refuses those.
-Two responses have an order if the first had come before the second was requested. Seen from inside in each thorough
-look.
-
-KIP-392: followers serve the consumers of their rack. After a restart a follower knows only the high watermark of its
-checkpoint, until its leader sends the current one. So nodes that another node leads in the epoch are not judged.
-"""
-
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import grouped, place
 from reference_broker.core.effects import Note
@@ -23,6 +14,17 @@ if TYPE_CHECKING:
 
 
 class LsoRegression(Check):
+    """lso-regression (X-4): a leader's last stable offset never goes back within its leader epoch.
+
+    Seen from outside by responses to fetches that named the leader epoch, since a leader of another epoch refuses
+    those. Two responses have an order if the first had come before the second was requested. Seen from inside in each
+    thorough look.
+
+    KIP-392: followers serve the consumers of their rack. After a restart a follower knows only the high watermark of
+    its checkpoint, until its leader sends the current one. So nodes that another node leads in the epoch are not
+    judged.
+    """
+
     guarantee = "lso-regression"
     replica_notes = ("leads",)
 

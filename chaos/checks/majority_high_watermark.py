@@ -1,10 +1,10 @@
-"""majority-high-watermark: a majority of the voters durably holds what a leader calls committed."""
-
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, Seen
 
 
 class MajorityHighWatermark(QuorumCheck):
+    """majority-high-watermark: a majority of the voters durably holds what a leader calls committed."""
+
     guarantee = "majority-high-watermark"
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:

@@ -1,20 +1,21 @@
-"""materialized-view: a reader of a whole compacted topic holds of each key what the committed writes leave of it.
-
-What it holds when it has read up to a position is the fold of the writes below: the newest value of each key, and
-nothing where the newest is a tombstone. A key is not judged while a newer write may stand beyond the position, because
-then a cleaner may have taken what it supersedes.
-
-A reader that was told the tombstone horizon has begun again where it may have missed tombstones (H-3 to H-7). So it
-holds nothing that was deleted, however late it came.
-"""
-
-from chaos.checks.check import Check, History, once
+from chaos.checks.check import Check
+from chaos.checks.history import History, once
 from chaos.checks.keyed import NEVER_US, UNKNOWN_OFFSET, KeyedWrite, by_key, keyed_writes, newest_below
 from chaos.checks.values import Place, grouped, place
 from reports.rows import ViewRow
 
 
 class MaterializedView(Check):
+    """materialized-view: a reader of a whole compacted topic holds of each key what the committed writes leave of it.
+
+    What it holds when it has read up to a position is the fold of the writes below: the newest value of each key, and
+    nothing where the newest is a tombstone. A key is not judged while a newer write may stand beyond the position,
+    because then a cleaner may have taken what it supersedes.
+
+    A reader that was told the tombstone horizon has begun again where it may have missed tombstones (H-3 to H-7). So it
+    holds nothing that was deleted, however late it came.
+    """
+
     guarantee = "materialized-view"
 
     def end(self, history: History) -> None:

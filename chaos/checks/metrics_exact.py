@@ -1,8 +1,7 @@
-"""metrics-exact: after each event the three session metrics show the true numbers (F-21)."""
-
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
+from chaos.checks.fetch_model import FETCH
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.events import Event, Request
 from reference_broker.metrics.metrics import Counter, Gauge
@@ -10,8 +9,6 @@ from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
-
-FETCH = 1
 
 FEW_SESSIONS = 16
 """If there are more sessions than this, their partitions are counted only in the thorough comparison, because to count
@@ -21,6 +18,8 @@ _Numbers = tuple[Gauge, Gauge, Counter]
 
 
 class MetricsExact(Check):
+    """metrics-exact: after each event the three session metrics show the true numbers (F-21)."""
+
     guarantee = "metrics-exact"
     needs_one_node = True
     rows = ("session_evicted",)

@@ -1,11 +1,3 @@
-"""min-isr-kept: where eligible leader replicas are kept, the whole cluster means one min.insync.replicas.
-
-KIP-966: while ``eligible.leader.replicas.version`` is 1 the cluster has a min.insync.replicas, no broker has one of its
-own, and a change of it clears the eligible leader replicas that were kept by the old one (E-8).
-
-One excuse: a partition whose ISR is empty keeps its list, since only who is in it could lead without loss (E-3).
-"""
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,7 +17,15 @@ ALL_BROKERS = ""
 
 
 class MinIsrKept(Check):
-    """Compares each image that a node publishes with the one before."""
+    """min-isr-kept: where eligible leader replicas are kept, the whole cluster means one min.insync.replicas.
+
+    KIP-966: while ``eligible.leader.replicas.version`` is 1 the cluster has a min.insync.replicas, no broker has one of
+    its own, and a change of it clears the eligible leader replicas that were kept by the old one (E-8).
+
+    One excuse: a partition whose ISR is empty keeps its list, since only who is in it could lead without loss (E-3).
+
+    Compares each image that a node publishes with the one before.
+    """
 
     guarantee = "min-isr-kept"
     needs_one_node = True

@@ -1,17 +1,18 @@
-"""mirror-complete: what the source holds at the end, its mirror's target holds too.
-
-The check judges partitions that were read to their end in both clusters. It leaves out offsets over which a reset moved
-the mirror's position forward (its reset policy is ``latest``, or records were deleted before it came to them). The
-target may hold a record twice, since the promise is at least once; that is only counted.
-"""
-
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.reads import moved_forward
 from chaos.checks.values import Place, expanded, grouped, named, place
 
 
 class MirrorComplete(Check):
+    """mirror-complete: what the source holds at the end, its mirror's target holds too.
+
+    The check judges partitions that were read to their end in both clusters. It leaves out offsets over which a reset
+    moved the mirror's position forward (its reset policy is ``latest``, or records were deleted before it came to
+    them). The target may hold a record twice, since the promise is at least once; that is only counted.
+    """
+
     guarantee = "mirror-complete"
 
     def end(self, history: History) -> None:

@@ -1,5 +1,3 @@
-"""monotonic-epoch: a node's epoch never goes back within a process, nor over restarts below an epoch it acted in."""
-
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, Seen
 from chaos.checks.surroundings import Surroundings
@@ -7,8 +5,11 @@ from reference_broker.core.effects import Note
 
 
 class MonotonicEpoch(QuorumCheck):
-    """A node acts in an epoch when it leads, follows a leader, or votes. Such an epoch was durable before. A process
-    that ends on the way into an epoch may forget it."""
+    """monotonic-epoch: a node's epoch never goes back within a process, nor over restarts below an epoch it acted in.
+
+    A node acts in an epoch when it leads, follows a leader, or votes. Such an epoch was durable before. A process that
+    ends on the way into an epoch may forget it.
+    """
 
     guarantee = "monotonic-epoch"
     notes = ("voted",)

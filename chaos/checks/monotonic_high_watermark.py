@@ -1,11 +1,11 @@
-"""monotonic-high-watermark: the high watermark never goes back on a living process, nor from leader to leader."""
-
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, Seen
 from chaos.checks.surroundings import Surroundings
 
 
 class MonotonicHighWatermark(QuorumCheck):
+    """monotonic-high-watermark: the high watermark never goes back on a living process, nor from leader to leader."""
+
     guarantee = "monotonic-high-watermark"
 
     def __init__(self, around: Surroundings) -> None:

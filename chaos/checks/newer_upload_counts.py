@@ -1,10 +1,3 @@
-"""newer-upload-counts: of two uploads only the newer leader epoch's counts (P-11, KIP-405).
-
-Once any node knows of an upload in a leader epoch, nothing of an earlier epoch is listed any more that was not listed
-before. A node that starts reads the events of uploads again from the beginning, so only what no node had listed yet
-is looked at.
-"""
-
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
@@ -21,6 +14,13 @@ BEGUN = "COPY_SEGMENT_STARTED"
 
 
 class NewerUploadCounts(Check):
+    """newer-upload-counts: of two uploads only the newer leader epoch's counts (P-11, KIP-405).
+
+    Once any node knows of an upload in a leader epoch, nothing of an earlier epoch is listed any more that was not
+    listed before. A node that starts reads the events of uploads again from the beginning, so only what no node had
+    listed yet is looked at.
+    """
+
     guarantee = "newer-upload-counts"
 
     def __init__(self, around: Surroundings) -> None:

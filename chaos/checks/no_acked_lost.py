@@ -1,10 +1,3 @@
-"""no-acked-lost: when a leader acknowledges a write with acks=all, the write is committed and enough replicas hold it.
-
-Enough are all that are in sync by the leader's own metadata, and its min.insync.replicas by the same metadata (E-2). It
-may know less than the controller, so a smaller ISR counts only together with the minimum that holds with it.
-Other checks judge whether it is kept afterwards: replicas-equal at each new leader, lost-write and unseen at the end.
-"""
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,7 +16,16 @@ ALL = -1
 
 
 class NoAckedLost(ReplicaCheck):
-    """``acted`` notes what a node acknowledged. ``viewed`` judges it, when the view knows what the node holds now."""
+    """no-acked-lost: when a leader acknowledges a write with acks=all, the write is committed and enough replicas hold
+    it.
+
+    Enough are all that are in sync by the leader's own metadata, and its min.insync.replicas by the same metadata
+    (E-2). It may know less than the controller, so a smaller ISR counts only together with the minimum that holds with
+    it. Other checks judge whether it is kept afterwards: replicas-equal at each new leader, lost-write and unseen at
+    the end.
+
+    ``acted`` notes what a node acknowledged. ``viewed`` judges it, when the view knows what the node holds now.
+    """
 
     guarantee = "no-acked-lost"
     acts_on = (PRODUCE,)

@@ -1,14 +1,9 @@
-"""no-committed-lost: an offset that a coordinator acknowledged as committed survives any failover of coordinators.
-
-At the end the coordinator of each group must hold the offset that was committed last, or one that a client asked to
-commit and that may have been committed after it. commit-regression judges that clients see it too.
-"""
-
 import json
 from typing import TYPE_CHECKING, ClassVar
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
 from chaos.checks.committed import COMMIT, Key, asked, deleted
+from chaos.checks.history import History
 from chaos.checks.surroundings import Surroundings
 from reference_broker.groups.offsets.values import OffsetKey
 from reports.rows import TraceRow
@@ -20,6 +15,12 @@ COMMITTED = "offset_committed"
 
 
 class NoCommittedLost(Check):
+    """no-committed-lost: an offset that a coordinator acknowledged as committed survives any failover of coordinators.
+
+    At the end the coordinator of each group must hold the offset that was committed last, or one that a client asked to
+    commit and that may have been committed after it. commit-regression judges that clients see it too.
+    """
+
     guarantee = "no-committed-lost"
     rows: ClassVar[tuple[str, ...]] = (COMMITTED,)
 

@@ -1,7 +1,3 @@
-"""no-false-fencing: no broker is fenced while it and its way to the controller were left alone for a whole session.
-
-No process registers as a broker twice. It would do so only if another registration had taken its ID."""
-
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, Seen
 from chaos.checks.surroundings import Surroundings
@@ -9,6 +5,11 @@ from reference_broker.core.effects import Note
 
 
 class NoFalseFencing(QuorumCheck):
+    """no-false-fencing: no broker is fenced while it and its way to the controller were left alone for a whole session.
+
+    No process registers as a broker twice. It would do so only if another registration had taken its ID.
+    """
+
     guarantee = "no-false-fencing"
     notes = ("broker_fenced", "broker_registered")
 

@@ -1,17 +1,19 @@
-"""no-fetch-before-epoch: a consumer fetches from a partition only once its metadata is new enough.
-
-Its metadata must be at least as new as the metadata epoch that was stored with the offset where the consumer begins.
-The offset comes from a commit (M-10) or from a store outside Kafka (M-13). A client that left has forgotten all epochs.
-"""
-
 from collections.abc import Iterator
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.values import grouped, place
 from reports.rows import CommitRow
 
 
 class NoFetchBeforeEpoch(Check):
+    """no-fetch-before-epoch: a consumer fetches from a partition only once its metadata is new enough.
+
+    Its metadata must be at least as new as the metadata epoch that was stored with the offset where the consumer
+    begins. The offset comes from a commit (M-10) or from a store outside Kafka (M-13). A client that left has forgotten
+    all epochs.
+    """
+
     guarantee = "no-fetch-before-epoch"
 
     def end(self, history: History) -> None:

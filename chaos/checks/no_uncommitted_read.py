@@ -1,15 +1,15 @@
-"""no-uncommitted-read: a client is sent no record beyond the high watermark of the replica that serves it.
-
-This holds at a leader and, since a follower's high watermark is never ahead of what is committed, at a follower from
-which consumers read (KIP-392).
-"""
-
 from chaos.checks.batches import batches_of
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer
 
 
 class NoUncommittedRead(Check):
+    """no-uncommitted-read: a client is sent no record beyond the high watermark of the replica that serves it.
+
+    This holds at a leader and, since a follower's high watermark is never ahead of what is committed, at a follower
+    from which consumers read (KIP-392).
+    """
+
     guarantee = "no-uncommitted-read"
     needs_one_node = True
 

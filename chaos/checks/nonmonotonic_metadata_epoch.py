@@ -1,24 +1,25 @@
-"""nonmonotonic-metadata-epoch: no client and no node takes metadata that is older than its own, and the metadata log
-holds each epoch once.
-
-A client that left and came back begins anew (M-12: -1 before any response). A node begins anew with its process,
-because M-1 makes the log durable and not what a node has applied. The log's epochs grow with its offsets.
-"""
-
 import json
 from typing import ClassVar
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import grouped
 from reports.rows import TraceRow
 
-COMMITTED, APPLIED = "metadata_epoch", "update_metadata_applied"
+EPOCH_COMMITTED, APPLIED = "metadata_epoch", "update_metadata_applied"
 
 
 class NonmonotonicMetadataEpoch(Check):
+    """nonmonotonic-metadata-epoch: no client and no node takes metadata that is older than its own, and the metadata
+    log holds each epoch once.
+
+    A client that left and came back begins anew (M-12: -1 before any response). A node begins anew with its process,
+    because M-1 makes the log durable and not what a node has applied. The log's epochs grow with its offsets.
+    """
+
     guarantee = "nonmonotonic-metadata-epoch"
-    rows: ClassVar[tuple[str, ...]] = (COMMITTED, APPLIED)
+    rows: ClassVar[tuple[str, ...]] = (EPOCH_COMMITTED, APPLIED)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)

@@ -1,10 +1,11 @@
-"""nonmonotonic-poll: the next read of a fetcher returns no record again. Reads across a reassignment do not count."""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.reads import pairs, reads
 
 
 class NonmonotonicPoll(Check):
+    """nonmonotonic-poll: the next read of a fetcher returns no record again, except across a reassignment."""
+
     guarantee = "nonmonotonic-poll"
 
     def end(self, history: History) -> None:

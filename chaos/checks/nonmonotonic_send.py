@@ -1,13 +1,14 @@
-"""nonmonotonic-send: a producer's successive acknowledged sends to one partition stand at rising offsets.
-
-This is not judged after a power loss without a flush policy, which may take back what was acknowledged.
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.values import Place, place
 
 
 class NonmonotonicSend(Check):
+    """nonmonotonic-send: a producer's successive acknowledged sends to one partition stand at rising offsets.
+
+    This is not judged after a power loss without a flush policy, which may take back what was acknowledged.
+    """
+
     guarantee = "nonmonotonic-send"
 
     def end(self, history: History) -> None:

@@ -1,20 +1,9 @@
-"""one-bootstrap-per-marker: a fetcher that hears a marker above its position begins again, once for each marker, and
-none begins again without that (H-3 to H-7).
-
-Readers are judged by what they were told and did. In the normal mode a reader below the marker begins again (H-3). From
-then on it is unsafe, and remembers that marker. While the marker stays it goes on (H-5), and when the marker moves it
-begins again (H-6). At the marker it is back in the normal mode (H-7). The page does not say what comes after a smaller
-marker of another replica: what was read there may need tombstones that are gone elsewhere. So both is allowed then.
-
-Followers are judged by what they tell of their bootstraps. ``deleted-stays-deleted`` sees those that are left out. A
-follower may begin again for the same marker under another leader, which may have told a smaller one meanwhile.
-"""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from chaos.checks.check import Check, History, Kind
+from chaos.checks.check import Check, Kind
+from chaos.checks.history import History
 from chaos.checks.values import Place, grouped, place
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
@@ -39,6 +28,19 @@ class Heard:
 
 
 class OneBootstrapPerMarker(Check):
+    """one-bootstrap-per-marker: a fetcher that hears a marker above its position begins again, once for each marker,
+    and none begins again without that (H-3 to H-7).
+
+    Readers are judged by what they were told and did. In the normal mode a reader below the marker begins again (H-3).
+    From then on it is unsafe, and remembers that marker. While the marker stays it goes on (H-5), and when the marker
+    moves it begins again (H-6). At the marker it is back in the normal mode (H-7). The page does not say what comes
+    after a smaller marker of another replica: what was read there may need tombstones that are gone elsewhere. So both
+    is allowed then.
+
+    Followers are judged by what they tell of their bootstraps. ``deleted-stays-deleted`` sees those that are left out.
+    A follower may begin again for the same marker under another leader, which may have told a smaller one meanwhile.
+    """
+
     guarantee = "one-bootstrap-per-marker"
     acts_on: ClassVar[tuple[Kind, ...]] = (BEGUN,)
 

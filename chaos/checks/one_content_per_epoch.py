@@ -1,12 +1,3 @@
-"""one-content-per-epoch: nodes that tell clients a metadata epoch tell them the same content with it.
-
-After each new epoch at a node its whole cache is compared with the first node's. In the simulator the cache is small.
-An answer to a client must carry the epoch of what the node tells (M-4). Physical: the answer is made in slices, so that
-may be any epoch from the request on. While a controller has told the node nothing, there is no epoch to compare.
-
-A live node's process sees no other node. So it judges the answers only.
-"""
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,6 +16,16 @@ METADATA, FIRST_DRAFT = 3, 1000
 
 
 class OneContentPerEpoch(Check):
+    """one-content-per-epoch: nodes that tell clients a metadata epoch tell them the same content with it.
+
+    After each new epoch at a node its whole cache is compared with the first node's. In the simulator the cache is
+    small. An answer to a client must carry the epoch of what the node tells (M-4). Physical: the answer is made in
+    slices, so that may be any epoch from the request on. While a controller has told the node nothing, there is no
+    epoch to compare.
+
+    A live node's process sees no other node. So it judges the answers only.
+    """
+
     guarantee = "one-content-per-epoch"
     needs_one_node = True
     acts_on = (METADATA, Closed)

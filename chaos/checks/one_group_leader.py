@@ -1,14 +1,8 @@
-"""one-group-leader: a generation of a group has one leader and one assignment.
-
-Only generations that were written to the log count. The number of one that was lost with its coordinator may be used
-again. A static member that comes back has a new member ID and may still be the leader. If nobody had
-kept an offsets partition, the groups in it are not judged.
-"""
-
 import json
 from typing import ClassVar
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.surroundings import Surroundings
 from reports.rows import TraceRow
 
@@ -17,6 +11,13 @@ STABLE = "Stable"
 
 
 class OneGroupLeader(Check):
+    """one-group-leader: a generation of a group has one leader and one assignment.
+
+    Only generations that were written to the log count. The number of one that was lost with its coordinator may be
+    used again. A static member that comes back has a new member ID and may still be the leader. If nobody had kept an
+    offsets partition, the groups in it are not judged.
+    """
+
     guarantee = "one-group-leader"
     rows: ClassVar[tuple[str, ...]] = (STATE, MEMBER)
 

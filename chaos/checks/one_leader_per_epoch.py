@@ -1,11 +1,11 @@
-"""one-leader-per-epoch: no two nodes lead in one epoch, and all nodes name the same leader of it."""
-
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, Seen
 from chaos.checks.surroundings import Surroundings
 
 
 class OneLeaderPerEpoch(QuorumCheck):
+    """one-leader-per-epoch: no two nodes lead in one epoch, and all nodes name the same leader of it."""
+
     guarantee = "one-leader-per-epoch"
 
     def __init__(self, around: Surroundings) -> None:

@@ -1,10 +1,10 @@
-"""one-partition-leader-per-epoch: no two nodes lead a partition in the same leader epoch."""
-
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Copy, Held, Replicated
 
 
 class OnePartitionLeaderPerEpoch(ReplicaCheck):
+    """one-partition-leader-per-epoch: no two nodes lead a partition in the same leader epoch."""
+
     guarantee = "one-partition-leader-per-epoch"
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:

@@ -1,10 +1,11 @@
-"""poll-skip: no record is left out between two reads of one fetcher. Reads across a reassignment do not count."""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.reads import pairs, reads
 
 
 class PollSkip(Check):
+    """poll-skip: no record is left out between two reads of one fetcher. Reads across a reassignment do not count."""
+
     guarantee = "poll-skip"
 
     def end(self, history: History) -> None:

@@ -1,13 +1,14 @@
-"""precommitted-read: no reader with read_committed has a value before its producer asked to commit it.
-
-A transaction's end is asked for at ``TransactionRow.at_us`` at the earliest, and all times are of one clock.
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.transactions_seen import sightings, transactions
 
 
 class PrecommittedRead(Check):
+    """precommitted-read: no reader with read_committed has a value before its producer asked to commit it.
+
+    A transaction's end is asked for at ``TransactionRow.at_us`` at the earliest, and all times are of one clock.
+    """
+
     guarantee = "precommitted-read"
 
     def end(self, history: History) -> None:

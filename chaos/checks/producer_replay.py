@@ -22,7 +22,7 @@ transaction."""
 _VERSION = 1
 
 
-class Producing(NamedTuple):
+class ProducerState(NamedTuple):
     """What is known of one producer. Without a batch of the epoch ``last_sequence`` and ``last_offset`` are -1, and so
     are ``open_from`` without an open transaction and ``coordinator_epoch`` without a marker."""
 
@@ -41,7 +41,7 @@ class Producing(NamedTuple):
         return self[:6]
 
 
-def read_snapshot(data: bytes) -> dict[int, Producing]:
+def read_snapshot(data: bytes) -> dict[int, ProducerState]:
     """Returns the producers by their IDs. Raises ValueError for what is no such file."""
     if len(data) < _HEAD.size:
         raise ValueError(f"it has only {len(data)} bytes")
@@ -49,27 +49,29 @@ def read_snapshot(data: bytes) -> dict[int, Producing]:
     if version != _VERSION or crc != crc32c(data[_CRC_FROM:]) or len(data) != _HEAD.size + count * _ROW.size:
         raise ValueError(f"version {version}, {count} producers in {len(data)} bytes, or a CRC that does not fit")
     rows = (_ROW.unpack_from(data, _HEAD.size + number * _ROW.size) for number in range(count))
-    return {row[0]: Producing(row[1], row[2], row[3], row[5], row[6], row[7]) for row in rows}
+    return {row[0]: ProducerState(row[1], row[2], row[3], row[5], row[6], row[7]) for row in rows}
 
 
-def replayed(known: Mapping[int, Producing], batch: bytes, place: Batch) -> dict[int, Producing]:
+def replayed(known: Mapping[int, ProducerState], batch: bytes, place: Batch) -> dict[int, ProducerState]:
     """Returns what is known after the next whole batch, which lies at ``place``."""
     producing = producing_of(batch)
     producer_id, epoch, sequence = last_sequence_of(batch)
     if producer_id < 0:
         return dict(known)
-    before = known.get(producer_id, Producing(-1, -1, -1, -1, -1, -1))
+    before = known.get(producer_id, ProducerState(-1, -1, -1, -1, -1, -1))
     if place.control:
         coordinator_epoch = _coordinator_epoch(batch)
         if coordinator_epoch is None:
             return dict(known)
         kept = (-1, -1) if epoch > before.epoch else (before.last_sequence, before.last_offset)
         newest = max(coordinator_epoch, before.coordinator_epoch)
-        return {**known, producer_id: Producing(epoch, *kept, producing.largest_ms, newest, -1)}
+        return {**known, producer_id: ProducerState(epoch, *kept, producing.largest_ms, newest, -1)}
     open_from = before.open_from
     if producing.is_transactional and open_from < 0:
         open_from = place.base_offset
-    written = Producing(epoch, sequence, place.last_offset, producing.largest_ms, before.coordinator_epoch, open_from)
+    written = ProducerState(
+        epoch, sequence, place.last_offset, producing.largest_ms, before.coordinator_epoch, open_from
+    )
     silence_ms = max(before.silence_ms, producing.largest_ms - before.timestamp_ms) if producer_id in known else 0
     return {**known, producer_id: written._replace(silence_ms=silence_ms)}
 

@@ -1,5 +1,3 @@
-"""quorum-converges: after all faults are healed every node reaches the same high watermark and the same metadata."""
-
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member
 from chaos.checks.surroundings import Surroundings
@@ -7,6 +5,8 @@ from chaos.metadata_digest import digest_of
 
 
 class QuorumConverges(QuorumCheck):
+    """quorum-converges: after the heal every node reaches the same high watermark and the same metadata."""
+
     guarantee = "quorum-converges"
 
     def __init__(self, around: Surroundings) -> None:

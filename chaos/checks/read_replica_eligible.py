@@ -1,10 +1,3 @@
-"""read-replica-eligible: a consumer is sent only to a follower that is in sync, in its rack, and holds its offset.
-
-The answer that names a preferred read replica has no records (KIP-392). The follower's own log is looked at, too: the
-leader knows only what the follower has told. Of offsets that are not committed nothing is required there, since another
-leader may have made the follower truncate them.
-"""
-
 from chaos.checks.fetch_model import Answer
 from chaos.checks.read_replicas import NO_REPLICA, in_rack, selects
 from chaos.checks.replica_check import ReplicaCheck
@@ -13,6 +6,13 @@ from reference_broker.wire.fetch import PartitionData
 
 
 class ReadReplicaEligible(ReplicaCheck):
+    """read-replica-eligible: a consumer is sent only to a follower that is in sync, in its rack, and holds its offset.
+
+    The answer that names a preferred read replica has no records (KIP-392). The follower's own log is looked at, too:
+    the leader knows only what the follower has told. Of offsets that are not committed nothing is required there, since
+    another leader may have made the follower truncate them.
+    """
+
     guarantee = "read-replica-eligible"
 
     def answered(self, at_us: int, answer: Answer) -> None:

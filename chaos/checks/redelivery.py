@@ -1,15 +1,10 @@
-"""redelivery: a member that is given a partition does not begin to read below the offset that its group has committed.
-
-Records that were read but not committed may be read again: the promise is at least once. ``rewinds`` judges positions
-that were out of range.
-"""
-
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
 from chaos.checks.committed import COMMIT, Asked, asked
+from chaos.checks.history import History
 from chaos.checks.reads import reads
 from chaos.checks.values import Place, grouped, place
 from reports.rows import MembershipRow, OperationRow, RunRow
@@ -27,6 +22,13 @@ class FirstRead(NamedTuple):
 
 
 class Redelivery(Check):
+    """redelivery: a member that is given a partition does not begin to read below the offset that its group has
+    committed.
+
+    Records that were read but not committed may be read again: the promise is at least once. ``rewinds`` judges
+    positions that were out of range.
+    """
+
     guarantee = "redelivery"
 
     def end(self, history: History) -> None:

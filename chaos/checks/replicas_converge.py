@@ -1,5 +1,3 @@
-"""replicas-converge: after the heal each partition has a leader, and all its replicas are in sync and alike."""
-
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Replicated
 from reference_broker.metadata.image import NO_LEADER
@@ -7,7 +5,10 @@ from reference_broker.metadata.uuids import LOST_DIRECTORY
 
 
 class ReplicasConverge(ReplicaCheck):
-    """``World`` asks ``reached`` after the heal, and calls ``overdue`` if the time is over before that."""
+    """replicas-converge: after the heal each partition has a leader, and all its replicas are in sync and alike.
+
+    ``World`` asks ``reached`` after the heal, and calls ``overdue`` if the time is over before that.
+    """
 
     guarantee = "replicas-converge"
 

@@ -1,11 +1,3 @@
-"""replicas-equal: below its high watermark each replica holds the very batches that were committed, byte for byte.
-
-A new leader must hold all committed batches, even those above its own high watermark.
-
-In a compacted partition records are compared instead of batches. Each record must be at its offset as it was committed.
-``compacted.py`` and ``cleaned.py`` say what a replica may lack, and what its cleaned part must lack.
-"""
-
 from chaos.checks.batches import Batch, read_batches
 from chaos.checks.cleaned import Left, wrongly_cleaned
 from chaos.checks.compacted import Compacted, marker_in, records_of
@@ -14,6 +6,14 @@ from chaos.checks.replica_view import Copy, Held, Replicated
 
 
 class ReplicasEqual(ReplicaCheck):
+    """replicas-equal: below its high watermark each replica holds the very batches that were committed, byte for byte.
+
+    A new leader must hold all committed batches, even those above its own high watermark.
+
+    In a compacted partition records are compared instead of batches. Each record must be at its offset as it was
+    committed. ``compacted.py`` and ``cleaned.py`` say what a replica may lack, and what its cleaned part must lack.
+    """
+
     guarantee = "replicas-equal"
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:

@@ -1,19 +1,8 @@
-"""rewinds: no client that keeps metadata epochs is told OFFSET_OUT_OF_RANGE at a position that its partition holds.
-
-Some positions do not count:
-- Below a log start that was seen, because those records were deleted. The log start may have moved before the reset
-  although it was first seen after it.
-- Above the log's end once all is quiet, or above a place where a replica cut its log after somebody had read up to the
-  position and before the reset: M-15 speaks of logs without truncation. An earlier cut explains nothing, since the log
-  has grown again since then. Nor does a later one, by a stale leader that comes back.
-- Those of clients without the metadata epoch (-1): their rewind is the failure that the epoch prevents (M-15).
-- Those of a client that began at an offset which was committed without an epoch (M-11): it has no epoch to wait for.
-"""
-
 import json
 from typing import ClassVar
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.no_fetch_before_epoch import learnt
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import Place, grouped, place
@@ -23,6 +12,19 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 
 class Rewinds(Check):
+    """rewinds: no client that keeps metadata epochs is told OFFSET_OUT_OF_RANGE at a position that its partition holds.
+
+    Some positions do not count:
+    - Below a log start that was seen, because those records were deleted. The log start may have moved before the reset
+      although it was first seen after it.
+    - Above the log's end once all is quiet, or above a place where a replica cut its log after somebody had read up to
+      the position and before the reset: M-15 speaks of logs without truncation. An earlier cut explains nothing, since
+      the log has grown again since then. Nor does a later one, by a stale leader that comes back.
+    - Those of clients without the metadata epoch (-1): their rewind is the failure that the epoch prevents (M-15).
+    - Those of a client that began at an offset which was committed without an epoch (M-11): it has no epoch to wait
+      for.
+    """
+
     guarantee = "rewinds"
     rows: ClassVar[tuple[str, ...]] = ("truncated", "truncated_below_high_watermark")
 

@@ -1,15 +1,5 @@
-"""session-epoch-order in the first revision: a session accepts the number after the last one, or the last one again.
-
-The check has a model of its own, as small as the clauses G-3, G-4 and G-10 allow. An incremental request with the next
-number proves that the client has processed the last answer. One with the last number is a retransmission. All others
-are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the session's number.
-
-There are two exceptions. A request that waits is refused when a later one overtakes it in its session: by G-3 the
-client proves that it no longer waits for it. It is refused as well when its session ends (G-10). A retransmission is no
-such proof, so both it and the request that waits must be answered.
-"""
-
-from chaos.checks.session_trace import FIRST_REVISIONS, OrderTrace, Pending, Session
+from chaos.checks.fetch_model import FIRST_REVISIONS
+from chaos.checks.session_trace import OrderTrace, Pending, Session
 from reports.rows import TraceRow
 
 INVALID_FETCH_SESSION = 10001
@@ -19,7 +9,20 @@ ERRORS_THAT_CHANGE_NOTHING = (42, INCREMENTAL_FETCH_DENIED)
 
 
 class SequenceOrder(OrderTrace):
-    """A session's number is that of its last incremental request, or 0 if there was none."""
+    """session-epoch-order in the first revision: a session accepts the number after the last one, or the last one
+    again.
+
+    The check has a model of its own, as small as the clauses G-3, G-4 and G-10 allow. An incremental request with the
+    next number proves that the client has processed the last answer. One with the last number is a retransmission. All
+    others are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the
+    session's number.
+
+    There are two exceptions. A request that waits is refused when a later one overtakes it in its session: by G-3 the
+    client proves that it no longer waits for it. It is refused as well when its session ends (G-10). A retransmission
+    is no such proof, so both it and the request that waits must be answered.
+
+    A session's number is that of its last incremental request, or 0 if there was none.
+    """
 
     guarantee = "session-epoch-order"
     FIRST_NUMBER = 0

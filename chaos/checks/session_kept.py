@@ -1,14 +1,3 @@
-"""no-false-fencing, as the active controller's own process shows it (KIP-631): a broker whose heartbeats it answers in
-time is not fenced, and nobody else gets its ID.
-
-A session lasts from each answered heartbeat for ``broker.session.timeout.ms`` on the controller's own clock. So it does
-not matter how busy the machine is: a heartbeat that comes late is a silence, and a silence of a whole session excuses.
-So does a heartbeat that asks to be fenced or to shut down. KIP-631: a broker that the metadata has as fenced has no
-session, whichever controller fenced it, so another start of it may register at once. Physical: a fencing shows when it
-is committed, a while after it was decided. So what came up to a session before it excuses as well. A leader that could
-not commit for so long is no longer the leader.
-"""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,6 +22,17 @@ class Beating:
 
 
 class SessionKept(Check):
+    """no-false-fencing, as the active controller's own process shows it (KIP-631): a broker whose heartbeats it answers
+    in time is not fenced, and nobody else gets its ID.
+
+    A session lasts from each answered heartbeat for ``broker.session.timeout.ms`` on the controller's own clock. So it
+    does not matter how busy the machine is: a heartbeat that comes late is a silence, and a silence of a whole session
+    excuses. So does a heartbeat that asks to be fenced or to shut down. KIP-631: a broker that the metadata has as
+    fenced has no session, whichever controller fenced it, so another start of it may register at once. Physical: a
+    fencing shows when it is committed, a while after it was decided. So what came up to a session before it excuses as
+    well. A leader that could not commit for so long is no longer the leader.
+    """
+
     guarantee = "no-false-fencing"
     needs_one_node = True
     acts_on = (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION, Closed, type(None))

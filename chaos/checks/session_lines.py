@@ -1,17 +1,9 @@
-"""session-lines-exact: what a node tells of its fetch sessions names them, and who made them.
-
-F-23: the lines of a fetch's request and of its answer carry the session ID and the epoch (or number) of the request.
-The trace and the request log take both from the tag of the message, so the tag is compared with the message.
-
-G-2: a session remembers who made it, which is a follower's number or a consumer's client ID. So the line of a new
-session says it, and so do the lines of its end.
-"""
-
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.check import Check
+from chaos.checks.fetch_model import FETCH
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import without_node
 from reference_broker.core.effects import Effect, Note, Reply, Send
@@ -22,20 +14,28 @@ from reference_broker.wire.tags import Tag
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
-FETCH = 1
 CREATED = "session_created"
 LIVES = (CREATED, "session_closed", "session_evicted")
 
 
-class _Asked(NamedTuple):
+class _Sent(NamedTuple):
     session_id: int
     epoch: int
     maker: str
 
 
 class SessionLines(Check):
-    """Knows the requests under way by node and connection, then by correlation ID, and who made which session of a
-    node."""
+    """session-lines-exact: what a node tells of its fetch sessions names them, and who made them.
+
+    F-23: the lines of a fetch's request and of its answer carry the session ID and the epoch (or number) of the
+    request. The trace and the request log take both from the tag of the message, so the tag is compared with the
+    message.
+
+    G-2: a session remembers who made it, which is a follower's number or a consumer's client ID. So the line of a new
+    session says it, and so do the lines of its end.
+
+    Knows the requests under way by node and connection, then by correlation ID, and who made which session of a node.
+    """
 
     guarantee = "session-lines-exact"
     needs_one_node = True
@@ -43,7 +43,7 @@ class SessionLines(Check):
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
-        self._asked: dict[tuple[int, int], dict[int, _Asked]] = {}
+        self._asked: dict[tuple[int, int], dict[int, _Sent]] = {}
         self._makers: dict[tuple[int, int], str] = {}
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
@@ -77,13 +77,13 @@ class SessionLines(Check):
                     self._makers[node_id, session_id] = found.maker
                     self._names(at_us, CREATED, session_id, made.pop(session_id), found.maker)
 
-    def _read(self, at_us: int, body: FetchRequest, tag: Tag, client_id: str) -> _Asked:
+    def _read(self, at_us: int, body: FetchRequest, tag: Tag, client_id: str) -> _Sent:
         maker = str(body.replica_id) if body.replica_id >= 0 else client_id
-        asked = _Asked(body.session_id, body.session_epoch, maker)
+        asked = _Sent(body.session_id, body.session_epoch, maker)
         self._compare(at_us, "request", asked, tag)
         return asked
 
-    def _compare(self, at_us: int, what: str, asked: _Asked, tag: Tag) -> None:
+    def _compare(self, at_us: int, what: str, asked: _Sent, tag: Tag) -> None:
         if (tag.session_id, tag.session_epoch) != asked[:2]:
             told = f"session {tag.session_id}, epoch {tag.session_epoch}"
             self.violated(

@@ -1,28 +1,28 @@
-"""session-lost: a session that was created stays known until it is closed or evicted, and its answers carry its ID.
-
-A session is lost if its ID is refused as unknown although nothing ended it, if an accepted request is answered with the
-ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). A session gets no ID of one that lives, and that
-of one that has ended only by chance (F-2). A full fetch is answered with the ID of a new session or with 0, and always
-with 0 if it wants none (F-4 to F-6, F-8).
-"""
-
 from typing import Any
 
-from chaos.checks.session_trace import FIRST_REVISIONS, LARGEST_EPOCH, SessionTrace
+from chaos.checks.fetch_model import FIRST_REVISIONS
+from chaos.checks.sequence_order import INVALID_FETCH_SESSION
+from chaos.checks.session_order import ID_NOT_FOUND, INVALID_EPOCH
+from chaos.checks.session_trace import LARGEST_EPOCH, SessionTrace
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import without_node
 from reports.rows import TraceRow
 
-ID_NOT_FOUND = 70
-INVALID_EPOCH = 71
-INVALID_FETCH_SESSION = 10001
 REPEATS_BY_CHANCE = 1
 """Of n random IDs of 31 bits two are equal with a probability of about n^2/2^32: 1 in 7,000 for 787 sessions. Two
 pairs are with about half the square of that: 1 in 90 million."""
 
 
 class SessionLost(SessionTrace):
-    """Knows the sessions by node and ID."""
+    """session-lost: a session that was created stays known until it is closed or evicted, and its answers carry its ID.
+
+    A session is lost if its ID is refused as unknown although nothing ended it, if an accepted request is answered with
+    the ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). A session gets no ID of one that lives,
+    and that of one that has ended only by chance (F-2). A full fetch is answered with the ID of a new session or with
+    0, and always with 0 if it wants none (F-4 to F-6, F-8).
+
+    Knows the sessions by node and ID.
+    """
 
     guarantee = "session-lost"
 

@@ -1,16 +1,5 @@
-"""session-epoch-order: a session accepts the epoch that it expects, and refuses any other.
-
-The check has a model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow. A new session expects epoch 1.
-Each accepted request raises that by one, and 1 follows 2^31-1. A wrong epoch gets INVALID_FETCH_SESSION_EPOCH and
-changes nothing. There are three exceptions for a request with the right epoch:
-- One that waits gets INVALID_FETCH_SESSION_EPOCH when a later request overtakes it in its session: by F-3 only the
-  later epoch's answer counts.
-- One that waits gets FETCH_SESSION_ID_NOT_FOUND when its session ends (F-9).
-- One that names topics by ID in a session of names, or the other way round, gets FETCH_SESSION_TOPIC_ID_ERROR and
-  changes nothing (Kafka, KIP-516).
-"""
-
-from chaos.checks.session_trace import FIRST_REVISIONS, LARGEST_EPOCH, OrderTrace, Pending, Session
+from chaos.checks.fetch_model import FIRST_REVISIONS
+from chaos.checks.session_trace import LARGEST_EPOCH, OrderTrace, Pending, Session
 from reports.rows import TraceRow
 
 ID_NOT_FOUND = 70
@@ -19,7 +8,19 @@ TOPIC_ID_ERROR = 106
 
 
 class SessionOrder(OrderTrace):
-    """A session's number is the epoch that it expects."""
+    """session-epoch-order: a session accepts the epoch that it expects, and refuses any other.
+
+    The check has a model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow. A new session expects epoch
+    1. Each accepted request raises that by one, and 1 follows 2^31-1. A wrong epoch gets INVALID_FETCH_SESSION_EPOCH
+    and changes nothing. There are three exceptions for a request with the right epoch:
+    - One that waits gets INVALID_FETCH_SESSION_EPOCH when a later request overtakes it in its session: by F-3 only the
+      later epoch's answer counts.
+    - One that waits gets FETCH_SESSION_ID_NOT_FOUND when its session ends (F-9).
+    - One that names topics by ID in a session of names, or the other way round, gets FETCH_SESSION_TOPIC_ID_ERROR and
+      changes nothing (Kafka, KIP-516).
+
+    A session's number is the epoch that it expects.
+    """
 
     guarantee = "session-epoch-order"
 

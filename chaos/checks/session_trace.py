@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from chaos.checks.check import Check
+from chaos.checks.fetch_model import FETCH
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import without_node
 from reports.rows import TraceRow
 
-FETCH = 1
-FIRST_REVISION = 1000
-FIRST_REVISIONS = (FIRST_REVISION, 1002)
-"""The drafts of Fetch that carry the first revision: the page's, and that of followers. Its numbers have an order of
-their own. All others carry the final revision, the draft of the tombstone horizon (1001) too."""
 LARGEST_EPOCH = 2**31 - 1
 
 

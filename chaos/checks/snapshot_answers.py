@@ -1,15 +1,3 @@
-"""snapshot-answers-exact: each request for bytes of a snapshot gets those bytes, or the error that fits it.
-
-KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that does
-not lead says so (S-7), or that the epoch in the request is older or newer than its own. The leader says that it has no
-such snapshot (S-5), or that the position lies outside of it (S-6). Otherwise it sends bytes from the position on (S-2,
-S-3), and says how large the snapshot is, or whether more remains (S-4). Fetch answers tell clients of no snapshot
-(S-13).
-
-Some answers are excused: a node that leaves answers nobody (KIP-595), damaged bytes are not served (S-9), and a node
-answers nobody who does not name its cluster.
-"""
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +45,18 @@ class _Told(NamedTuple):
 
 
 class SnapshotAnswers(Check):
+    """snapshot-answers-exact: each request for bytes of a snapshot gets those bytes, or the error that fits it.
+
+    KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that
+    does not lead says so (S-7), or that the epoch in the request is older or newer than its own. The leader says that
+    it has no such snapshot (S-5), or that the position lies outside of it (S-6). Otherwise it sends bytes from the
+    position on (S-2, S-3), and says how large the snapshot is, or whether more remains (S-4). Fetch answers tell
+    clients of no snapshot (S-13).
+
+    Some answers are excused: a node that leaves answers nobody (KIP-595), damaged bytes are not served (S-9), and a
+    node answers nobody who does not name its cluster.
+    """
+
     guarantee = "snapshot-answers-exact"
     needs_one_node = True
     acts_on = (FETCH_SNAPSHOT, Closed, type(None))

@@ -1,8 +1,3 @@
-"""snapshot-at-log-start: a log that does not begin at 0 has a snapshot that reaches its start.
-
-Each snapshot ends at a committed offset, in the epoch that the log has there.
-"""
-
 from typing import Any
 
 from chaos.checks.quorum_check import QuorumCheck
@@ -12,6 +7,11 @@ from reference_broker.core.effects import Note
 
 
 class SnapshotAtLogStart(QuorumCheck):
+    """snapshot-at-log-start: a log that does not begin at 0 has a snapshot that reaches its start.
+
+    Each snapshot ends at a committed offset, in the epoch that the log has there.
+    """
+
     guarantee = "snapshot-at-log-start"
     notes = ("snapshot_renamed", "snapshot_deleted", "download_finished")
 

@@ -1,6 +1,3 @@
-"""snapshot-equals-replay: at each offset all nodes publish the same metadata, whatever snapshot and log they started
-from, and a digest that followed the deltas equals that of the whole image."""
-
 from collections.abc import Mapping
 
 from chaos.checks.quorum_check import QuorumCheck
@@ -8,6 +5,10 @@ from chaos.checks.surroundings import Surroundings
 
 
 class SnapshotEqualsReplay(QuorumCheck):
+    """snapshot-equals-replay: at each offset all nodes publish the same metadata, whatever snapshot and log they
+    started from, and a digest that followed the deltas equals that of the whole image.
+    """
+
     guarantee = "snapshot-equals-replay"
 
     def __init__(self, around: Surroundings) -> None:

@@ -1,13 +1,3 @@
-"""snapshot-metrics-exact: the three metrics of KIP-630 tell of the snapshots that the node made, loaded and holds.
-
-``SnapshotSizeBytes`` is the size of the newest snapshot that the node holds.
-``GenSnapshotLatencyMs`` has an entry for each snapshot that the node has made, and ``LoadSnapshotLatencyMs`` one for
-each that it has loaded (S-14). What an attempt took is known from the note of its start and the event after which the
-snapshot is there.
-
-What a damaged snapshot's successor of the same ID took is not judged, since nothing shows when it is there.
-"""
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -44,6 +34,15 @@ class _Snapshots:
 
 
 class SnapshotMetricsExact(Check):
+    """snapshot-metrics-exact: the three metrics of KIP-630 tell of the snapshots that the node made, loaded and holds.
+
+    ``SnapshotSizeBytes`` is the size of the newest snapshot that the node holds. ``GenSnapshotLatencyMs`` has an entry
+    for each snapshot that the node has made, and ``LoadSnapshotLatencyMs`` one for each that it has loaded (S-14). What
+    an attempt took is known from the note of its start and the event after which the snapshot is there.
+
+    What a damaged snapshot's successor of the same ID took is not judged, since nothing shows when it is there.
+    """
+
     guarantee = "snapshot-metrics-exact"
     needs_one_node = True
     acts_on = (STARTED, LOADED, DAMAGED, type(None))

@@ -1,10 +1,3 @@
-"""snapshot-transfer-bounded: a download resumes where it stood, holds bytes of one snapshot of one leader, and ends.
-
-The check reads the downloading node's own notes. From one leader a node fetches at most a snapshot's size, plus one
-chunk for each time that it began again (S-11). Until it has a whole snapshot it fetches from one leader at most as many
-bytes as the first three have that it began, plus a chunk for each beginning, whatever appears meanwhile (S-15).
-"""
-
 import json
 import re
 from dataclasses import dataclass, field
@@ -68,6 +61,15 @@ class _Catching:
 
 
 class SnapshotTransfer(Check):
+    """snapshot-transfer-bounded: a download resumes where it stood, holds bytes of one snapshot of one leader, and
+    ends.
+
+    The check reads the downloading node's own notes. From one leader a node fetches at most a snapshot's size, plus one
+    chunk for each time that it began again (S-11). Until it has a whole snapshot it fetches from one leader at most as
+    many bytes as the first three have that it began, plus a chunk for each beginning, whatever appears meanwhile
+    (S-15).
+    """
+
     guarantee = "snapshot-transfer-bounded"
     rows: ClassVar[tuple[str, ...]] = ("download_started", "download_chunk", "download_finished", "download_discarded")
 

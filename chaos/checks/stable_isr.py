@@ -1,8 +1,3 @@
-"""stable-isr: a replica stays in sync while no fault touches it, its leader, or a link of theirs.
-
-A follower that has nothing to fetch stays in sync, however long that lasts (F-22).
-"""
-
 from typing import TYPE_CHECKING
 
 from chaos.checks.replica_check import ReplicaCheck
@@ -17,8 +12,13 @@ if TYPE_CHECKING:
 
 
 class StableIsr(ReplicaCheck):
-    """``_fenced_early`` has the brokers that a new controller fenced before it had led for a whole session, and when.
-    Their heartbeats may still have gone to the controller before it, which a fault had silenced (physical)."""
+    """stable-isr: a replica stays in sync while no fault touches it, its leader, or a link of theirs.
+
+    A follower that has nothing to fetch stays in sync, however long that lasts (F-22).
+
+    ``_fenced_early`` has the brokers that a new controller fenced before it had led for a whole session, and when.
+    Their heartbeats may still have gone to the controller before it, which a fault had silenced (physical).
+    """
 
     guarantee = "stable-isr"
     notes = ("leader_elected", "broker_fenced")

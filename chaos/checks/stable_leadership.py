@@ -1,16 +1,17 @@
-"""stable-leadership: a leader stays leader while no fault touches it or its links to a majority of untouched voters.
-
-So a node that was cut off or restarted deposes nobody (pre-vote). The check judges once such a majority has been left
-alone for ``Settings.settled_us``. A node that had already reached a higher epoch may still depose the leader: raft lets
-every node follow the highest epoch that it hears of.
-"""
-
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, Seen
 from chaos.checks.surroundings import Surroundings
 
 
 class StableLeadership(QuorumCheck):
+    """stable-leadership: a leader stays leader while no fault touches it or its links to a majority of untouched
+    voters.
+
+    So a node that was cut off or restarted deposes nobody (pre-vote). The check judges once such a majority has been
+    left alone for ``Settings.settled_us``. A node that had already reached a higher epoch may still depose the leader:
+    raft lets every node follow the highest epoch that it hears of.
+    """
+
     guarantee = "stable-leadership"
 
     def __init__(self, around: Surroundings) -> None:

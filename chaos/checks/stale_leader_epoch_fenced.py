@@ -1,15 +1,16 @@
-"""stale-leader-epoch-fenced: a fetch with another leader epoch than the leader's gets an error and no data (KIP-320).
-
-A follower that serves a consumer compares the leader epoch that it follows (KIP-392).
-
-This holds also if the fetch does not name the partition, but its session holds it from an earlier fetch (F-13).
-"""
-
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer
 
 
 class StaleLeaderEpochFenced(Check):
+    """stale-leader-epoch-fenced: a fetch with another leader epoch than the leader's gets an error and no data
+    (KIP-320).
+
+    A follower that serves a consumer compares the leader epoch that it follows (KIP-392).
+
+    This holds also if the fetch does not name the partition, but its session holds it from an earlier fetch (F-13).
+    """
+
     guarantee = "stale-leader-epoch-fenced"
     needs_one_node = True
 

@@ -1,20 +1,11 @@
-"""switch-respected: nothing uses the metadata epoch before ``crucible.metadata.epoch`` is finalized or after it was
-switched off, and clients that know an epoch go on then (M-14).
-
-A node whose image has the feature at level 0 sends no UpdateMetadata, and stores offsets in Kafka's own schema, without
-the epoch. From level 0 on no epoch is written, so the one in its image stays. Until some node has seen the feature
-finalized, no offset has an epoch, whoever wrote it.
-
-A node that has sent clients an epoch sends no smaller one while its process lives. Clients drop metadata with a smaller
-one (M-5), so they would take none any more.
-"""
-
 from collections.abc import Sequence
 from types import NoneType
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import read_batches
-from chaos.checks.check import OFFSETS_TOPIC, Check
+from chaos.checks.check import Check
+from chaos.checks.history import OFFSETS_TOPIC
+from chaos.checks.one_content_per_epoch import METADATA
 from chaos.checks.records import records_in
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply, Send
@@ -25,7 +16,6 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 FEATURE = "crucible.metadata.epoch"
-METADATA = 3
 UPDATE_METADATA = 6
 """Kafka's API key, which D-1 keeps for the draft."""
 OFFSET_KEY_VERSIONS = (0, 1)
@@ -34,8 +24,18 @@ WITH_EPOCH = 4
 
 
 class SwitchRespected(Check):
-    """With ``alone`` the check sees one node only, and judges only what is appended while this node leads. So it does
-    once a node has seen the feature finalized: that one may have stored epochs before this one took over the lead.
+    """switch-respected: nothing uses the metadata epoch before ``crucible.metadata.epoch`` is finalized or after it was
+    switched off, and clients that know an epoch go on then (M-14).
+
+    A node whose image has the feature at level 0 sends no UpdateMetadata, and stores offsets in Kafka's own schema,
+    without the epoch. From level 0 on no epoch is written, so the one in its image stays. Until some node has seen the
+    feature finalized, no offset has an epoch, whoever wrote it.
+
+    A node that has sent clients an epoch sends no smaller one while its process lives. Clients drop metadata with a
+    smaller one (M-5), so they would take none any more.
+
+    With ``alone`` the check sees one node only, and judges only what is appended while this node leads. So it does once
+    a node has seen the feature finalized: that one may have stored epochs before this one took over the lead.
     """
 
     guarantee = "switch-respected"

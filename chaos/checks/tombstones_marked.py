@@ -1,16 +1,3 @@
-"""tombstones-marked: each tombstone at or above a log's marker is there, and no follower's marker overtakes its
-leader's (H-1, H-2).
-
-A tombstone also counts as there if a newer record of its key is committed, and the log holds that or has not reached
-it, since a reader comes to that record. It is judged where replicas heed markers: after each pass of a cleaner, when a
-replica begins to lead, and at the end.
-
-H-2: after a change of leader a follower's marker may be beyond that of the leader that it follows now, since it led
-itself, or followed another one. Then it must stand still. So a follower's marker is judged when it moves, and only by
-what the leader that it follows has had: an earlier leader's marker is no measure, also not for a pass of the cleaner
-that began under it. After a restart it may have to take more tombstones for gone than are (its file may be lost).
-"""
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +24,20 @@ class _Seen:
 
 
 class TombstonesMarked(ReplicaCheck):
+    """tombstones-marked: each tombstone at or above a log's marker is there, and no follower's marker overtakes its
+    leader's (H-1, H-2).
+
+    A tombstone also counts as there if a newer record of its key is committed, and the log holds that or has not
+    reached it, since a reader comes to that record. It is judged where replicas heed markers: after each pass of a
+    cleaner, when a replica begins to lead, and at the end.
+
+    H-2: after a change of leader a follower's marker may be beyond that of the leader that it follows now, since it led
+    itself, or followed another one. Then it must stand still. So a follower's marker is judged when it moves, and only
+    by what the leader that it follows has had: an earlier leader's marker is no measure, also not for a pass of the
+    cleaner that began under it. After a restart it may have to take more tombstones for gone than are (its file may be
+    lost).
+    """
+
     guarantee = "tombstones-marked"
 
     def __init__(self, around: "Surroundings") -> None:

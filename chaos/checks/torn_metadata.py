@@ -1,18 +1,11 @@
-"""torn-metadata: nobody sees only a part of a change that was written as a whole.
-
-The topics of a set are created and deleted together. So if an answer shows a change of some of them, it must show the
-change of all, and each topic must have all of its partitions. A creation that was sent again must find all of its
-topics or none. All nodes that publish an offset of the metadata log must publish the same, and none publishes an offset
-inside a transaction (T-8).
-"""
-
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-from chaos.checks.check import Check, History
-from chaos.checks.markers_gated import MARKERS
+from chaos.checks.check import Check
+from chaos.checks.history import History
+from chaos.checks.markers_gated import MARKER_KINDS
 from chaos.checks.quorum_view import Member
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import grouped
@@ -29,6 +22,14 @@ class _Image(NamedTuple):
 
 
 class TornMetadata(Check):
+    """torn-metadata: nobody sees only a part of a change that was written as a whole.
+
+    The topics of a set are created and deleted together. So if an answer shows a change of some of them, it must show
+    the change of all, and each topic must have all of its partitions. A creation that was sent again must find all of
+    its topics or none. All nodes that publish an offset of the metadata log must publish the same, and none publishes
+    an offset inside a transaction (T-8).
+    """
+
     guarantee = "torn-metadata"
     notes: ClassVar[tuple[str, ...]] = ("metadata_committed",)
 
@@ -40,7 +41,7 @@ class TornMetadata(Check):
 
     def note(self, at_us: int, member: Member, note: Note) -> None:  # noqa: ARG002
         fields = dict(note.fields)
-        if fields["kind"] in MARKERS:
+        if fields["kind"] in MARKER_KINDS:
             self._markers[int(fields["offset"])] = str(fields["kind"])
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:

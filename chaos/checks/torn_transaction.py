@@ -1,14 +1,6 @@
-"""torn-transaction: a transaction takes effect whole or not at all.
-
-Torn inside: readers with read_committed saw one of its values, and another is missing. This also holds for
-a transaction of which nobody knows whether it was committed.
-
-Torn outside: its values and the group offsets that it sent disagree. A group is told an offset that only a transaction
-sent which was never committed. Or it is told an older offset after a transaction that sent a newer one was committed.
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
 from chaos.checks.committed import COMMIT, FETCHED, NEVER_US, Asked, asked
+from chaos.checks.history import History
 from chaos.checks.transactions_seen import Fate, Transaction, missing, sightings, transactions
 from chaos.checks.values import grouped
 
@@ -17,6 +9,16 @@ Part = tuple[Transaction, int]
 
 
 class TornTransaction(Check):
+    """torn-transaction: a transaction takes effect whole or not at all.
+
+    Torn inside: readers with read_committed saw one of its values, and another is missing. This also holds for a
+    transaction of which nobody knows whether it was committed.
+
+    Torn outside: its values and the group offsets that it sent disagree. A group is told an offset that only a
+    transaction sent which was never committed. Or it is told an older offset after a transaction that sent a newer one
+    was committed.
+    """
+
     guarantee = "torn-transaction"
 
     def end(self, history: History) -> None:

@@ -1,14 +1,3 @@
-"""transactional-ids-kept: a coordinator grants no timeout that is too long, and forgets idle IDs in time, not before.
-
-X-7: InitProducerId with a timeout beyond ``transaction.max.timeout.ms`` is refused.
-X-10: an ID that was idle for ``transactional.id.expiration.ms`` is forgotten with the next look, which comes each
-``transaction.remove.expired.transaction.cleanup.interval.ms``. Who takes it then gets a new producer ID. Before, its
-owner's successor gets the same producer ID with another epoch.
-
-The check knows an ID from the requests that name it, as long as the same node leads the same partitions of
-``__transaction_state``. An open transaction ends after its timeout at the latest, so an ID is idle from then on.
-"""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -57,6 +46,18 @@ class _Known:
 
 
 class TransactionalIdsKept(Check):
+    """transactional-ids-kept: a coordinator grants no timeout that is too long, and forgets idle IDs in time, not
+    before.
+
+    X-7: InitProducerId with a timeout beyond ``transaction.max.timeout.ms`` is refused. X-10: an ID that was idle for
+    ``transactional.id.expiration.ms`` is forgotten with the next look, which comes each
+    ``transaction.remove.expired.transaction.cleanup.interval.ms``. Who takes it then gets a new producer ID. Before,
+    its owner's successor gets the same producer ID with another epoch.
+
+    The check knows an ID from the requests that name it, as long as the same node leads the same partitions of
+    ``__transaction_state``. An open transaction ends after its timeout at the latest, so an ID is idle from then on.
+    """
+
     guarantee = "transactional-ids-kept"
     needs_one_node = True
     acts_on = (PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, type(None))

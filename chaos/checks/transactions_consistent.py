@@ -1,5 +1,3 @@
-"""transactions-consistent: a coordinator's state of its transactional IDs does not contradict itself."""
-
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
@@ -10,7 +8,9 @@ if TYPE_CHECKING:
 
 
 class TransactionsConsistent(Check):
-    """Asks the coordinator itself after each event (``TransactionCoordinator.validate``).
+    """transactions-consistent: a coordinator's state of its transactional IDs does not contradict itself.
+
+    Asks the coordinator itself after each event (``TransactionCoordinator.validate``).
 
     That shares the judge with what it judges. It can hide no breach of a promise to clients, because it only adds to
     the checks of what clients see.

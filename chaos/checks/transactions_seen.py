@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from chaos.checks.check import History, once
+from chaos.checks.history import History, once
 from chaos.checks.keyed import excused
 from chaos.checks.reads import reads
 from chaos.checks.values import Place, Sent, expanded, grouped, place

@@ -1,13 +1,14 @@
-"""unrequested-partition: an answer holds only partitions that its fetcher reads at that time.
-
-A forgotten partition counts as read until the forget is acknowledged.
-"""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.values import grouped, place
 
 
 class UnrequestedPartition(Check):
+    """unrequested-partition: an answer holds only partitions that its fetcher reads at that time.
+
+    A forgotten partition counts as read until the forget is acknowledged.
+    """
+
     guarantee = "unrequested-partition"
 
     def end(self, history: History) -> None:

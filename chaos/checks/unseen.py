@@ -1,11 +1,12 @@
-"""unseen: each acknowledged value of a partition that was read to its end has been read by someone."""
-
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.values import named, place
 from chaos.checks.written import acknowledged, never_read
 
 
 class Unseen(Check):
+    """unseen: each acknowledged value of a partition that was read to its end has been read by someone."""
+
     guarantee = "unseen"
 
     def end(self, history: History) -> None:

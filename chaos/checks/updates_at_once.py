@@ -1,26 +1,19 @@
-"""updates-sent-at-once: UpdateMetadata goes to all live brokers at the same time (M-3).
-
-No broker waits until another one has answered. So the controller sends a broker an update soon after its newest content
-was committed, or soon after the broker has answered the update before, or after the pause that follows a failure.
-
-Physical: nothing is sent while a metadata transaction is being written (M-2). A process that is stopped sends nothing;
-it does nothing else then either.
-"""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
+from chaos.checks.fetch_model import FETCH
+from chaos.checks.nonmonotonic_metadata_epoch import EPOCH_COMMITTED
 from chaos.checks.surroundings import Surroundings
+from chaos.checks.switch_respected import UPDATE_METADATA
 from reference_broker.core.effects import Effect, Note, Send
 from reference_broker.core.events import Event, PeerDown, PeerReply
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
-FETCH, UPDATE_METADATA = 1, 6
-CONTENT, COMMITTED = "metadata_epoch", "metadata_committed"
+METADATA_COMMITTED = "metadata_committed"
 MOST_US = 300_000
 """bounds how long an update may wait for nothing; it is made in slices of a few milliseconds"""
 STILL_US = 250_000
@@ -45,9 +38,19 @@ class _Controller:
 
 
 class UpdatesSentAtOnce(Check):
+    """updates-sent-at-once: UpdateMetadata goes to all live brokers at the same time (M-3).
+
+    No broker waits until another one has answered. So the controller sends a broker an update soon after its newest
+    content was committed, or soon after the broker has answered the update before, or after the pause that follows a
+    failure.
+
+    Physical: nothing is sent while a metadata transaction is being written (M-2). A process that is stopped sends
+    nothing; it does nothing else then either.
+    """
+
     guarantee = "updates-sent-at-once"
     needs_one_node = True
-    acts_on = ((Send, UPDATE_METADATA), PeerReply, PeerDown, FETCH, CONTENT, COMMITTED)
+    acts_on = ((Send, UPDATE_METADATA), PeerReply, PeerDown, FETCH, EPOCH_COMMITTED, METADATA_COMMITTED)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -63,9 +66,9 @@ class UpdatesSentAtOnce(Check):
         if isinstance(event, PeerReply | PeerDown) and event.peer in known.sent:
             _answered(at_us, known, event)
         for effect in effects:
-            if type(effect) is Note and effect.what == CONTENT:
+            if type(effect) is Note and effect.what == EPOCH_COMMITTED:
                 _has_content(at_us, known, dict(effect.fields))
-            elif type(effect) is Note and effect.what == COMMITTED and dict(effect.fields)["kind"] != "batch":
+            elif type(effect) is Note and effect.what == METADATA_COMMITTED and dict(effect.fields)["kind"] != "batch":
                 known.held_us = at_us
             elif type(effect) is Send and effect.api_key == UPDATE_METADATA:
                 self._sent(at_us, known, effect)

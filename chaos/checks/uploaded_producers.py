@@ -1,19 +1,10 @@
-"""uploaded-producers-replayed: the snapshot of producers that is uploaded with a segment equals a full replay to its
-end, for every producer that is not expired and every open transaction (P-8, P-10, P-13).
-
-The replay takes each batch once, in the order of the log, when a node says that the batch's segment is copied. Clocks
-differ, and may have been stepped back since a producer was forgotten. So a producer counts as expired if it is that by
-the latest time that the node's clock has shown (P-7). A log that has not its first records may have begun with the
-snapshot of another node (P-11), and then the clocks of all nodes count.
-"""
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import read_batches
 from chaos.checks.check import Check
-from chaos.checks.producer_replay import Producing, read_snapshot, replayed
+from chaos.checks.producer_replay import ProducerState, read_snapshot, replayed
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.tier import COPIED, CopiedSegment, copied_in
 from reference_broker.core.effects import Effect
@@ -29,8 +20,8 @@ class _Replay:
     """What the batches below ``end_offset`` say. ``at`` keeps what was known at the ends of copied segments."""
 
     end_offset: int = 0
-    known: dict[int, Producing] = field(default_factory=dict)
-    at: dict[int, dict[int, Producing]] = field(default_factory=dict)
+    known: dict[int, ProducerState] = field(default_factory=dict)
+    at: dict[int, dict[int, ProducerState]] = field(default_factory=dict)
 
 
 LATE_MS = 3000
@@ -38,6 +29,15 @@ LATE_MS = 3000
 
 
 class UploadedProducers(Check):
+    """uploaded-producers-replayed: the snapshot of producers that is uploaded with a segment equals a full replay to
+    its end, for every producer that is not expired and every open transaction (P-8, P-10, P-13).
+
+    The replay takes each batch once, in the order of the log, when a node says that the batch's segment is copied.
+    Clocks differ, and may have been stepped back since a producer was forgotten. So a producer counts as expired if it
+    is that by the latest time that the node's clock has shown (P-7). A log that has not its first records may have
+    begun with the snapshot of another node (P-11), and then the clocks of all nodes count.
+    """
+
     guarantee = "uploaded-producers-replayed"
     acts_on = (COPIED,)
 
@@ -65,7 +65,7 @@ class UploadedProducers(Check):
                 latest_ms = max(self._latest_ms.values()) if log.local_log_start_offset else self._latest_ms[node_id]
                 self._compare(at_us, copied, wanted, data, log, latest_ms)
 
-    def _replayed_to(self, copied: CopiedSegment, log: PartitionLog) -> dict[int, Producing] | None:
+    def _replayed_to(self, copied: CopiedSegment, log: PartitionLog) -> dict[int, ProducerState] | None:
         """Returns what the log says below the segment's end. None if batches before it are not here any more."""
         replay = self._replays.setdefault(copied.partition, _Replay())
         if replay.end_offset < copied.next_offset:
@@ -81,7 +81,7 @@ class UploadedProducers(Check):
         self,
         at_us: int,
         copied: CopiedSegment,
-        wanted: dict[int, Producing],
+        wanted: dict[int, ProducerState],
         data: bytes,
         log: PartitionLog,
         latest_ms: int,

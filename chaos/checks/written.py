@@ -1,6 +1,6 @@
 """Collects what was acknowledged and what was read, for the checks of lost writes, and says what retention explains."""
 
-from chaos.checks.check import History, once
+from chaos.checks.history import History, once
 from chaos.checks.keyed import excused
 from chaos.checks.values import Place, Sent, expanded, place
 from reports.rows import EndRow, RunRow

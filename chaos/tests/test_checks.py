@@ -11,7 +11,8 @@ import pytest
 
 import bench.fleet
 from chaos.checks.all_checks import all_checks
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.log_consistent import LogConsistent
 from chaos.checks.metrics_exact import MetricsExact, session_metrics
 from chaos.checks.session_lost import SessionLost

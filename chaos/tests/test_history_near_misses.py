@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.check import MAX_VIOLATIONS, History
+from chaos.checks.check import MAX_VIOLATIONS
 from chaos.checks.commits_fenced import CommitsFenced
 from chaos.checks.eligible import Eligible
 from chaos.checks.fetch_gap import FetchGap
+from chaos.checks.history import History
 from chaos.checks.inconsistent_offsets import InconsistentOffsets
 from chaos.checks.lost_write import LostWrite
 from chaos.checks.no_committed_lost import NoCommittedLost

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.check import History
+from chaos.checks.history import History
 from chaos.checks.one_bootstrap_per_marker import OneBootstrapPerMarker
 from chaos.checks.tombstones_marked import TombstonesMarked
 from chaos.tests.replicated import Cluster

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.check import Check, History
+from chaos.checks.check import Check
+from chaos.checks.history import History
 from chaos.checks.lost_metadata import LostMetadata
 from chaos.checks.quorum_view import Member
 from chaos.checks.torn_metadata import TornMetadata
