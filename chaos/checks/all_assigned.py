@@ -1,8 +1,8 @@
 from collections.abc import Sequence
 
 from chaos.checks.check import Check
+from chaos.checks.history import Place, place
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import Place, place
 from reports.rows import HistoryRow, MembershipRow
 
 GIVES_UP = ("revoked", "lost")

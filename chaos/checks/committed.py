@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chaos.checks.history import History
-from chaos.checks.values import grouped
+from chaos.checks.history import History, grouped
 from reports.rows import CommitRow
 
 Key: TypeAlias = tuple[str, str, int]

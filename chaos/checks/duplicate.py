@@ -1,6 +1,5 @@
 from chaos.checks.check import Check
-from chaos.checks.history import History
-from chaos.checks.values import Place, expanded, named, place
+from chaos.checks.history import History, Place, expanded, named, place
 from chaos.checks.written import is_placed
 from reports.rows import RunRow
 

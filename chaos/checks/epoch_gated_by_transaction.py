@@ -8,7 +8,7 @@ one byte each."""
 
 
 class EpochGatedByTransaction(TransactionCheck):
-    """epoch-gated-by-transaction: no metadata epoch is written while a transaction of the metadata log is open (M-2)."""
+    """epoch-gated-by-transaction: no metadata epoch is written inside a transaction of the metadata log (M-2)."""
 
     guarantee = "epoch-gated-by-transaction"
     needs_one_node = True

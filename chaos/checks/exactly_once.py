@@ -1,5 +1,5 @@
 from chaos.checks.check import Check
-from chaos.checks.history import History, once
+from chaos.checks.history import History, Place, once, place
 from chaos.checks.transactions_seen import (
     Fate,
     Sighting,
@@ -9,7 +9,6 @@ from chaos.checks.transactions_seen import (
     sightings,
     transactions,
 )
-from chaos.checks.values import Place, place
 from reports.rows import TransformRow
 
 Group = tuple[str, Place]

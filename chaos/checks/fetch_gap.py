@@ -1,6 +1,5 @@
 from chaos.checks.check import Check
-from chaos.checks.history import History
-from chaos.checks.values import place
+from chaos.checks.history import History, place
 from reports.rows import END_OF_RUN_US
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from chaos.checks.values import without_node
+from chaos.checks.history import without_node
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.replication.partitions import Partition

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS
+from chaos.checks.history import without_node
 from chaos.checks.sequence_order import INCREMENTAL_FETCH_DENIED, INVALID_FETCH_SESSION
 from chaos.checks.session_lines import CREATED
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import without_node
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.wire.fetch import FetchRequest, FetchResponse

@@ -3,10 +3,9 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from chaos.checks.check import Check
-from chaos.checks.history import History
+from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.keyed import missable_offsets
 from chaos.checks.reads import known_offsets, moved_forward, reads
-from chaos.checks.values import Place, grouped, place
 
 
 class GroupSkip(Check):

@@ -2,9 +2,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from chaos.checks.check import Check
-from chaos.checks.history import History
+from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.transactions_seen import Transaction, transactions
-from chaos.checks.values import Place, grouped, place
 from reports.rows import ToldTransactionRow
 
 NOT_ADDED = "not_added"

@@ -1,6 +1,5 @@
 from chaos.checks.check import Check
-from chaos.checks.history import History
-from chaos.checks.values import Place, expanded, place
+from chaos.checks.history import History, Place, expanded, place
 from reports.rows import RunRow
 
 

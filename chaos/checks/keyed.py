@@ -9,8 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chaos.checks.history import History, once
-from chaos.checks.values import Place, expanded, grouped, place
+from chaos.checks.history import History, Place, expanded, grouped, once, place
 from reports.rows import KeyedWriteRow, RunRow
 
 NEVER_US = 2**62

@@ -1,9 +1,8 @@
 from itertools import pairwise
 
 from chaos.checks.check import Check
-from chaos.checks.history import History
+from chaos.checks.history import History, grouped
 from chaos.checks.transactions_seen import Fate, missing, sightings, transactions
-from chaos.checks.values import grouped
 
 LAST_EPOCH = 30_000
 """A producer ID has 32,767 epochs. Where it may have used them up, the next producer gets another one."""

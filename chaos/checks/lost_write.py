@@ -1,6 +1,5 @@
 from chaos.checks.check import Check
-from chaos.checks.history import History
-from chaos.checks.values import expanded, named, place
+from chaos.checks.history import History, expanded, named, place
 from chaos.checks.written import acknowledged, deleted, is_placed, last_read, may_be_deleted, never_read, sent_us
 
 

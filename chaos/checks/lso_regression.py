@@ -2,9 +2,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
-from chaos.checks.history import History
+from chaos.checks.history import History, grouped, place
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import grouped, place
 from reference_broker.core.effects import Note
 from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition

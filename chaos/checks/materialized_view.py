@@ -1,7 +1,6 @@
 from chaos.checks.check import Check
-from chaos.checks.history import History, once
+from chaos.checks.history import History, Place, grouped, once, place
 from chaos.checks.keyed import NEVER_US, UNKNOWN_OFFSET, KeyedWrite, by_key, keyed_writes, newest_below
-from chaos.checks.values import Place, grouped, place
 from reports.rows import ViewRow
 
 

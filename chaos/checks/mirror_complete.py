@@ -1,8 +1,7 @@
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from chaos.checks.check import Check
-from chaos.checks.history import History
+from chaos.checks.history import History, Place, expanded, grouped, named, place
 from chaos.checks.reads import moved_forward
-from chaos.checks.values import Place, expanded, grouped, named, place
 
 
 class MirrorComplete(Check):

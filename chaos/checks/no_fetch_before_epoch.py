@@ -1,8 +1,7 @@
 from collections.abc import Iterator
 
 from chaos.checks.check import Check
-from chaos.checks.history import History
-from chaos.checks.values import grouped, place
+from chaos.checks.history import History, grouped, place
 from reports.rows import CommitRow
 
 

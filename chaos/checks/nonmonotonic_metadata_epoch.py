@@ -2,9 +2,8 @@ import json
 from typing import ClassVar
 
 from chaos.checks.check import Check
-from chaos.checks.history import History
+from chaos.checks.history import History, grouped
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import grouped
 from reports.rows import TraceRow
 
 EPOCH_COMMITTED, APPLIED = "metadata_epoch", "update_metadata_applied"

@@ -3,8 +3,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from chaos.checks.check import Check, Kind
-from chaos.checks.history import History
-from chaos.checks.values import Place, grouped, place
+from chaos.checks.history import History, Place, grouped, place
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
 from reports.rows import PositionRow

@@ -8,9 +8,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from chaos.checks.history import History, once
+from chaos.checks.history import History, Place, grouped, once, place
 from chaos.checks.keyed import NEVER_US, missable_offsets
-from chaos.checks.values import Place, grouped, place
 from reports.rows import OperationRow, ResetRow, RunRow
 
 

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 from chaos.checks.check import Check
 from chaos.checks.committed import COMMIT, Asked, asked
-from chaos.checks.history import History
+from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.reads import reads
-from chaos.checks.values import Place, grouped, place
 from reports.rows import MembershipRow, OperationRow, RunRow
 
 NO_OFFSET = "no_offset"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from chaos.checks.batches import Batch, read_batches
 from chaos.checks.compacted import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
-from chaos.checks.history import OFFSETS_TOPIC
+from chaos.checks.history import OFFSETS_TOPIC, Place
 from chaos.checks.touched_logs import TouchedLogs
-from chaos.checks.values import Place
 from reference_broker.log.log_view import LogView
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta

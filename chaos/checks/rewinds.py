@@ -2,10 +2,9 @@ import json
 from typing import ClassVar
 
 from chaos.checks.check import Check
-from chaos.checks.history import History
+from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.no_fetch_before_epoch import learnt
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import Place, grouped, place
 from reports.rows import CommitRow, EndRow, PositionRow, ResetRow, TraceRow
 
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FETCH
+from chaos.checks.history import without_node
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import without_node
 from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.wire.fetch import FetchRequest

@@ -1,11 +1,11 @@
 from typing import Any
 
 from chaos.checks.fetch_model import FIRST_REVISIONS
+from chaos.checks.history import without_node
 from chaos.checks.sequence_order import INVALID_FETCH_SESSION
 from chaos.checks.session_order import ID_NOT_FOUND, INVALID_EPOCH
 from chaos.checks.session_trace import LARGEST_EPOCH, SessionTrace
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import without_node
 from reports.rows import TraceRow
 
 REPEATS_BY_CHANCE = 1

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FETCH
+from chaos.checks.history import without_node
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import without_node
 from reports.rows import TraceRow
 
 LARGEST_EPOCH = 2**31 - 1

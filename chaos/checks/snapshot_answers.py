@@ -3,8 +3,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer
+from chaos.checks.history import without_node
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import without_node
 from chaos.watched_disk import WatchedDisk
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from chaos.checks.history import Place
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
-from chaos.checks.values import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,10 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from chaos.checks.check import Check
-from chaos.checks.history import History
+from chaos.checks.history import History, grouped
 from chaos.checks.markers_gated import MARKER_KINDS
 from chaos.checks.quorum_view import Member
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import grouped
 from reference_broker.core.effects import Note
 from reports.rows import MetadataReadRow
 

@@ -1,8 +1,7 @@
 from chaos.checks.check import Check
 from chaos.checks.committed import COMMIT, FETCHED, NEVER_US, Asked, asked
-from chaos.checks.history import History
+from chaos.checks.history import History, grouped
 from chaos.checks.transactions_seen import Fate, Transaction, missing, sightings, transactions
-from chaos.checks.values import grouped
 
 Part = tuple[Transaction, int]
 """A transaction and the offset that it sent for one partition of a group."""

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from chaos.checks.history import History, once
+from chaos.checks.history import History, Place, Sent, expanded, grouped, once, place
 from chaos.checks.keyed import excused
 from chaos.checks.reads import reads
-from chaos.checks.values import Place, Sent, expanded, grouped, place
 from reports.rows import CommitRow, EndRow, PositionRow, RunRow, TransactionRow
 
 COMMITTED_READS = 1

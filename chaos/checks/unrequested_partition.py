@@ -1,6 +1,5 @@
 from chaos.checks.check import Check
-from chaos.checks.history import History
-from chaos.checks.values import grouped, place
+from chaos.checks.history import History, grouped, place
 
 
 class UnrequestedPartition(Check):

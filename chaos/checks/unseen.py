@@ -1,6 +1,5 @@
 from chaos.checks.check import Check
-from chaos.checks.history import History
-from chaos.checks.values import named, place
+from chaos.checks.history import History, named, place
 from chaos.checks.written import acknowledged, never_read
 
 

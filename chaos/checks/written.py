@@ -1,8 +1,7 @@
 """Collects what was acknowledged and what was read, for the checks of lost writes, and says what retention explains."""
 
-from chaos.checks.history import History, once
+from chaos.checks.history import History, Place, Sent, expanded, once, place
 from chaos.checks.keyed import excused
-from chaos.checks.values import Place, Sent, expanded, place
 from reports.rows import EndRow, RunRow
 
 CLOCKS_US = 5_000_000

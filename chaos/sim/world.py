@@ -9,6 +9,7 @@ from chaos.checks.answers_after_heal import AnswersAfterHeal
 from chaos.checks.check import Check
 from chaos.checks.closed_segments_stored import ClosedSegmentsStored
 from chaos.checks.history import History
+from chaos.checks.history import Place
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
@@ -17,7 +18,6 @@ from chaos.checks.surroundings import Settings
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.touched_logs import TouchedLogs
 from chaos.checks.trouble import Trouble
-from chaos.checks.values import Place
 from chaos.checks.watching import Watching
 from chaos.presets import presets_for
 from chaos.sim.agenda import Agenda
