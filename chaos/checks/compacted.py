@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos.checks.batches import Batch, batches_of
-from chaos.checks.records import PlainRecord, last_sequence_of, producing_of, records_in
+from chaos.checks.batches import Batch, PlainRecord, batches_of, last_sequence_of, producing_of, records_in
 
 ABORT, COMMIT = 0, 1
 """Types of markers, as their keys tell them: version and type, each an int16 (KIP-98)."""

@@ -2,10 +2,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from chaos.checks.batches import batches_of, read_batches
+from chaos.checks.batches import Producing, batches_of, producing_of, read_batches
 from chaos.checks.check import Check
 from chaos.checks.history import without_node
-from chaos.checks.records import Producing, producing_of
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from chaos.checks.batches import Batch
-from chaos.checks.records import last_sequence_of, producing_of, records_in
+from chaos.checks.batches import Batch, last_sequence_of, producing_of, records_in
 
 _HEAD = Struct(">hIi")
 """Version, CRC and number of producers."""

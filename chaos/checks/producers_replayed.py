@@ -16,9 +16,8 @@ at the log's end (P-3). The check reads the names of the files.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from chaos.checks.batches import read_batches
+from chaos.checks.batches import last_sequence_of, read_batches
 from chaos.checks.check import Check
-from chaos.checks.records import last_sequence_of
 from chaos.checks.surroundings import Surroundings
 from chaos.watched_disk import WatchedDisk
 from reference_broker.core.events import Event

@@ -2,11 +2,10 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import TYPE_CHECKING
 
-from chaos.checks.batches import read_batches
+from chaos.checks.batches import read_batches, records_in
 from chaos.checks.check import Check
 from chaos.checks.history import OFFSETS_TOPIC
 from chaos.checks.one_content_per_epoch import METADATA
-from chaos.checks.records import records_in
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply, Send
 from reference_broker.core.events import Event

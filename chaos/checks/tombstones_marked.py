@@ -1,8 +1,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chaos.checks.batches import left_of_keys
 from chaos.checks.compacted import Compacted
-from chaos.checks.left_of_keys import left_of_keys
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
 from reference_broker.metadata.image import NO_LEADER

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from chaos.checks.batches import batches_of, read_batches
+from chaos.checks.batches import PlainRecord, batches_of, read_batches, records_in
 from chaos.checks.check import Check, Kind
 from chaos.checks.compacted import Compacted
-from chaos.checks.records import PlainRecord, records_in
 from chaos.checks.replica_view import Replicated
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, PeerReply, Request

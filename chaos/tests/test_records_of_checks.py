@@ -2,8 +2,7 @@
 
 import pytest
 
-from chaos.checks.batches import batches_of
-from chaos.checks.records import PlainRecord, last_sequence_of, records_in
+from chaos.checks.batches import PlainRecord, batches_of, last_sequence_of, records_in
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
 from reference_broker.records.reader import Record
