@@ -9,10 +9,9 @@ import pytest
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FIRST_REVISION, FIRST_REVISIONS, FetchModel, partitions_of
+from chaos.checks.fetch_sessions import INVALID_FETCH_SESSION, SequenceOrder, SessionLost
 from chaos.checks.full_answer_exact import FullAnswerExact
 from chaos.checks.no_starvation import NoEmptyAnswer, NoStarvation
-from chaos.checks.sequence_order import INVALID_FETCH_SESSION, SequenceOrder
-from chaos.checks.session_lost import SessionLost
 from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Reply

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.first_answers import FirstAnswers
+from chaos.checks.fetch_sessions import FirstAnswers
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Request

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Check
-from chaos.checks.sequence_order import SequenceOrder
-from chaos.checks.session_lost import SessionLost
-from chaos.checks.session_order import SessionOrder
+from chaos.checks.fetch_sessions import SequenceOrder, SessionLost, SessionOrder
 from chaos.tests.surroundings import around
 from reports.rows import TraceRow
 from reports.tests.planted_sessions import PLANTED_SESSIONS

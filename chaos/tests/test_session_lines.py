@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from chaos.checks.session_lines import SessionLines
+from chaos.checks.fetch_sessions import SessionLines
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Request

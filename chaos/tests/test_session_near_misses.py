@@ -3,8 +3,7 @@
 import pytest
 
 from chaos.checks.fetch_model import FIRST_REVISION
-from chaos.checks.sequence_order import SequenceOrder
-from chaos.checks.session_trace import LARGEST_EPOCH
+from chaos.checks.fetch_sessions import LARGEST_EPOCH, SequenceOrder
 from chaos.tests.surroundings import around
 from chaos.tests.test_checks import NONE, UNKNOWN, WRONG, session_checks
 from chaos.tests.test_fetch_checks import CREATED, row

@@ -1,0 +1,532 @@
+"""Fetch sessions: which epoch a session accepts, when it ends, and what a node reports of it.
+
+``SessionTrace`` follows sessions through a trace, so its checks have models of their own and never look into the
+broker.
+"""
+
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS
+from chaos.checks.history import without_node
+from chaos.checks.surroundings import Surroundings
+from reference_broker.core.effects import Effect, Note, Reply, Send
+from reference_broker.core.events import Closed, Event, Request
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reference_broker.wire.tags import Tag
+from reports.rows import TraceRow
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+LARGEST_EPOCH = 2**31 - 1
+
+
+class SessionTrace(Check):
+    """Base of the checks of sessions. All that it knows of a node ends with the node's process."""
+
+    rows: ClassVar[tuple[str, ...]] = ("request", "reply", "session_created", "session_closed", "session_evicted")
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._incarnations: dict[int, int] = {}
+
+    def trace(self, row: TraceRow) -> None:
+        if self._incarnations.get(row.node) != row.incarnation:
+            self._incarnations[row.node] = row.incarnation
+            self._restarted(row.node)
+        if row.what == "request":
+            self._request(row)
+        elif row.what == "reply":
+            if row.api_key == FETCH:  # A search of seeds makes no rows of other replies.
+                self._reply(row)
+        else:
+            fields = json.loads(row.detail)
+            if row.what == "session_created":
+                self._created(row, fields["session_id"], fields)
+            else:
+                self._ended(row, fields["session_id"], fields)
+
+    @abstractmethod
+    def _restarted(self, node_id: int) -> None:
+        """Forgets what it knows of the node, which has a new process."""
+
+    def _request(self, row: TraceRow) -> None:
+        """Takes in a request of any API."""
+
+    def _reply(self, row: TraceRow) -> None:
+        """Takes in the reply to a fetch."""
+
+    @abstractmethod
+    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
+        """Takes in that a session begins."""
+
+    @abstractmethod
+    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
+        """Takes in that a session was closed or evicted."""
+
+
+@dataclass(slots=True)
+class Session:
+    """``number`` is the epoch that it expects (final revision) or its last number (first revision). ``accepted`` counts
+    the requests that it accepted."""
+
+    number: int
+    accepted: int = 0
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request not yet answered.
+
+    ``must`` is the error that it must get, 0 if it must be accepted. ``before`` is the session's number before the
+    request, and ``place`` is the request's place among the accepted ones.
+    """
+
+    must: int
+    session: Session | None
+    before: int
+    place: int
+
+
+class OrderTrace(SessionTrace):
+    """Base of the checks of a revision's order of epochs or numbers.
+
+    ``sessions`` is by node and session ID. ``FIRST_NUMBER`` is a session's number when it begins, if no preset sets its
+    first epoch.
+    """
+
+    FIRST_NUMBER = 1
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self.sessions: dict[tuple[int, int], Session] = {}
+        self._pending: dict[tuple[int, int], Pending] = {}
+        """by node and connection"""
+
+    @abstractmethod
+    def _judges(self, row: TraceRow) -> bool:
+        """Returns whether this fetch belongs to a session of the revision."""
+
+    @abstractmethod
+    def _asked(self, row: TraceRow, session: Session | None) -> None:
+        """Takes in a request that it judges, and calls ``_await`` if the reply is to be judged."""
+
+    @abstractmethod
+    def _answered(self, row: TraceRow, pending: Pending) -> None:
+        """Judges the reply."""
+
+    def _await(self, row: TraceRow, session: Session | None, must: int, following: int) -> None:
+        """Notes the request. If it must be accepted, its session's number becomes ``following``."""
+        before = 0 if session is None else session.number
+        if session is not None and must == 0:
+            session.accepted += following != session.number  # A retransmission overtakes nothing.
+            session.number = following
+        place = 0 if session is None else session.accepted
+        self._pending[row.node, row.connection] = Pending(must, session, before, place)
+
+    def _has_ended(self, row: TraceRow, session: Session) -> bool:
+        return self.sessions.get((row.node, row.session_id)) is not session
+
+    def _request(self, row: TraceRow) -> None:
+        if row.api_key == FETCH and self._judges(row):
+            self._asked(row, self.sessions.get((row.node, row.session_id)))
+
+    def _reply(self, row: TraceRow) -> None:
+        pending = self._pending.pop((row.node, row.connection), None)
+        if pending is not None:
+            self.looked_at += row.session_id != 0 and row.session_epoch > 0
+            self._answered(row, pending)
+
+    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+        number = self.FIRST_NUMBER + self.around.settings.first_session_epoch - 1
+        self.sessions[row.node, session_id] = Session(number)
+
+    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+        self.sessions.pop((row.node, session_id), None)
+
+    def _restarted(self, node_id: int) -> None:
+        self.sessions = without_node(self.sessions, node_id)
+        self._pending = without_node(self._pending, node_id)
+
+
+ID_NOT_FOUND = 70
+INVALID_EPOCH = 71
+TOPIC_ID_ERROR = 106
+
+
+class SessionOrder(OrderTrace):
+    """session-epoch-order: a session accepts the epoch that it expects, and refuses any other.
+
+    The check has a model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow. A new session expects epoch
+    1. Each accepted request raises that by one, and 1 follows 2^31-1. A wrong epoch gets INVALID_FETCH_SESSION_EPOCH
+    and changes nothing. There are three exceptions for a request with the right epoch:
+    - One that waits gets INVALID_FETCH_SESSION_EPOCH when a later request overtakes it in its session: by F-3 only the
+      later epoch's answer counts.
+    - One that waits gets FETCH_SESSION_ID_NOT_FOUND when its session ends (F-9).
+    - One that names topics by ID in a session of names, or the other way round, gets FETCH_SESSION_TOPIC_ID_ERROR and
+      changes nothing (Kafka, KIP-516).
+
+    A session's number is the epoch that it expects.
+    """
+
+    guarantee = "session-epoch-order"
+
+    def _judges(self, row: TraceRow) -> bool:
+        return row.api_version not in FIRST_REVISIONS and row.session_epoch not in (0, -1)  # F-4, F-5: a full fetch.
+
+    def _asked(self, row: TraceRow, session: Session | None) -> None:
+        if session is None or not 1 <= row.session_epoch <= LARGEST_EPOCH:
+            must = ID_NOT_FOUND
+        else:
+            must = 0 if row.session_epoch == session.number else INVALID_EPOCH
+        self._await(row, session, must, 1 if row.session_epoch == LARGEST_EPOCH else row.session_epoch + 1)
+
+    def _answered(self, row: TraceRow, pending: Pending) -> None:
+        if row.error == pending.must:
+            return
+        session = pending.session
+        if pending.must == 0 and session is not None:
+            overtaken = session.accepted > pending.place
+            if row.error == INVALID_EPOCH and overtaken:
+                return
+            if row.error == ID_NOT_FOUND and self._has_ended(row, session):
+                return
+            if row.error == TOPIC_ID_ERROR and not overtaken:
+                session.number, session.accepted = pending.before, session.accepted - 1
+                return
+        self.violated(
+            row.at_us,
+            f"session {row.session_id} epoch {row.session_epoch} of {row.client_id} on connection {row.connection} was "
+            f"answered with error {row.error}, not {pending.must}",
+        )
+
+
+INVALID_FETCH_SESSION = 10001
+INCREMENTAL_FETCH_DENIED = 10002
+ERRORS_THAT_CHANGE_NOTHING = (42, INCREMENTAL_FETCH_DENIED)
+"""INVALID_REQUEST for a partition that the session does not hold; IncrementalFetchDenied."""
+
+
+class SequenceOrder(OrderTrace):
+    """session-epoch-order in the first revision: a session accepts the number after the last one, or the last one
+    again.
+
+    The check has a model of its own, as small as the clauses G-3, G-4 and G-10 allow. An incremental request with the
+    next number proves that the client has processed the last answer. One with the last number is a retransmission. All
+    others are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the
+    session's number.
+
+    There are two exceptions. A request that waits is refused when a later one overtakes it in its session: by G-3 the
+    client proves that it no longer waits for it. It is refused as well when its session ends (G-10). A retransmission
+    is no such proof, so both it and the request that waits must be answered.
+
+    A session's number is that of its last incremental request, or 0 if there was none.
+    """
+
+    guarantee = "session-epoch-order"
+    FIRST_NUMBER = 0
+
+    def _judges(self, row: TraceRow) -> bool:
+        return row.api_version in FIRST_REVISIONS and (row.session_id != 0 or row.session_epoch != 0)
+
+    def _asked(self, row: TraceRow, session: Session | None) -> None:
+        if row.session_epoch == 0:
+            if session is not None:
+                session.accepted += 1  # A full request overtakes one that still waits.
+            return
+        follows = session is not None and row.session_epoch in (session.number, session.number + 1)
+        self._await(row, session, 0 if follows else INVALID_FETCH_SESSION, row.session_epoch)
+
+    def _answered(self, row: TraceRow, pending: Pending) -> None:
+        session = pending.session
+        if pending.must == 0 and session is not None:
+            overtaken = session.accepted > pending.place
+            if row.error in ERRORS_THAT_CHANGE_NOTHING and not overtaken:
+                session.number = pending.before
+            if row.error in (0, *ERRORS_THAT_CHANGE_NOTHING):
+                return
+            if row.error == INVALID_FETCH_SESSION and (overtaken or self._has_ended(row, session)):
+                return
+        elif row.error in (INVALID_FETCH_SESSION, INCREMENTAL_FETCH_DENIED):
+            return  # G-4: a session whose last full answer had the OK bit clear denies any number.
+        self.violated(
+            row.at_us,
+            f"session {row.session_id} number {row.session_epoch} of {row.client_id} on connection {row.connection} "
+            f"came after number {pending.before} and was answered with error {row.error}",
+        )
+
+
+REPEATS_BY_CHANCE = 1
+"""Of n random IDs of 31 bits two are equal with a probability of about n^2/2^32: 1 in 7,000 for 787 sessions. Two
+pairs are with about half the square of that: 1 in 90 million."""
+
+
+class SessionLost(SessionTrace):
+    """session-lost: a session that was created stays known until it is closed or evicted, and its answers carry its ID.
+
+    A session is lost if its ID is refused as unknown although nothing ended it, if an accepted request is answered with
+    the ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). A session gets no ID of one that lives,
+    and that of one that has ended only by chance (F-2). A full fetch is answered with the ID of a new session or with
+    0, and always with 0 if it wants none (F-4 to F-6, F-8).
+
+    Knows the sessions by node and ID.
+    """
+
+    guarantee = "session-lost"
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._alive: dict[tuple[int, int], None] = {}
+        self._ever: dict[tuple[int, int], None] = {}
+        self._repeats = 0
+        self._last_request: dict[int, TraceRow] = {}
+        self._closed_by: dict[tuple[int, int], int] = {}
+        """by node and connection: the session that its request closed"""
+
+    def _request(self, row: TraceRow) -> None:
+        self._last_request[row.node] = row
+
+    def _reply(self, row: TraceRow) -> None:
+        if row.session_epoch in (0, -1) and row.api_version not in FIRST_REVISIONS:
+            self._judge_full(row)
+        if row.session_id != 0:
+            closed = self._closed_by.pop((row.node, row.connection), 0)
+            if row.session_epoch not in (0, -1):
+                self._judge(row, closed)
+
+    def _judge_full(self, row: TraceRow) -> None:
+        answered = row.answered_session_id
+        if answered == 0:
+            return  # F-5, F-6: the broker may decline.
+        who = f"a full fetch of {row.client_id} with session {row.session_id} and epoch {row.session_epoch}"
+        if row.session_epoch == -1:
+            self.violated(row.at_us, f"{who} wants no session and was answered with session {answered}")
+        elif answered == row.session_id or (row.node, answered) not in self._alive:
+            self.violated(row.at_us, f"{who} was answered with session {answered}, which is not new")
+
+    def _restarted(self, node_id: int) -> None:
+        self._alive = without_node(self._alive, node_id)
+        self._ever = without_node(self._ever, node_id)
+        self._closed_by = without_node(self._closed_by, node_id)
+        self._last_request.pop(node_id, None)
+
+    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+        key = (row.node, session_id)
+        if key in self._alive:
+            self.violated(row.at_us, f"session {session_id} was created twice: the first one still lives")
+        elif key in self._ever:
+            self._repeats += 1
+            if self._repeats > REPEATS_BY_CHANCE:
+                story = f"session {session_id} was created twice: {self._repeats} IDs came again, more than by chance"
+                self.violated(row.at_us, story)
+        self._alive[key] = self._ever[key] = None
+
+    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
+        self._alive.pop((row.node, session_id), None)
+        cause = self._last_request.get(row.node)
+        if row.what == "session_closed" and cause is not None and cause.session_id == session_id:
+            self._closed_by[row.node, cause.connection] = session_id
+
+    def _judge(self, row: TraceRow, closed: int) -> None:
+        self.looked_at += row.session_epoch > 0
+        who = f"session {row.session_id} epoch {row.session_epoch} of {row.client_id}"
+        known = (row.node, row.session_id) in self._alive
+        if row.api_version in FIRST_REVISIONS:
+            if row.error == INVALID_FETCH_SESSION and closed == row.session_id:
+                self.violated(row.at_us, f"{who} was refused for its number, and that closed the session")
+            elif row.error == 0 and not known and row.answered_session_id == row.session_id:
+                self.violated(row.at_us, f"{who} was served, but there is no such session")
+            return
+        if row.error == INVALID_EPOCH and closed == row.session_id:
+            self.violated(row.at_us, f"{who} was refused for its epoch, and that closed the session")
+        elif row.error == ID_NOT_FOUND and known and 1 <= row.session_epoch <= LARGEST_EPOCH:
+            self.violated(row.at_us, f"{who} was answered as unknown, but nothing had closed or evicted it")
+        elif row.error == 0 and row.answered_session_id not in (0, row.session_id):
+            self.violated(row.at_us, f"{who} was answered with session {row.answered_session_id}")
+        elif row.error == 0 and row.answered_session_id == 0 and known:
+            self.violated(row.at_us, f"{who} was answered without its ID, although the session is still there")
+
+
+CREATED = "session_created"
+LIVES = (CREATED, "session_closed", "session_evicted")
+
+
+class _Sent(NamedTuple):
+    session_id: int
+    epoch: int
+    maker: str
+
+
+class SessionLines(Check):
+    """session-lines-exact: what a node tells of its fetch sessions names them, and who made them.
+
+    F-23: the lines of a fetch's request and of its answer carry the session ID and the epoch (or number) of the
+    request. The trace and the request log take both from the tag of the message, so the tag is compared with the
+    message.
+
+    G-2: a session remembers who made it, which is a follower's number or a consumer's client ID. So the line of a new
+    session says it, and so do the lines of its end.
+
+    Knows the requests under way by node and connection, then by correlation ID, and who made which session of a node.
+    """
+
+    guarantee = "session-lines-exact"
+    needs_one_node = True
+    acts_on = (FETCH, (Send, FETCH), Closed, *LIVES)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._asked: dict[tuple[int, int], dict[int, _Sent]] = {}
+        self._makers: dict[tuple[int, int], str] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._asked, self._makers = without_node(self._asked, node_id), without_node(self._makers, node_id)
+        elif type(event) is Closed:
+            self._asked.pop((node_id, event.connection), None)
+        elif type(event) is Request and isinstance(event.body, FetchRequest):
+            asked = self._read(at_us, event.body, event.tag, event.client_id)
+            self._asked.setdefault((node_id, event.connection), {})[event.correlation_id] = asked
+        made: dict[int, str] = {}
+        for effect in effects:
+            if type(effect) is Send and isinstance(effect.body, FetchRequest):
+                self._read(at_us, effect.body, effect.tag, effect.client_id)
+            elif type(effect) is Note and effect.what in LIVES:
+                fields = dict(effect.fields)
+                session_id, said = int(fields["session_id"]), str(fields.get("made_by", ""))
+                if effect.what == CREATED:
+                    made[session_id] = said
+                else:
+                    maker = self._makers.pop((node_id, session_id), None)
+                    self._names(at_us, effect.what, session_id, said, maker)
+            elif type(effect) is Reply and effect.api_key == FETCH:
+                found = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
+                if found is None:
+                    continue
+                self._compare(at_us, "answer", found, effect.tag)
+                session_id = getattr(effect.body, "session_id", 0)
+                if session_id in made:
+                    self._makers[node_id, session_id] = found.maker
+                    self._names(at_us, CREATED, session_id, made.pop(session_id), found.maker)
+
+    def _read(self, at_us: int, body: FetchRequest, tag: Tag, client_id: str) -> _Sent:
+        maker = str(body.replica_id) if body.replica_id >= 0 else client_id
+        asked = _Sent(body.session_id, body.session_epoch, maker)
+        self._compare(at_us, "request", asked, tag)
+        return asked
+
+    def _compare(self, at_us: int, what: str, asked: _Sent, tag: Tag) -> None:
+        if (tag.session_id, tag.session_epoch) != asked[:2]:
+            told = f"session {tag.session_id}, epoch {tag.session_epoch}"
+            self.violated(
+                at_us,
+                f"the line of {asked.maker}'s {what} tells {told}; its request has {asked.session_id}, {asked.epoch}",
+            )
+
+    def _names(self, at_us: int, what: str, session_id: int, said: str, maker: str | None) -> None:
+        """``maker`` is None if nobody saw who made it. It must stand there as a word of its own."""
+        if maker is not None and not re.search(rf"(?<!\w){re.escape(maker)}(?!\w)", said):
+            self.violated(at_us, f"{what} of session {session_id} says {said!r} made it; {maker} did")
+
+
+INCREMENTAL = 1
+IS_INCREMENTAL, MAY_FOLLOW = 1, 2
+"""Bits 0 and 1 of the flags, as the page names them."""
+INVALID_REQUEST = 42
+ENDS = ("session_closed", "session_evicted")
+
+
+@dataclass(slots=True)
+class _Asked:
+    """``may_follow`` is what the last answer in the session had said when the request came, or None."""
+
+    session_id: int
+    incremental: bool
+    may_follow: bool | None
+
+
+class FirstAnswers(Check):
+    """first-answers-exact: an answer of the first revision says what kind it is, what may follow, and what is wrong
+    (G-9).
+
+    Bit 0 is set if and only if the request was an incremental one (G-4). While bit 1 is set the session takes
+    incremental requests, and while it is clear it denies them (G-10). The session ID is 0 if and only if the node
+    closed the session or made none. An error that belongs to the revision has a text beside it, and an answer without
+    an error has none.
+
+    Which sessions there are is known from the node's notes. From a full request until its answer nobody knows what may
+    follow, since the request replaces all that the session holds (G-4).
+
+    Knows by node and session ID what the last answer in each session said of what may follow; None if that is not
+    known.
+    """
+
+    guarantee = "first-answers-exact"
+    needs_one_node = True
+    acts_on = (FETCH, Closed, CREATED, *ENDS, type(None))
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._sessions: dict[tuple[int, int], bool | None] = {}
+        self._asked: dict[tuple[int, int], dict[int, _Asked]] = {}
+        """by node and connection, then by correlation ID"""
+        self._processes: dict[int, Node] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if self._processes.get(node_id) is not node:
+            self._processes[node_id] = node
+            self._sessions = without_node(self._sessions, node_id)
+            self._asked = without_node(self._asked, node_id)
+        if type(event) is Closed:
+            self._asked.pop((node_id, event.connection), None)
+        elif type(event) is Request and isinstance(event.body, FetchRequest) and event.api_version in FIRST_REVISIONS:
+            session_id, incremental = event.body.session_id, event.body.fetch_type == INCREMENTAL
+            if not incremental and (node_id, session_id) in self._sessions:
+                self._sessions[node_id, session_id] = None
+            asked = _Asked(session_id, incremental, self._sessions.get((node_id, session_id)))
+            self._asked.setdefault((node_id, event.connection), {})[event.correlation_id] = asked
+        for effect in effects:
+            if type(effect) is Note and effect.what == CREATED:
+                self._sessions[node_id, int(dict(effect.fields)["session_id"])] = None
+            elif type(effect) is Note and effect.what in ENDS:
+                self._sessions.pop((node_id, int(dict(effect.fields)["session_id"])), None)
+            elif type(effect) is Reply and isinstance(effect.body, FetchResponse):
+                found = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
+                if found is not None:
+                    for wrong in self._wrong(node_id, found, effect.body):
+                        who = f"{effect.tag.client_id}, session {found.session_id}"
+                        self.violated(at_us, f"node-{node_id} answered {who}: {wrong}")
+
+    def _wrong(self, node_id: int, asked: _Asked, answer: FetchResponse) -> list[str]:
+        """Returns what is wrong with an answer, and takes in what it says."""
+        wrong, flags, error = [], answer.response_flags, answer.error_code
+        if bool(flags & IS_INCREMENTAL) != asked.incremental or flags & ~(IS_INCREMENTAL | MAY_FOLLOW):
+            wrong.append(f"flags {flags}, to {'an incremental' if asked.incremental else 'a full'} request")
+        own_errors = (INVALID_REQUEST, INVALID_FETCH_SESSION, INCREMENTAL_FETCH_DENIED)
+        if (error in own_errors and not answer.error_string) or (error == 0 and answer.error_string):
+            wrong.append(f"error {error} with the text {answer.error_string!r}")
+        key, session_id = (node_id, asked.session_id), answer.session_id
+        if session_id and (node_id, session_id) not in self._sessions:
+            wrong.append(f"session ID {session_id}, and there is no such session")
+        if not session_id and asked.session_id and key in self._sessions:
+            wrong.append("session ID 0, and the session is still there")
+        if flags & MAY_FOLLOW and not session_id:
+            wrong.append("incremental requests may follow, without a session")
+        before = self._sessions.get(key)
+        if asked.incremental and asked.may_follow is not None and asked.may_follow == before:
+            if error == INCREMENTAL_FETCH_DENIED and before:
+                wrong.append("an incremental request was denied, and the last answer had invited it")
+            if error == 0 and not before:
+                wrong.append("an incremental request was served, and the last answer had said that none may follow")
+        if error == 0 and (node_id, session_id) in self._sessions:
+            self._sessions[node_id, session_id] = bool(flags & MAY_FOLLOW)
+        return wrong
