@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.eviction_rules import EvictionRules
+from chaos.checks.fetch_session_cache import EvictionRules
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Close, Note, Reply
 from reference_broker.core.events import Closed, Request

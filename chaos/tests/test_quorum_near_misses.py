@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.damage_kept import DamageKept
-from chaos.checks.metrics_exact import FEW_SESSIONS, MetricsExact
+from chaos.checks.fetch_session_cache import FEW_SESSIONS, MetricsExact
 from chaos.checks.switch_respected import FEATURE, SwitchRespected
 from chaos.sim.disk import SimDisk
 from chaos.tests.surroundings import around
