@@ -8,7 +8,7 @@ from typing import Any
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from chaos.checks.check import Check
-from chaos.checks.full_answer_exact import FullAnswerExact
+from chaos.checks.fetch_responses import FullAnswerExact
 from chaos.live import identity
 from chaos.live.trace_spool import write_table
 from chaos.promises import is_judged

@@ -9,10 +9,8 @@ import pytest
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FIRST_REVISION, FIRST_REVISIONS, FetchModel, partitions_of
+from chaos.checks.fetch_responses import FullAnswerExact, NoEmptyAnswer, NoStarvation, StaleLeaderEpochFenced
 from chaos.checks.fetch_sessions import INVALID_FETCH_SESSION, SequenceOrder, SessionLost
-from chaos.checks.full_answer_exact import FullAnswerExact
-from chaos.checks.no_starvation import NoEmptyAnswer, NoStarvation
-from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request

@@ -7,8 +7,7 @@ import pytest
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, Answer, FetchModel
-from chaos.checks.incremental_exact import IncrementalExact
-from chaos.checks.no_starvation import NoStarvation
+from chaos.checks.fetch_responses import IncrementalExact, NoStarvation
 from chaos.checks.watching import Watching
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note, Reply

@@ -8,10 +8,12 @@ import pytest
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer, Asked, Named, Session, Wish, Wishes
-from chaos.checks.incremental_exact import IncrementalExact
-from chaos.checks.no_uncommitted_read import NoUncommittedRead
-from chaos.checks.read_replica_eligible import ReadReplicaEligible
-from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
+from chaos.checks.fetch_responses import (
+    IncrementalExact,
+    NoUncommittedRead,
+    ReadReplicaEligible,
+    StaleLeaderEpochFenced,
+)
 from chaos.tests.replicated import KEY, TOPIC_ID, Cluster, batch, in_order
 from chaos.tests.surroundings import around
 from reference_broker.wire.fetch import PartitionData
