@@ -1,16 +1,18 @@
-"""How each fetcher walked through its partitions, for the checks of skips and repeats.
+"""How each fetcher walked through its partitions: records that it skipped or read twice, and where it stands at the end.
 
 A read follows another without a gap if no offset that is known to hold a record lies between them. Seeks and new
-assignments begin a new walk. X-11: a cleaner may have taken a record before the second read (``keyed.missable``).
+assignments begin a new walk. X-11: a cleaner may have removed a record before the second read
+(``compacted_topics.missable``).
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from chaos.checks.check import Check
 from chaos.checks.history import History, Place, grouped, once, place
 from chaos.checks.keyed import NEVER_US, missable_offsets
-from reports.rows import OperationRow, ResetRow, RunRow
+from reports.rows import END_OF_RUN_US, OperationRow, ResetRow, RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +101,131 @@ def known_offsets(history: History) -> dict[tuple[Place, int], list[int]]:
 def moved_forward(history: History) -> Iterator[ResetRow]:
     """Yields the resets that moved a position forward, possibly over records."""
     return (row for row in history.resets if row.to_offset > max(row.from_offset, 0))
+
+
+class PollSkip(Check):
+    """poll-skip: no record is left out between two reads of one fetcher. Reads across a reassignment do not count."""
+
+    guarantee = "poll-skip"
+
+    def end(self, history: History) -> None:
+        self.looked_at += len(reads(history))
+        for pair in pairs(history):
+            if pair.skipped > 0 and not pair.inside:
+                self.violated(pair.at_us, pair.story)
+
+
+class NonmonotonicPoll(Check):
+    """nonmonotonic-poll: the next read of a fetcher returns no record again, except across a reassignment."""
+
+    guarantee = "nonmonotonic-poll"
+
+    def end(self, history: History) -> None:
+        self.looked_at += len(reads(history))
+        for pair in pairs(history):
+            if pair.back and not pair.inside:
+                self.violated(pair.at_us, pair.story)
+
+
+class IntPollSkip(Check):
+    """int-poll-skip: one read omits no record between those that it returned, except across a reassignment."""
+
+    guarantee = "int-poll-skip"
+
+    def end(self, history: History) -> None:
+        self.looked_at += len(reads(history))
+        for pair in pairs(history):
+            if pair.skipped > 0 and pair.inside:
+                self.violated(pair.at_us, pair.story)
+
+
+class IntNonmonotonicPoll(Check):
+    """int-nonmonotonic-poll: one read returns its records in the order of their offsets, and none twice.
+
+    Reads across a reassignment do not count.
+    """
+
+    guarantee = "int-nonmonotonic-poll"
+
+    def end(self, history: History) -> None:
+        self.looked_at += len(reads(history))
+        for pair in pairs(history):
+            if pair.back and pair.inside:
+                self.violated(pair.at_us, pair.story)
+
+
+class FetchGap(Check):
+    """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
+
+    A fetcher that was told no offset, and was answered nothing, stands at the log's start. One that asks several nodes
+    at once stands where the answer that came last left it (KIP-392). In a partition that does not exist any more nobody
+    stands anywhere (lost-write).
+    """
+
+    guarantee = "fetch-gap"
+
+    def end(self, history: History) -> None:
+        ends = {place(row): row for row in history.ends if row.error is None}
+        lasting = [row for row in history.assignments if row.until_us == END_OF_RUN_US]
+        positions = {(row.process, place(row)): row.from_offset for row in lasting}
+        last = {(row.process, place(row)): (row.from_us, -1) for row in lasting}
+        for position, operation in history.with_operations(history.positions, "fetch"):
+            key, answered = (position.process, place(position)), (operation.complete_us, position.index)
+            if key in positions and answered >= last[key]:
+                last[key] = answered
+                positions[key] = position.next_offset
+        for (process, where), offset in positions.items():
+            end = ends.get(where)  # Physical: of a partition that nobody could ask at the end nothing is known.
+            if end is None:
+                continue
+            self.looked_at += 1
+            stands_at = offset if offset >= 0 else end.log_start_offset
+            if stands_at != end.high_watermark:
+                self.violated(
+                    end.end_us,
+                    f"{process} stands at offset {stands_at} of {where[0]}-{where[1]}, whose high watermark is "
+                    f"{end.high_watermark}",
+                )
+
+
+class UnrequestedPartition(Check):
+    """unrequested-partition: an answer holds only partitions that its fetcher reads at that time.
+
+    A forgotten partition counts as read until the forget is acknowledged.
+    """
+
+    guarantee = "unrequested-partition"
+
+    def end(self, history: History) -> None:
+        assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
+        # Physical: the fetcher learns only from the answer that its forget has arrived (F-12). It has one fetch at a
+        # time on its way, so what it sends in the microsecond of that answer it sends after it.
+        for position, operation in history.with_operations(history.positions, "fetch"):
+            self.looked_at += 1
+            if not any(
+                row.from_us <= operation.complete_us and operation.invoke_us < row.until_us
+                for row in assigned.get((position.process, place(position)), ())
+            ):
+                self.violated(
+                    operation.complete_us,
+                    f"{position.process} was answered about {position.topic}-{position.partition}, which it does not "
+                    f"read (operation {position.index})",
+                )
+
+
+class AnswersAfterHeal(Check):
+    """answers-after-heal: once all faults are healed, every node answers, and each partition can be read to its end.
+
+    A cluster that nobody can look at any more is no cluster of which nothing is known: who restarts a node expects it
+    back.
+
+    ``World`` reports each reader that came to its end, and what one of them could not get.
+    """
+
+    guarantee = "answers-after-heal"
+
+    def looked(self, at_us: int, missed: str) -> None:
+        """``missed`` says what was not answered, or is empty."""
+        self.looked_at += 1
+        if missed:
+            self.violated(at_us, missed)

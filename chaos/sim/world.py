@@ -5,13 +5,13 @@ from bench.fleet.fleet import Fleet
 from bench.fleet.fleet import make_fleet
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.all_checks import all_checks
-from chaos.checks.answers_after_heal import AnswersAfterHeal
 from chaos.checks.check import Check
 from chaos.checks.closed_segments_stored import ClosedSegmentsStored
 from chaos.checks.history import History
 from chaos.checks.history import Place
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
+from chaos.checks.reads import AnswersAfterHeal
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replicas_converge import ReplicasConverge
 from chaos.checks.surroundings import Settings

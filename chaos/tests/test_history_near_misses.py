@@ -10,16 +10,14 @@ import pytest
 from chaos.checks.check import MAX_VIOLATIONS
 from chaos.checks.commits_fenced import CommitsFenced
 from chaos.checks.eligible import Eligible
-from chaos.checks.fetch_gap import FetchGap
 from chaos.checks.history import History
 from chaos.checks.inconsistent_offsets import InconsistentOffsets
 from chaos.checks.lost_write import LostWrite
 from chaos.checks.no_committed_lost import NoCommittedLost
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.one_group_leader import OneGroupLeader
-from chaos.checks.poll_skip import PollSkip
+from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
-from chaos.checks.unrequested_partition import UnrequestedPartition
 from chaos.checks.unseen import Unseen
 from chaos.tests.surroundings import around
 from chaos.tests.test_checks import (
