@@ -15,12 +15,12 @@ from chaos.checks.commits_accepted import CommitsAccepted
 from chaos.checks.group_skip import GroupSkip
 from chaos.checks.groups_consistent import GroupsConsistent
 from chaos.checks.history import History
-from chaos.checks.mirror_complete import MirrorComplete
 from chaos.checks.no_fetch_before_epoch import NoFetchBeforeEpoch
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.one_group_leader import OneGroupLeader
 from chaos.checks.redelivery import Redelivery
 from chaos.checks.rewinds import Rewinds
+from chaos.checks.writes import MirrorComplete
 from chaos.tests.surroundings import around
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reports.rows import (

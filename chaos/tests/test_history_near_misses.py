@@ -11,14 +11,12 @@ from chaos.checks.check import MAX_VIOLATIONS
 from chaos.checks.commits_fenced import CommitsFenced
 from chaos.checks.eligible import Eligible
 from chaos.checks.history import History
-from chaos.checks.inconsistent_offsets import InconsistentOffsets
-from chaos.checks.lost_write import LostWrite
 from chaos.checks.no_committed_lost import NoCommittedLost
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.one_group_leader import OneGroupLeader
 from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
-from chaos.checks.unseen import Unseen
+from chaos.checks.writes import InconsistentOffsets, LostWrite, Unseen
 from chaos.tests.surroundings import around
 from chaos.tests.test_checks import (
     ASSIGNMENT,

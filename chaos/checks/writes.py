@@ -1,0 +1,312 @@
+"""What was written and what became of it: lost, duplicated, misplaced and corrupt values."""
+
+from bench.fleet.behaviours.piped import WRITER_SUFFIX
+from chaos.checks.check import Check
+from chaos.checks.history import History, Place, Sent, expanded, grouped, named, once, place
+from chaos.checks.keyed import excused
+from chaos.checks.reads import moved_forward
+from reports.rows import EndRow, RunRow
+
+CLOCKS_US = 5_000_000
+"""Physical: the time by which the clock of a node, which deletes, may be ahead of that of a client, which wrote."""
+
+
+def is_placed(run: RunRow, history: History) -> bool:
+    """Returns whether the run says at which offsets its values are: it was read, or acknowledged for good."""
+    if run.kind == "read":
+        return True
+    operation = history.operation_of.get((run.process, run.index))
+    # Physical: a send whose end is unknown, or whose answer has no offset, may not have been written.
+    is_known = operation is not None and operation.type == "ok" and run.first_offset >= 0
+    # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
+    return is_known and run.process not in history.unpromised
+
+
+@once
+def acknowledged(history: History) -> int:
+    """Returns the number of runs that were acknowledged for good, if acknowledged writes must survive."""
+    if not history.writes_promised:
+        return 0
+    return sum(run.kind == "send" and is_placed(run, history) for run in history.runs)
+
+
+def may_be_deleted(end: EndRow, sent_us: int, history: History) -> bool:
+    """Returns whether retention explains that a record, sent at ``sent_us``, lies below its log's start at the end.
+
+    Kafka: retention.ms deletes nothing younger by the deleting node's clock, which faults may have stepped.
+    retention.bytes leaves at least so many bytes at the leader. A later leader may have fewer: it lacks what was not
+    replicated, which is taken to be a segment at most. No client of a load sends DeleteRecords. Without known limits
+    anything may be deleted: the topic compacts, or DescribeConfigs failed.
+    """
+    if end.retention_ms is None or end.retention_bytes is None:
+        return True
+    oldest_us = end.end_us - sent_us + CLOCKS_US + history.clock_steps_us
+    if 0 <= end.retention_ms * 1000 <= oldest_us:
+        return True
+    if end.retention_bytes < 0:
+        return False
+    return end.segment_bytes is None or end.retention_bytes <= end.size_bytes + end.segment_bytes
+
+
+@once
+def deleted(history: History) -> dict[Place, EndRow]:
+    """Returns the ends of the partitions that were read to their end and whose logs do not begin at 0."""
+    return {place(row): row for row in history.ends if row.error is None and row.log_start_offset > 0}
+
+
+@once
+def never_read(history: History) -> list[tuple[RunRow, Sent]]:
+    """Returns the values that must be in the log, with their offsets, and that nobody read.
+
+    They were acknowledged for good. Or the end of their send is not known, and others of its batch were read: a batch
+    is written whole or not at all. There are none if acknowledged writes need not survive. X-11: a cleaner may have
+    taken what is ``excused``. Neither are there those that retention may have deleted.
+    """
+    if not history.writes_promised:
+        return []  # Physical: the only replica lost its power, and nothing had been synced.
+    found: list[tuple[RunRow, Sent]] = []
+    read: dict[tuple[Place, str, int], int] = {}
+    for run in history.runs:
+        operation = history.operation_of.get((run.process, run.index))
+        if run.kind == "read" and operation is not None and operation.type == "ok":
+            read.update(((place(run), value.writer, value.sequence), value.offset) for value in expanded(run))
+    for run in history.runs:
+        if run.kind != "send":
+            continue
+        values = list(expanded(run))
+        places = [read.get((place(run), value.writer, value.sequence)) for value in values]
+        shifts = [offset - value.offset for value, offset in zip(values, places, strict=True) if offset is not None]
+        if is_placed(run, history):
+            shift = 0
+        elif shifts and _end_is_unknown(run, history):
+            shift = min(shifts)
+        else:
+            continue
+        end = deleted(history).get(place(run))
+        begins_at = (
+            end.log_start_offset if end is not None and may_be_deleted(end, sent_us(run, history), history) else 0
+        )
+        for value, offset in zip(values, places, strict=True):
+            is_missed = offset is None and value.offset + shift >= begins_at
+            if is_missed and (place(run), value.writer, value.sequence) not in excused(history)[0]:
+                found.append((run, value._replace(offset=value.offset + shift)))
+    return found
+
+
+def sent_us(run: RunRow, history: History) -> int:
+    """Returns when the run's operation began, or 0 if that is not known."""
+    operation = history.operation_of.get((run.process, run.index))
+    return 0 if operation is None else operation.invoke_us
+
+
+def _end_is_unknown(run: RunRow, history: History) -> bool:
+    operation = history.operation_of.get((run.process, run.index))
+    return operation is None or operation.type == "info"
+
+
+def last_read(history: History) -> dict[Place, int]:
+    """Returns the greatest offset that somebody read of each partition."""
+    last: dict[Place, int] = {}
+    for run in history.runs:
+        if run.kind == "read":
+            last[place(run)] = max(last.get(place(run), -1), run.first_offset + run.count - 1)
+    return last
+
+
+class LostWrite(Check):
+    """lost-write: no acknowledged value is overtaken by reads without ever being read itself, and each is there at the
+    end.
+
+    A value is not there if the partition does not exist any more, or if its log ends below the value's offset, whoever
+    may have read it before. Deletions and cleaners take records at the start of a log or in its middle, never at its
+    end. It is not there either if the log begins above the value's offset, and retention does not explain that
+    (``written.may_be_deleted``). This is judged only where the broker promises that acknowledged writes survive
+    (``History.writes_promised``).
+    """
+
+    guarantee = "lost-write"
+
+    def end(self, history: History) -> None:
+        self.looked_at += acknowledged(history)
+        self._beyond_the_end(history)
+        self._below_the_start(history)
+        last = last_read(history)
+        for run, value in never_read(history):
+            overtaken_by = last.get(place(run), -1)
+            if value.offset <= overtaken_by:
+                self.violated(
+                    history.ended_us(run),
+                    f"{named(run, value)} was acknowledged, never read, and overtaken by reads up to {overtaken_by}",
+                )
+
+    def _beyond_the_end(self, history: History) -> None:
+        ends = {place(row): row for row in history.ends}
+        for run in history.runs if history.writes_promised else ():
+            end = ends.get(place(run))
+            if run.kind != "send" or end is None or not is_placed(run, history):
+                continue
+            gone = [value for value in expanded(run) if value.offset >= end.high_watermark]
+            if gone:
+                why = f"does not exist any more ({end.error})" if end.error else f"ends at offset {end.high_watermark}"
+                self.violated(history.ended_us(run), f"{named(run, gone[0])} was acknowledged, and the partition {why}")
+
+    def _below_the_start(self, history: History) -> None:
+        for run in history.runs if history.writes_promised and deleted(history) else ():
+            end = deleted(history).get(place(run))
+            if run.kind != "send" or end is None or not is_placed(run, history):
+                continue
+            if run.first_offset < end.log_start_offset and not may_be_deleted(end, sent_us(run, history), history):
+                first = next(expanded(run))
+                self.violated(
+                    history.ended_us(run),
+                    f"{named(run, first)} was acknowledged, and the partition begins at offset {end.log_start_offset}. "
+                    f"retention.ms {end.retention_ms} and retention.bytes {end.retention_bytes} do not explain that",
+                )
+
+
+class Unseen(Check):
+    """unseen: each acknowledged value of a partition that was read to its end has been read by someone."""
+
+    guarantee = "unseen"
+
+    def end(self, history: History) -> None:
+        self.looked_at += acknowledged(history)
+        ended = {place(row) for row in history.ends}
+        for run, value in never_read(history):
+            if place(run) in ended:
+                self.violated(history.ended_us(run), f"{named(run, value)} was acknowledged and never read")
+
+
+class Duplicate(Check):
+    """duplicate: no value stands at two offsets of one producer ID, by what was read and by what was acknowledged.
+
+    P-6 promises this for one producer ID only. A producer that resends under a new ID, or has none (-1), may write a
+    value twice. A value that no writer of this run made cannot be told from its like.
+    """
+
+    guarantee = "duplicate"
+
+    def end(self, history: History) -> None:
+        found: dict[tuple[Place, str, int, int], tuple[int, RunRow]] = {}
+        for run in history.runs:
+            if run.producer_id < 0 or not run.valid or not run.writer or not is_placed(run, history):
+                continue
+            self.looked_at += run.kind == "read"
+            for value in expanded(run):
+                key = (place(run), value.writer, value.sequence, value.producer_id)
+                offset, other = found.setdefault(key, (value.offset, run))
+                if offset != value.offset:
+                    self.violated(
+                        max(history.ended_us(other), history.ended_us(run)),
+                        f"{named(run, value)} of producer {value.producer_id} stands at offset {offset} too",
+                    )
+
+
+class InconsistentOffsets(Check):
+    """inconsistent-offsets: acknowledged sends and reads never show two values at one offset.
+
+    After a power loss without a flush policy another record may be written at an offset, so this is not judged then.
+    Damaged values are those of corrupt-value.
+    """
+
+    guarantee = "inconsistent-offsets"
+
+    def end(self, history: History) -> None:
+        if not history.writes_promised:
+            return  # Physical: the only replica lost its power, and nothing had been synced.
+        found: dict[tuple[Place, int], RunRow] = {}
+        for run in history.runs:
+            self.looked_at += run.kind == "read"
+            # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
+            unpromised = run.kind == "send" and run.process in history.unpromised
+            if not run.valid or not run.writer or run.first_offset < 0 or unpromised:
+                continue
+            for value in expanded(run):
+                other = found.setdefault((place(run), value.offset), run)
+                sequence = other.first_sequence + value.offset - other.first_offset
+                if (other.writer, sequence) != (value.writer, value.sequence):
+                    self.violated(
+                        max(history.ended_us(other), history.ended_us(run)),
+                        f"{run.topic}-{run.partition} offset {value.offset}: {other.writer}/{sequence}, and "
+                        f"{value.writer}/{value.sequence} for {run.process}",
+                    )
+
+
+class NonmonotonicSend(Check):
+    """nonmonotonic-send: a producer's successive acknowledged sends to one partition stand at rising offsets.
+
+    This is not judged after a power loss without a flush policy, which may take back what was acknowledged.
+    """
+
+    guarantee = "nonmonotonic-send"
+
+    def end(self, history: History) -> None:
+        if not history.writes_promised:
+            return  # Physical: the only replica lost its power, and nothing had been synced.
+        last: dict[tuple[str, Place], int] = {}
+        # Physical: an answer without an offset (-1, DUPLICATE_SEQUENCE_NUMBER) does not say where the batch stands.
+        sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
+        # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
+        sends = [run for run in sends if run.process not in history.unpromised]
+        sends.sort(key=lambda run: (run.process, run.index, run.position))
+        for run in sends:
+            self.looked_at += 1
+            key = (run.process, place(run))
+            if run.first_offset <= last.get(key, -1):
+                self.violated(
+                    history.ended_us(run),
+                    f"{run.process}: {run.topic}-{run.partition} was written at {run.first_offset} after {last[key]}",
+                )
+            last[key] = run.first_offset + run.count - 1
+
+
+class CorruptValue(Check):
+    """corrupt-value: each value that is read was made by a writer of this run. A batch has a checksum."""
+
+    guarantee = "corrupt-value"
+
+    def end(self, history: History) -> None:
+        for run in history.runs:
+            if run.kind != "read":
+                continue
+            self.looked_at += 1
+            if not run.valid or not run.writer:
+                where = f"{run.topic}-{run.partition} offset {run.first_offset}"
+                self.violated(history.ended_us(run), f"{where}: {run.process} saw a damaged value")
+
+
+class MirrorComplete(Check):
+    """mirror-complete: what the source holds at the end, its mirror's target holds too.
+
+    The check judges partitions that were read to their end in both clusters. It leaves out offsets over which a reset
+    moved the mirror's position forward (its reset policy is ``latest``, or records were deleted before it came to
+    them). The target may hold a record twice, since the promise is at least once; that is only counted.
+    """
+
+    guarantee = "mirror-complete"
+
+    def end(self, history: History) -> None:
+        if not history.target_runs:
+            return
+        copied: dict[Place, set[tuple[str, int]]] = {}
+        ended: dict[Place, None] = {}
+        for row in history.target_runs:
+            self.looked_at += row.count
+            values = copied.setdefault(place(row), set())
+            values.update((row.writer, row.first_sequence + step) for step in range(row.count))
+            if not row.count:
+                ended[place(row)] = None
+        mirrors = {row.process.removesuffix(WRITER_SUFFIX) for row in history.copies}
+        moved = grouped((row for row in moved_forward(history) if row.process in mirrors), place)
+        for run, operation in history.with_operations(history.runs, "final_read"):
+            if place(run) not in ended:
+                continue  # Physical: nobody knows what the target holds beyond what was read.
+            jumps = [(row.from_offset, row.to_offset) for row in moved.get(place(run), ())]
+            for value in expanded(run):
+                if any(first <= value.offset < end for first, end in jumps):
+                    continue  # Kafka: auto.offset.reset leaves out what lies between.
+                if value.writer and (value.writer, value.sequence) not in copied[place(run)]:
+                    self.violated(
+                        operation.complete_us,
+                        f"{named(run, value)} is not in the cluster that its topic was copied to",
+                    )
