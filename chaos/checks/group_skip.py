@@ -3,8 +3,8 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from chaos.checks.check import Check
+from chaos.checks.compacted_topics import missable_offsets
 from chaos.checks.history import History, Place, grouped, place
-from chaos.checks.keyed import missable_offsets
 from chaos.checks.reads import known_offsets, moved_forward, reads
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from chaos.checks.check import Check
+from chaos.checks.compacted_topics import NEVER_US, missable_offsets
 from chaos.checks.history import History, Place, grouped, once, place
-from chaos.checks.keyed import NEVER_US, missable_offsets
 from reports.rows import END_OF_RUN_US, OperationRow, ResetRow, RunRow
 
 

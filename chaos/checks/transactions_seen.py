@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, Place, Sent, expanded, grouped, once, place
-from chaos.checks.keyed import excused
 from chaos.checks.reads import reads
 from reports.rows import CommitRow, EndRow, PositionRow, RunRow, TransactionRow
 

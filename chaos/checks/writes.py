@@ -2,8 +2,8 @@
 
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from chaos.checks.check import Check
+from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, Place, Sent, expanded, grouped, named, once, place
-from chaos.checks.keyed import excused
 from chaos.checks.reads import moved_forward
 from reports.rows import EndRow, RunRow
 
