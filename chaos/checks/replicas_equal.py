@@ -1,6 +1,5 @@
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.cleaned import Left, wrongly_cleaned
-from chaos.checks.compacted import Compacted, marker_in, records_of
+from chaos.checks.compacted_log import Compacted, Left, marker_in, records_of, wrongly_cleaned
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Copy, Held, Replicated
 

@@ -2,7 +2,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import left_of_keys
-from chaos.checks.compacted import Compacted
+from chaos.checks.compacted_log import Compacted
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
 from reference_broker.metadata.image import NO_LEADER

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from chaos.checks.batches import PlainRecord, batches_of, read_batches, records_in
 from chaos.checks.check import Check, Kind
-from chaos.checks.compacted import Compacted
+from chaos.checks.compacted_log import Compacted
 from chaos.checks.replica_view import Replicated
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, PeerReply, Request
