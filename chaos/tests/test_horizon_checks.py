@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.history import History
-from chaos.checks.one_bootstrap_per_marker import OneBootstrapPerMarker
-from chaos.checks.tombstones_marked import TombstonesMarked
+from chaos.checks.tombstone_horizon import OneBootstrapPerMarker, TombstonesMarked
 from chaos.tests.replicated import Cluster
 from chaos.tests.surroundings import around
 from chaos.tests.test_compacted_replica_checks import CompactedLog, keyed

@@ -1,0 +1,310 @@
+"""The tombstone horizon (H-1 to H-7): a replica or reader that may have missed tombstones begins again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from chaos.checks.batches import left_of_keys
+from chaos.checks.check import Check, Kind
+from chaos.checks.compacted_log import Compacted
+from chaos.checks.history import History, Place, grouped, place
+from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
+from reference_broker.core.effects import Effect, Note
+from reference_broker.core.events import Event
+from reference_broker.metadata.image import NO_LEADER
+from reports.rows import PositionRow
+
+if TYPE_CHECKING:
+    from chaos.checks.surroundings import Surroundings
+    from reference_broker.core.node import Node
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A replica as last seen. ``leader`` is the node that it follows. ``furthest`` is the largest marker of the
+    leader since then. Nobody can have told the replica more."""
+
+    incarnation: int
+    marker: int
+    leader: int
+    furthest: int
+
+
+class TombstonesMarked(ReplicaCheck):
+    """tombstones-marked: each tombstone at or above a log's marker is there, and no follower's marker overtakes its
+    leader's (H-1, H-2).
+
+    A tombstone also counts as there if a newer record of its key is committed, and the log holds that or has not
+    reached it, since a reader comes to that record. It is judged where replicas heed markers: after each pass of a
+    cleaner, when a replica begins to lead, and at the end.
+
+    H-2: after a change of leader a follower's marker may be beyond that of the leader that it follows now, since it led
+    itself, or followed another one. Then it must stand still. So a follower's marker is judged when it moves, and only
+    by what the leader that it follows has had: an earlier leader's marker is no measure, also not for a pass of the
+    cleaner that began under it. After a restart it may have to take more tombstones for gone than are (its file may be
+    lost).
+    """
+
+    guarantee = "tombstones-marked"
+
+    def __init__(self, around: "Surroundings") -> None:
+        super().__init__(around)
+        self._seen: dict[PartitionKey, dict[int, _Seen]] = {}
+        """by partition and node"""
+
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
+        is_due = now.leader_epoch > before.leader_epoch or now.cleaned_offset != before.cleaned_offset
+        if self.around.settings.tombstone_horizon and is_due:
+            self._judge(at_us, partition, copy)
+
+    def viewed(self, at_us: int, node: "Node") -> None:
+        if not self.around.settings.tombstone_horizon:
+            return
+        node_id = node.broker.node_id
+        for key, partition in self.replicas.partitions.items():
+            copy = partition.copies.get(node_id)
+            if partition.compacted is None or copy is None or copy.log is None:
+                continue
+            marker, seen = copy.log.horizon.offset, self._seen.setdefault(key, {})
+            last, leader = seen.get(node_id), _followed(node, key)
+            if copy.leads:
+                for other in seen.values():
+                    if other.leader == node_id:
+                        other.furthest = max(other.furthest, marker)
+            if leader == NO_LEADER and last is not None:
+                leader = last.leader  # The last one has told how far it may go.
+            if last is None or copy.leads or last.incarnation != copy.held.incarnation:
+                seen[node_id] = _Seen(copy.held.incarnation, marker, leader, _marker_of(partition, leader))
+                continue
+            if leader != last.leader:
+                last.leader, last.furthest = leader, _marker_of(partition, leader)
+            if marker > max(last.marker, last.furthest):
+                self.violated(
+                    at_us,
+                    f"{partition.name}: node {node_id} follows {leader} and moves its marker from {last.marker} to "
+                    f"{marker}; that leader's was never beyond {last.furthest}",
+                )
+            last.marker = marker
+
+    def quiet(self, at_us: int) -> None:
+        if self.around.settings.tombstone_horizon:
+            for partition in self.replicas.partitions.values():
+                for copy in partition.copies.values():
+                    self._judge(at_us, partition, copy)
+
+    def _judge(self, at_us: int, partition: Replicated, copy: Copy) -> None:
+        compacted, log = partition.compacted, copy.log
+        if compacted is None or log is None or partition.excused or partition.losses:
+            return  # E-7: what was committed before a loss is not known any more.
+        self.looked_at += 1
+        held, marker = left_of_keys(log, copy.held.high_watermark), log.horizon.offset
+        end = copy.held.high_watermark
+        for offset in compacted.between(max(marker, copy.held.start_offset), end):
+            lacks_it = _is_tombstone(compacted, offset) and held.get(compacted.records[offset].key, -1) < offset
+            if lacks_it and compacted.last_of_key(offset) < end:
+                self.violated(
+                    at_us,
+                    f"{partition.name} on node {copy.node_id} lacks the tombstone at offset {offset}, and its marker "
+                    f"is {marker}",
+                )
+                return
+
+
+def _followed(node: "Node", key: PartitionKey) -> int:
+    """The leader that the node follows by its own metadata, or NO_LEADER."""
+    followed = node.broker.partitions.followed.get(key)
+    leader = None if followed is None else followed.leader_elsewhere
+    return NO_LEADER if leader is None else leader
+
+
+def _marker_of(partition: Replicated, leader: int) -> int:
+    """The leader's marker, or 0 if it does not lead in its own view."""
+    copy = partition.copies.get(leader)
+    return 0 if copy is None or copy.log is None or not copy.leads else copy.log.horizon.offset
+
+
+def _is_tombstone(compacted: Compacted, offset: int) -> bool:
+    return compacted.records[offset].value is None and compacted.counts(offset)
+
+
+class DeletedStaysDeleted(ReplicaCheck):
+    """deleted-stays-deleted: no replica holds a record that a tombstone deleted, and neither that tombstone nor a newer
+    record of the key (H-4 to H-6).
+
+    A replica that was away while tombstones went would hold it for ever. It is judged where replicas heed their
+    leader's marker: a follower begins anew before it takes what lies beyond a tombstone that it missed. So this holds
+    at any time. It is looked at now and then, when a replica begins to lead, and at the end.
+
+    X-11: a newer record that this replica has not reached may have superseded the tombstone where it copies.
+    """
+
+    guarantee = "deleted-stays-deleted"
+
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
+        if now.leader_epoch > before.leader_epoch:
+            self._judge(at_us, partition, copy)
+
+    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:  # noqa: ARG002
+        for partition in self.replicas.partitions.values():
+            copy = partition.copies.get(node.broker.node_id)
+            if copy is not None:
+                self._judge(at_us, partition, copy)
+
+    def quiet(self, at_us: int) -> None:
+        for partition in self.replicas.partitions.values():
+            for copy in partition.copies.values():
+                self._judge(at_us, partition, copy)
+
+    def _judge(self, at_us: int, partition: Replicated, copy: Copy) -> None:
+        compacted, log = partition.compacted, copy.log
+        if not self.around.settings.tombstone_horizon or compacted is None or log is None:
+            return
+        if partition.excused or partition.losses:
+            return  # E-7: what was committed before a loss is not known any more.
+        self.looked_at += 1
+        end = min(copy.held.high_watermark, partition.committed_end)
+        newest = _newest_below(compacted, end)
+        for key, offset in left_of_keys(log, end).items():
+            tombstone = newest.get(key, -1)
+            is_deleted = tombstone > offset and compacted.records[tombstone].value is None
+            if is_deleted and compacted.counts(offset) and compacted.next_of_key(tombstone) is None:
+                self.violated(
+                    at_us,
+                    f"{partition.name} on node {copy.node_id} holds key {key!r} at offset {offset}, which the "
+                    f"tombstone at {tombstone} deleted",
+                )
+                return
+
+
+def _newest_below(compacted: Compacted, end: int) -> dict[bytes | None, int]:
+    return {compacted.records[each].key: each for each in compacted.between(0, end) if compacted.counts(each)}
+
+
+BEGUN = "unsafe_bootstrap"
+MISSED = "tombstones_missed"
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An answer that told a marker, and the reason why the reader left its position then; empty if it went on."""
+
+    at_us: int
+    position: int
+    marker: int
+    left: str
+
+
+class OneBootstrapPerMarker(Check):
+    """one-bootstrap-per-marker: a fetcher that hears a marker above its position begins again, once for each marker,
+    and none begins again without that (H-3 to H-7).
+
+    Readers are judged by what they were told and did. In the normal mode a reader below the marker begins again (H-3).
+    From then on it is unsafe, and remembers that marker. While the marker stays it goes on (H-5), and when the marker
+    moves it begins again (H-6). At the marker it is back in the normal mode (H-7). The page does not say what comes
+    after a smaller marker of another replica: what was read there may need tombstones that are gone elsewhere. So both
+    is allowed then.
+
+    Followers are judged by what they tell of their bootstraps. ``deleted-stays-deleted`` sees those that are left out.
+    A follower may begin again for the same marker under another leader, which may have told a smaller one meanwhile.
+    """
+
+    guarantee = "one-bootstrap-per-marker"
+    acts_on: ClassVar[tuple[Kind, ...]] = (BEGUN,)
+
+    def __init__(self, around: "Surroundings") -> None:
+        super().__init__(around)
+        self._begun: dict[tuple[int, str], tuple[int, int]] = {}
+        """by node and partition: the leader epoch and the marker of the last bootstrap"""
+
+    # Followers
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        for effect in effects:
+            if type(effect) is Note and effect.what == BEGUN:
+                told = dict(effect.fields)
+                self._begins(
+                    at_us, node.broker.node_id, str(told["partition"]), int(told["position"]), int(told["horizon"])
+                )
+
+    def _begins(self, at_us: int, node_id: int, partition: str, position: int, marker: int) -> None:
+        self.looked_at += 1
+        known = (each for each in self.around.replicas.partitions.values() if each.name == partition)
+        epoch = next((each.state.leader_epoch for each in known), -1)
+        before = self._begun.get((node_id, partition))
+        self._begun[node_id, partition] = epoch, marker
+        who = f"{partition} on node {node_id} began again at position {position} for the marker {marker}"
+        if position >= marker:
+            self.violated(at_us, f"{who}, which it is not below (H-7)")
+        if before is not None and before[1] == marker and before[0] == epoch:
+            self.violated(at_us, f"{who}, as it had done before (H-5)")
+
+    # Readers
+
+    def end(self, history: History) -> None:
+        for reader, where, life in _lives(history):
+            for told in _wrong(life):
+                self.violated(told.at_us, f"{reader} at offset {told.position} of {where[0]}-{where[1]} {_story(told)}")
+            self.looked_at += sum(each.left == MISSED for each in life)
+
+
+def _story(told: Heard) -> str:
+    if told.left == MISSED:
+        return f"began again for the marker {told.marker}, for which it had begun or which it was not below (H-5, H-7)"
+    return f"was told the marker {told.marker}, and went on (H-3, H-6)"
+
+
+def _wrong(life: Sequence[Heard]) -> Iterator[Heard]:
+    """Yields the answers after which a reader did not do what H-3 to H-7 say."""
+    remembered, is_unsafe, was_smaller = 0, False, False
+    for heard in life:
+        if is_unsafe and heard.position >= remembered:
+            is_unsafe = False  # H-7
+        has_begun = heard.left == MISSED
+        if not is_unsafe:
+            must_begin, may_differ = heard.position < heard.marker, False
+        else:
+            must_begin, may_differ = heard.marker > remembered, was_smaller
+            was_smaller = was_smaller or heard.marker < remembered
+        if has_begun != must_begin and not may_differ:
+            yield heard
+        if has_begun:
+            remembered, is_unsafe, was_smaller = heard.marker, True, False
+
+
+def _lives(history: History) -> Iterator[tuple[str, Place, list[Heard]]]:
+    """Yields what each reader with a view heard of each partition in each of its lives. The next life knows nothing."""
+    ends = grouped(history.views, lambda row: (row.process, place(row)))
+    left = {(row.process, place(row), row.at_us): row.reason for row in history.resets}
+    for (reader, where), answers in grouped(_told(history), lambda each: (each[1].process, place(each[1]))).items():
+        ended_us = sorted({row.at_us for row in ends.get((reader, where), ())})
+        begins_us = -1
+        for end_us in ended_us:
+            yield (
+                reader,
+                where,
+                [
+                    _heard(at_us, row, left.get((reader, where, at_us), ""))
+                    for at_us, row in sorted(answers, key=lambda each: (each[0], each[1].index))
+                    if begins_us < at_us <= end_us
+                ],
+            )
+            begins_us = end_us
+
+
+def _heard(at_us: int, row: PositionRow, reason: str) -> Heard:
+    return Heard(at_us, row.fetch_offset, row.tombstone_horizon, reason)
+
+
+def _told(history: History) -> list[tuple[int, PositionRow]]:
+    """Returns the answers that told a marker, each with its time. An answer that shows a truncation tells where to go
+    on, and nothing else is taken of it (KIP-320)."""
+    truncated = {(row.process, place(row), row.at_us) for row in history.resets if row.reason == "truncated"}
+    found = []
+    for row in history.positions:
+        operation = history.operation_of.get((row.process, row.index))
+        if operation is None or row.tombstone_horizon < 0 or row.error is not None:
+            continue
+        if (row.process, place(row), operation.complete_us) not in truncated:
+            found.append((operation.complete_us, row))
+    return found
