@@ -10,10 +10,10 @@ import pytest
 from chaos.checks.check import MAX_VIOLATIONS
 from chaos.checks.commits_fenced import CommitsFenced
 from chaos.checks.eligible import Eligible
+from chaos.checks.groups import OneGroupLeader
 from chaos.checks.history import History
 from chaos.checks.no_committed_lost import NoCommittedLost
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
-from chaos.checks.one_group_leader import OneGroupLeader
 from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
 from chaos.checks.writes import InconsistentOffsets, LostWrite, Unseen

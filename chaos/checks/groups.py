@@ -1,0 +1,215 @@
+"""Consumer groups: their leaders, assignments and members."""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
+
+from chaos.checks.check import Check
+from chaos.checks.compacted_topics import missable_offsets
+from chaos.checks.history import History, Place, grouped, place
+from chaos.checks.reads import known_offsets, moved_forward, reads
+from chaos.checks.surroundings import Surroundings
+from reports.rows import HistoryRow, MembershipRow, TraceRow
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+STATE, MEMBER = "group_state", "group_member"
+STABLE = "Stable"
+
+
+class OneGroupLeader(Check):
+    """one-group-leader: a generation of a group has one leader and one assignment.
+
+    Only generations that were written to the log count. The number of one that was lost with its coordinator may be
+    used again. A static member that comes back has a new member ID and may still be the leader. If nobody had kept an
+    offsets partition, the groups in it are not judged.
+    """
+
+    guarantee = "one-group-leader"
+    rows: ClassVar[tuple[str, ...]] = (STATE, MEMBER)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._leaders: dict[tuple[str, int], tuple[str, int]] = {}
+        self._newest: dict[str, int] = {}
+        self._replaced: dict[tuple[str, str], None] = {}
+
+    def trace(self, row: TraceRow) -> None:
+        fields = json.loads(row.detail)
+        group = str(fields["group"])
+        if self.around.replicas.offsets_excused(group):
+            return  # E-7: nobody had kept the group, so its generations begin anew.
+        if row.what == MEMBER:
+            if fields["what"] == "fenced":  # Kafka (KIP-345): the instance goes on under another member ID.
+                self._replaced[group, str(fields["member_id"])] = None
+            return
+        if fields["state"] != STABLE:
+            return
+        generation, leader = int(fields["generation"]), str(fields["leader"])
+        known, node = self._leaders.setdefault((group, generation), (leader, row.node))
+        if known != leader and (group, known) not in self._replaced:
+            self.violated(
+                row.at_us,
+                f"group {group}, generation {generation}: {known} leads at node {node}, {leader} at node {row.node}",
+            )
+        self._leaders[group, generation] = (leader, row.node)
+        newest = self._newest.get(group, -1)
+        if generation < newest:
+            self.violated(
+                row.at_us,
+                f"group {group} is stable in generation {generation} at node {row.node} after generation {newest}",
+            )
+        self._newest[group] = max(newest, generation)
+
+    def end(self, history: History) -> None:
+        owners: dict[tuple[str, int, str, int], tuple[str, str]] = {}
+        for row in history.memberships:
+            if row.event != "assigned" or row.generation < 0:
+                continue
+            if self.around.replicas.offsets_excused(row.group):
+                continue  # E-7: nobody had kept the group, so its generations begin anew.
+            key = (row.group, row.generation, row.topic, row.partition)
+            owner, member_id = owners.setdefault(key, (row.process, row.member_id))
+            if owner != row.process:
+                self.violated(
+                    row.at_us,
+                    f"group {row.group}, generation {row.generation}: {row.topic}-{row.partition} was given to {owner} "
+                    f"({member_id}) and to {row.process} ({row.member_id})",
+                )
+
+
+GIVES_UP = ("revoked", "lost")
+
+
+class AllAssigned(Check):
+    """all-assigned: after the heal every partition of a subscribed topic gets one owner in each group, in time.
+
+    The time is that in which Kafka's protocol must come to an assignment: a coordinator is elected and loads, sessions
+    of members that are gone run out, and those that are there take part in two rebalances (``World``).
+
+    ``World`` hands in each row as it comes, and asks ``reached`` after the heal.
+    """
+
+    guarantee = "all-assigned"
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._expected = around.settings.subscribed
+        self._owned: dict[str, dict[Place, dict[str, None]]] = {group: {} for group in self._expected}
+        """by group and partition: the processes that own it"""
+
+    def recorded(self, rows: Sequence[HistoryRow]) -> None:
+        for row in rows:
+            if type(row) is MembershipRow and row.group in self._owned:
+                self._follow(self._owned[row.group], row)
+
+    @staticmethod
+    def _follow(owned: dict[Place, dict[str, None]], row: MembershipRow) -> None:
+        if row.event == "assigned":
+            owned.setdefault(place(row), {})[row.process] = None
+        elif row.event in GIVES_UP:
+            owned.get(place(row), {}).pop(row.process, None)
+        elif row.event == "left":
+            for owners in owned.values():
+                owners.pop(row.process, None)
+
+    def reached(self) -> bool:
+        return not any(self._wrong(group) for group in self._expected)
+
+    def overdue(self, at_us: int, after_us: int) -> None:
+        """Reports the violation: the assignment was not reached in that time."""
+        for group in self._expected:
+            for where, owners in self._wrong(group):
+                told = " and ".join(owners) or "nobody"
+                self.violated(
+                    at_us, f"group {group}: {where[0]}-{where[1]} has {told} {after_us / 1e6:g} s after the heal"
+                )
+
+    def _wrong(self, group: str) -> list[tuple[Place, dict[str, None]]]:
+        owned = self._owned[group]
+        found = [(where, owned.get(where, {})) for where in self._expected[group]]
+        return [each for each in found if len(each[1]) != 1]
+
+
+class GroupSkip(Check):
+    """group-skip: the members of a group together leave out no record between two records that they read.
+
+    A partition's next owner goes on at the group's committed offset, so nothing may be left out between owners. Offsets
+    over which a reset moved a member's position forward do not count (by a reset policy of ``latest``, or because they
+    were deleted). Neither do records that a cleaner may have taken before a member read on behind them (X-11).
+    """
+
+    guarantee = "group-skip"
+
+    def end(self, history: History) -> None:
+        if not history.memberships:
+            return
+        group_of = {row.process: row.group for row in history.memberships}
+        self.looked_at += sum(row.event == "assigned" for row in history.memberships)
+        read: dict[tuple[str, Place], dict[int, None]] = {}
+        begun: dict[tuple[str, Place], list[tuple[int, int]]] = {}
+        level: dict[tuple[str, Place], int] = {}
+        for run, operation in reads(history):
+            if run.process in group_of:
+                key = (group_of[run.process], place(run))
+                begun.setdefault(key, []).append((run.first_offset, operation.complete_us))
+                level[key] = min(level.get(key, run.isolation), run.isolation)
+                offsets = read.setdefault(key, {})
+                offsets.update(dict.fromkeys(range(run.first_offset, run.first_offset + run.count)))
+        members = [row for row in moved_forward(history) if row.process in group_of]
+        moved = grouped(members, lambda row: (group_of[row.process], place(row)))
+        known = known_offsets(history)
+        for (group, where), offsets in read.items():
+            low, high = min(offsets), max(offsets)
+            for row in moved.get((group, where), ()):  # Kafka: auto.offset.reset leaves out what lies between.
+                offsets.update(dict.fromkeys(range(max(row.from_offset, 0), row.to_offset)))
+            offsets.update(_taken(missable_offsets(history).get(where, {}), begun[group, where]))
+            there = known[where, level[group, where]]
+            between = there[bisect_left(there, low) : bisect_right(there, high)]
+            self._judge(group, where, [each for each in between if each not in offsets], begun[group, where])
+
+    def _judge(self, group: str, where: Place, left_out: list[int], begun: list[tuple[int, int]]) -> None:
+        """``begun`` holds the first offset and the end of each read of the group."""
+        if left_out:
+            behind = [each for each in begun if each[0] > left_out[0]]
+            self.violated(
+                min(at_us for _, at_us in behind),
+                f"group {group} left out {len(left_out)} records of {where[0]}-{where[1]}, the first at offset "
+                f"{left_out[0]}, and read on from {min(behind)[0]}",
+            )
+
+
+def _taken(since_us: Mapping[int, int], begun: list[tuple[int, int]]) -> dict[int, None]:
+    """Returns the offsets whose records a cleaner may have taken before the first read that began behind them ended.
+    ``begun`` holds the first offset and the end of each read of the group."""
+    starts = sorted(begun)
+    ends = [end_us for _, end_us in starts]
+    first_us = list(reversed(list(accumulate(reversed(ends), min))))
+    return {
+        offset: None
+        for offset, at_us in since_us.items()
+        if (behind := bisect_right(starts, offset, key=lambda each: each[0])) == len(starts)
+        or at_us <= first_us[behind]
+    }
+
+
+class GroupsConsistent(Check):
+    """groups-consistent: a coordinator's state of its groups and their offsets does not contradict itself.
+
+    Asks the coordinator itself (``GroupCoordinator.validate``), in the thorough comparison only.
+
+    That shares the judge with what it judges. It can hide no breach of a promise to clients, because it only adds to
+    the checks of what clients see: one-group-leader, commits-fenced, commit-regression and no-committed-lost.
+    """
+
+    guarantee = "groups-consistent"
+
+    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:  # noqa: ARG002
+        try:
+            node.broker.groups.validate()
+        except AssertionError as wrong:
+            self.violated(at_us, f"node {node.broker.node_id}: {wrong}")
