@@ -1,5 +1,5 @@
 from chaos.checks.check import Check
-from chaos.checks.committed import COMMIT, FETCHED, NEVER_US, Asked, asked
+from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, Asked, asked
 from chaos.checks.history import History, grouped
 from chaos.checks.transactions_seen import Fate, Transaction, missing, sightings, transactions
 

@@ -9,13 +9,11 @@ import pytest
 
 from bench.fleet.behaviours.consumer_history import NO_OFFSET as MEMBERS_NO_OFFSET
 from chaos.checks.check import Check
-from chaos.checks.commit_regression import CommitRegression
-from chaos.checks.commits_accepted import CommitsAccepted
+from chaos.checks.committed_offsets import CommitRegression, CommitsAccepted, Redelivery
 from chaos.checks.groups import AllAssigned, GroupsConsistent, GroupSkip, OneGroupLeader
 from chaos.checks.history import History
 from chaos.checks.no_fetch_before_epoch import NoFetchBeforeEpoch
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
-from chaos.checks.redelivery import Redelivery
 from chaos.checks.rewinds import Rewinds
 from chaos.checks.writes import MirrorComplete
 from chaos.tests.surroundings import around

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import MAX_VIOLATIONS
-from chaos.checks.commits_fenced import CommitsFenced
+from chaos.checks.committed_offsets import CommitsFenced, NoCommittedLost
 from chaos.checks.eligible import Eligible
 from chaos.checks.groups import OneGroupLeader
 from chaos.checks.history import History
-from chaos.checks.no_committed_lost import NoCommittedLost
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
@@ -236,7 +235,7 @@ def test_a_commit_of_nobody_s_generation(generation: int, member: str, group: st
 
 @pytest.mark.parametrize(("at_us", "is_red"), [(299, True), (300, False), (355, False), (356, True)])
 def test_an_owner_is_sent_back_only_between_its_assignment_and_its_read(at_us: int, is_red: bool) -> None:
-    from chaos.checks.redelivery import Redelivery
+    from chaos.checks.committed_offsets import Redelivery
     from chaos.tests.test_group_checks import operation as ended
     from chaos.tests.test_group_checks import read as of_member
 

@@ -1,0 +1,415 @@
+"""Committed offsets of consumer groups, as members wrote and read them."""
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+
+from chaos.checks.check import Check
+from chaos.checks.history import History, Place, grouped, place
+from chaos.checks.reads import reads
+from chaos.checks.surroundings import Surroundings
+from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.groups.offsets.values import OffsetKey
+from reports.rows import CommitRow, MembershipRow, OperationRow, RunRow, TraceRow
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+Key: TypeAlias = tuple[str, str, int]
+"""(group, topic, partition). Each of them has one committed offset."""
+
+NEVER_US = 2**62
+"""The end of a request that is not known to have ended. Its effect may come at any time."""
+COMMIT, FETCHED = "commit", "fetched"
+REFUSED = (
+    "INVALID_METADATA_EPOCH",
+    "ILLEGAL_GENERATION",
+    "UNKNOWN_MEMBER_ID",
+    "REBALANCE_IN_PROGRESS",
+    "FENCED_INSTANCE_ID",
+    "OFFSET_METADATA_TOO_LARGE",
+    "INVALID_COMMIT_OFFSET_SIZE",
+    "UNKNOWN_TOPIC_OR_PARTITION",
+    "INVALID_GROUP_ID",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "UNSUPPORTED_VERSION",
+    "not_sent",
+    "refused",
+)
+"""Errors of a commit that wrote nothing, by Kafka's protocol: the coordinator refused it before it wrote. After any
+other error (a timeout, say) the commit may have been written, or be replicated later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One partition of a request.
+
+    ``until_us`` is NEVER_US if the request's end is unknown. ``stored_epoch`` is the metadata epoch that a commit
+    leaves (-1 in versions without it, M-11).
+    """
+
+    row: CommitRow
+    invoke_us: int
+    until_us: int
+    acked: bool
+    stored_epoch: int
+
+    @property
+    def named(self) -> str:
+        row = self.row
+        return f"{row.process} (operation {row.index}): {row.topic}-{row.partition} of group {row.group}"
+
+
+def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
+    """Returns requests by their key.
+
+    For ``kind`` COMMIT these are the requests that wrote or may have written. For FETCHED they are those that were
+    answered.
+    """
+    effective = (each for each in requests(history, kind) if each.row.error not in REFUSED)
+    known = (each for each in effective if kind == COMMIT or each.acked)
+    return grouped(known, lambda each: (each.row.group, each.row.topic, each.row.partition))
+
+
+def requests(history: History, kind: str) -> Iterator[Asked]:
+    """Yields all requests of this kind, also refused ones."""
+    for row in history.commits:
+        if row.kind != kind:
+            continue
+        operation = history.operation_of.get((row.process, row.index))
+        invoke_us = row.at_us if operation is None else min(operation.invoke_us, row.at_us)
+        known = row.error is None or row.error in REFUSED
+        epoch = row.metadata_epoch if row.draft else -1
+        yield Asked(row, invoke_us, row.at_us if known else NEVER_US, row.error is None, epoch)
+
+
+def deleted(history: History) -> dict[str, int]:
+    """Returns when somebody first asked to delete a topic, by topic. A refused deletion does not count.
+
+    Kafka's coordinator forgets the offsets of a deleted topic.
+    """
+    found: dict[str, int] = {}
+    for row in history.changes:
+        if row.change == "delete" and row.type != "fail":
+            operation = history.operation_of.get((row.process, row.index))
+            asked_us = 0 if operation is None else operation.invoke_us
+            found[row.topic] = min(asked_us, found.get(row.topic, asked_us))
+    return found
+
+
+class CommitRegression(Check):
+    """commit-regression: a committed offset, its metadata epoch and its generation never go back.
+
+    Two requests have an order only if they did not overlap. An acknowledged commit may not have a smaller epoch (M-7)
+    or generation than one that was acknowledged before it began. A fetched offset may not be older than such a commit
+    either. A commit in a version without the metadata epoch removes the stored epoch (M-11). So epochs are not compared
+    across the time in which such a commit may take effect.
+    """
+
+    guarantee = "commit-regression"
+
+    def end(self, history: History) -> None:
+        if not history.commits:
+            return
+        commits = asked(history, COMMIT)
+        gone = deleted(history)
+        for written in commits.values():
+            self.looked_at += sum(each.acked for each in written)
+            self._smaller_epochs(written)
+            self._older_generations(written)
+        for key, fetches in asked(history, FETCHED).items():
+            # Kafka: with a topic go its offsets. A fetch that ended before anybody asked for that is judged.
+            judged = [each for each in fetches if each.until_us < gone.get(key[1], NEVER_US)]
+            self._older_values(commits.get(key, []), judged)
+
+    def _smaller_epochs(self, written: list[Asked]) -> None:
+        old = [each for each in written if not each.row.draft]
+        acked = [each for each in written if each.acked and each.row.draft]
+        for later, earlier in _ordered_pairs(acked, lambda each: each.stored_epoch):
+            # M-11: a commit without an epoch removes the stored one. Physical: it may take effect until its end.
+            touched = any(each.until_us > earlier.invoke_us and each.invoke_us < later.until_us for each in old)
+            if not touched:
+                self.violated(
+                    later.until_us,
+                    f"{later.named}: offset {later.row.offset} was committed with metadata epoch {later.stored_epoch} "
+                    f"after {earlier.row.process} had committed {earlier.row.offset} with {earlier.stored_epoch}",
+                )
+
+    def _older_generations(self, written: list[Asked]) -> None:
+        acked = [each for each in written if each.acked and each.row.generation >= 0]
+        for later, earlier in _ordered_pairs(acked, lambda each: each.row.generation):
+            self.violated(
+                later.until_us,
+                f"{later.named}: offset {later.row.offset} was committed in generation {later.row.generation} after "
+                f"{earlier.row.process} had committed {earlier.row.offset} in {earlier.row.generation}",
+            )
+
+    def _older_values(self, written: list[Asked], fetches: list[Asked]) -> None:
+        for fetch in fetches:
+            before = [each for each in written if each.acked and each.until_us < fetch.invoke_us]
+            if not before:
+                continue
+            last = max(before, key=lambda each: each.invoke_us)
+            row = fetch.row
+            explained = any(
+                each.row.offset == row.offset
+                and each.until_us >= last.invoke_us
+                and each.invoke_us < fetch.until_us
+                and (not row.draft or each.stored_epoch == row.metadata_epoch)
+                for each in written
+            )
+            if not explained:
+                self.violated(
+                    fetch.until_us,
+                    f"{fetch.named}: offset {row.offset} with metadata epoch {row.metadata_epoch} was fetched, though "
+                    f"offset {last.row.offset} with {last.stored_epoch} had been committed",
+                )
+
+
+def _ordered_pairs(acked: list[Asked], value: Callable[[Asked], int]) -> Iterator[tuple[Asked, Asked]]:
+    """Yields (later, earlier) where the earlier request had ended when the later one began, and has a greater value.
+
+    Of all earlier requests it takes the one with the greatest value, and of those the newest.
+    """
+    ends = sorted(acked, key=lambda each: each.until_us)
+    greatest: list[Asked] = []
+    at = 0
+    for later in sorted(acked, key=lambda each: each.invoke_us):
+        while at < len(ends) and ends[at].until_us < later.invoke_us:
+            if not greatest or value(ends[at]) >= value(greatest[-1]):
+                greatest.append(ends[at])
+            at += 1
+        yield from ((later, earlier) for earlier in greatest[-1:] if value(earlier) > value(later))
+
+
+NEVER = ("UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST", "not_sent")
+OLDER = "INVALID_METADATA_EPOCH"
+NO_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class CommitsAccepted(Check):
+    """commits-accepted: no commit is refused that should pass.
+
+    INVALID_METADATA_EPOCH is right only if the last commit may have had a greater epoch (M-7). An unknown topic is
+    right only once somebody has asked to delete the topic. An unknown version or an unknown server error has no excuse
+    at all.
+    """
+
+    guarantee = "commits-accepted"
+
+    def end(self, history: History) -> None:
+        refused = [each for each in requests(history, COMMIT) if each.row.error in (*NEVER, OLDER, NO_TOPIC)]
+        written = asked(history, COMMIT) if refused else {}
+        gone = deleted(history)
+        for each in refused:
+            row = each.row
+            is_older = row.error == OLDER and _may_follow_a_greater_epoch(
+                each, written.get((row.group, row.topic, row.partition), [])
+            )
+            # Physical: a deleted topic has nothing that a commit could be kept for.
+            is_gone = row.error == NO_TOPIC and gone.get(row.topic, NEVER_US) <= each.until_us
+            if not is_older and not is_gone:
+                self.violated(
+                    each.until_us,
+                    f"{each.named}: offset {row.offset} with metadata epoch {row.metadata_epoch} "
+                    f"({'draft' if row.draft else 'usual'} version) was refused: {row.error}",
+                )
+
+
+def _may_follow_a_greater_epoch(refused: Asked, others: list[Asked]) -> bool:
+    """M-7: the last commit had a greater epoch. It is one that began before the refusal, and that no acknowledged
+    commit is known to follow. A commit without an epoch leaves -1 (M-11), after which any epoch passes."""
+    earlier = [each for each in others if each.acked and each.until_us < refused.invoke_us]
+    last_us = max((each.invoke_us for each in earlier), default=-1)
+    return any(
+        each.stored_epoch > refused.row.metadata_epoch
+        and each.invoke_us < refused.until_us
+        and each.until_us >= last_us
+        for each in others
+    )
+
+
+OFFSET_COMMIT = 8
+
+
+class CommitsFenced(Check):
+    """commits-fenced: a coordinator acknowledges a commit only to a member of the group's current generation.
+
+    A commit does not change the generation. So the generation after the request was handled is the one in which it was
+    judged. The check reads the group's state from the broker, and compares by itself.
+    """
+
+    guarantee = "commits-fenced"
+    needs_one_node = True
+    acts_on = (OFFSET_COMMIT,)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._stale: dict[tuple[int, int, int], str] = {}
+        """by (node, connection, correlation ID): commits from another generation than the group's, with the story to
+        report if they are acknowledged"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        if type(event) is Request and event.api_key == OFFSET_COMMIT:
+            self._asked(node, event)
+        if not self._stale:
+            return
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == OFFSET_COMMIT:
+                story = self._stale.pop((node.broker.node_id, effect.connection, effect.correlation_id), None)
+                if story is not None and _acknowledges(effect.body):
+                    self.violated(at_us, story)
+
+    def _asked(self, node: "Node", event: Request) -> None:
+        body: Any = event.body
+        generation = int(body.generation_id_or_member_epoch)
+        if generation < 0:
+            return  # Kafka: a client that is no member commits without a generation.
+        known = (each.groups.get(str(body.group_id)) for each in node.broker.groups.active())
+        group = next((each for each in known if each is not None), None)
+        if group is None or group.generation != generation or str(body.member_id) not in group.members:
+            self._stale[node.broker.node_id, event.connection, event.correlation_id] = (
+                f"node {node.broker.node_id} acknowledged a commit of {event.client_id} in generation {generation} "
+                f"of group {body.group_id}, "
+                + ("which it does not know" if group is None else f"whose generation is {group.generation}")
+            )
+
+
+def _acknowledges(body: Any) -> bool:
+    return any(int(each.error_code) == 0 for topic in body.topics for each in topic.partitions)
+
+
+COMMITTED = "offset_committed"
+
+
+class NoCommittedLost(Check):
+    """no-committed-lost: an offset that a coordinator acknowledged as committed survives any failover of coordinators.
+
+    At the end the coordinator of each group must hold the offset that was committed last, or one that a client asked to
+    commit and that may have been committed after it. commit-regression judges that clients see it too.
+    """
+
+    guarantee = "no-committed-lost"
+    rows: ClassVar[tuple[str, ...]] = (COMMITTED,)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._committed: dict[Key, tuple[int, int]] = {}
+        """by group, topic and partition: the offset that was committed last, and when"""
+        self._nodes: dict[int, Node] = {}
+
+    def trace(self, row: TraceRow) -> None:
+        fields = json.loads(row.detail)
+        topic, _, index = str(fields["partition"]).rpartition("-")
+        self._committed[str(fields["group"]), topic, int(index)] = int(fields["offset"]), row.at_us
+
+    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:  # noqa: ARG002
+        self._nodes[node.broker.node_id] = node
+
+    def end(self, history: History) -> None:
+        gone = deleted(history)
+        written = asked(history, COMMIT)
+        for key, (offset, at_us) in self._committed.items():
+            group, topic, index = key
+            if topic in gone or self.around.replicas.offsets_excused(group):
+                continue  # Kafka: with a topic go its offsets. E-7: nobody had kept the group's commits.
+            found = self._held(key)
+            # Physical: a commit may be written although its coordinator died before it said so.
+            later = [each.row.offset for each in written.get(key, ()) if each.until_us >= at_us]
+            if found not in (offset, *later):
+                now = "nothing" if found is None else f"offset {found}"
+                self.violated(
+                    at_us,
+                    f"{topic}-{index} of group {group}: offset {offset} was committed; its coordinator holds {now} in "
+                    "the end",
+                )
+
+    def _held(self, key: Key) -> int | None:
+        """Returns the offset in the memory of whoever coordinates the group. It shares no code with what is judged but
+        the look into that memory."""
+        for node in self._nodes.values():
+            for coordinated in node.broker.groups.active():
+                found = coordinated.offsets.find(OffsetKey(*key))
+                if found is not None:
+                    return found.offset
+        return None
+
+
+NO_OFFSET = "no_offset"
+"""The reason of a reset where nothing was committed."""
+
+
+class FirstRead(NamedTuple):
+    """The first records that a member read of a partition after the partition was assigned to it."""
+
+    given: MembershipRow
+    run: RunRow
+    operation: OperationRow
+
+
+class Redelivery(Check):
+    """redelivery: a member that is given a partition does not begin to read below the offset that its group has
+    committed.
+
+    Records that were read but not committed may be read again: the promise is at least once. ``rewinds`` judges
+    positions that were out of range.
+    """
+
+    guarantee = "redelivery"
+
+    def end(self, history: History) -> None:
+        if not history.memberships:
+            return
+        self.looked_at += assigned_times(history)
+        commits = asked(history, COMMIT)
+        resets = (row for row in history.resets if row.reason != NO_OFFSET)
+        moves = grouped(resets, lambda row: (row.process, place(row)))
+        for given, run, operation in first_reads(history):
+            written = commits.get((given.group, given.topic, given.partition), [])
+            last = _last_acked(written, given.at_us)
+            if last is None or run.first_offset >= last.row.offset:
+                continue
+            sent_back = any(
+                each.row.offset <= run.first_offset
+                and each.until_us > last.invoke_us
+                and each.invoke_us < operation.invoke_us
+                for each in written
+            )
+            was_moved = any(
+                given.at_us <= row.at_us <= operation.complete_us
+                for row in moves.get((given.process, place(given)), ())
+            )
+            if not sent_back and not was_moved:
+                self.violated(
+                    operation.complete_us,
+                    f"{given.process} was given {given.topic}-{given.partition} in generation {given.generation} and "
+                    f"read from offset {run.first_offset}; group {given.group} had committed {last.row.offset}",
+                )
+
+
+def assigned_times(history: History) -> int:
+    """Returns how often a partition was given to a member."""
+    return sum(row.event == "assigned" for row in history.memberships)
+
+
+def first_reads(history: History) -> Iterator[FirstRead]:
+    """Yields them in the order of reading."""
+    assigned = (row for row in history.memberships if row.event == "assigned")
+    given = grouped(assigned, lambda row: (row.process, place(row)))
+    seen: set[tuple[str, Place, int]] = set()
+    for run, operation in reads(history):
+        key = (run.process, place(run))
+        rows = given.get(key, [])
+        times = bisect_right(rows, operation.invoke_us, key=lambda row: row.at_us)
+        if times and (*key, times) not in seen:
+            seen.add((*key, times))
+            yield FirstRead(rows[times - 1], run, operation)
+
+
+def _last_acked(written: list[Asked], before_us: int) -> Asked | None:
+    acked = [each for each in written if each.acked and each.until_us < before_us]
+    return max(acked, key=lambda each: (each.invoke_us, each.row.offset), default=None)
