@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from chaos.checks.check import Check
 from chaos.checks.history import History, Place, expanded, grouped, place
 from chaos.checks.reads import reads
-from chaos.checks.transactions_seen import Fate, Transaction, Value, sightings, transactions
+from chaos.checks.transactions import Fate, Transaction, Value, sightings, transactions
 from reports.rows import OperationRow, RunRow
 
 BEGUN, ASKED, COMMITTED, ENDED, APPENDED, TIME = "begun", "asked", "committed", "ended", "appended", "time"

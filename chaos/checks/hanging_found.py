@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 from chaos.checks.check import Check
 from chaos.checks.history import History, Place, grouped, place
-from chaos.checks.transactions_seen import Transaction, transactions
+from chaos.checks.transactions import Transaction, transactions
 from reports.rows import ToldTransactionRow
 
 NOT_ADDED = "not_added"

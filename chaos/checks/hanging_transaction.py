@@ -1,6 +1,6 @@
 from chaos.checks.check import Check
 from chaos.checks.history import History
-from chaos.checks.transactions_seen import transactions
+from chaos.checks.transactions import transactions
 
 CLEANUP_US = 10_000_000
 """Kafka's default of that interval."""

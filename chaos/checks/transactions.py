@@ -1,0 +1,492 @@
+"""Transactions as clients see them: what was sent, what became of it, and what readers of committed records saw."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+from chaos.checks.check import Check
+from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, Asked, asked
+from chaos.checks.compacted_topics import excused
+from chaos.checks.history import History, Place, Sent, expanded, grouped, once, place
+from chaos.checks.reads import reads
+from chaos.checks.surroundings import Surroundings
+from reference_broker.core.effects import Note
+from reference_broker.core.events import Event
+from reference_broker.replication.partitions import Partition
+from reports.rows import CommitRow, EndRow, PositionRow, RunRow, TransactionRow, TransformRow
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+COMMITTED_READS = 1
+"""``RunRow.isolation`` of readers with read_committed."""
+
+Value: TypeAlias = tuple[Place, str, int]
+"""Where it was written, its writer, and the writer's number of it. No value is sent twice."""
+
+
+class Fate(Enum):
+    """What can be known of a transaction from outside."""
+
+    COMMITTED = "committed"
+    NEVER = "never committed"
+    """An abort was asked for, nothing was, or the request to commit was refused for good."""
+    UNKNOWN = "unknown"
+    """A commit was asked for, and its outcome was never told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """``sent`` are the runs of values, ``offsets`` the group offsets that were sent with them."""
+
+    row: TransactionRow
+    fate: Fate
+    sent: tuple[RunRow, ...]
+    offsets: tuple[CommitRow, ...]
+
+    @property
+    def named(self) -> str:
+        row = self.row
+        return f"transaction {row.index} of {row.process} ({row.transactional_id}, epoch {row.producer_epoch})"
+
+    def values(self) -> list[tuple[Value, Sent]]:
+        return [((place(run), each.writer, each.sequence), each) for run in self.sent for each in expanded(run)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A reader with read_committed had the value at this offset when the answer of its operation ``index`` came."""
+
+    offset: int
+    at_us: int
+    process: str
+    index: int
+
+
+@once
+def transactions(history: History) -> list[Transaction]:
+    """Returns all transactions, in the order of recording."""
+    sent = grouped((run for run in history.runs if run.kind == "send"), lambda run: (run.process, run.index))
+    offsets = grouped(
+        (row for row in history.commits if row.kind == "transaction"), lambda row: (row.process, row.index)
+    )
+    return [
+        Transaction(
+            row,
+            _fate(row),
+            tuple(sent.get((row.process, row.index), ())),
+            tuple(offsets.get((row.process, row.index), ())),
+        )
+        for row in history.transactions
+    ]
+
+
+def _fate(row: TransactionRow) -> Fate:
+    if row.asked != "commit" or row.outcome == "failed":
+        return Fate.NEVER
+    return Fate.COMMITTED if row.outcome == "ok" else Fate.UNKNOWN
+
+
+@once
+def sightings(history: History) -> dict[Value, list[Sighting]]:
+    """Returns where and when readers with read_committed saw each value, in the order of the answers."""
+    found: dict[Value, list[Sighting]] = {}
+    for run, operation in sorted(reads(history), key=lambda each: each[1].complete_us):
+        if run.isolation == COMMITTED_READS and run.writer:
+            for each in expanded(run):
+                key = (place(run), each.writer, each.sequence)
+                found.setdefault(key, []).append(Sighting(each.offset, operation.complete_us, run.process, run.index))
+    return found
+
+
+@once
+def known_until(history: History) -> dict[Place, int]:
+    """Returns the offset below which readers with read_committed know all of a partition: one past the last offset that
+    they read, or the last stable offset of a partition that was read to its end."""
+    found: dict[Place, int] = {}
+    for run, _ in reads(history):
+        if run.isolation == COMMITTED_READS:
+            found[place(run)] = max(found.get(place(run), 0), run.first_offset + run.count)
+    for end in history.ends:
+        if end.last_stable_offset >= 0:
+            found[place(end)] = max(found.get(place(end), 0), min(end.last_stable_offset, end.high_watermark))
+    return found
+
+
+@once
+def log_starts(history: History) -> dict[Place, int]:
+    """Returns the largest log start offset that anybody was told of each partition."""
+    found: dict[Place, int] = {}
+    told: list[PositionRow | EndRow] = [*history.positions, *history.ends]
+    for row in told:
+        found[place(row)] = max(found.get(place(row), 0), row.log_start_offset)
+    return found
+
+
+def missing(history: History, transaction: Transaction) -> list[tuple[Value, Sent]]:
+    """Returns the values of a transaction that no reader with read_committed saw, although such readers know what lies
+    at their offsets."""
+    seen, until, starts = sightings(history), known_until(history), log_starts(history)
+    # Physical: an answer that never came told no offset. Kafka: what lies below the log start is deleted.
+    return [
+        (key, value)
+        for key, value in transaction.values()
+        if key not in seen
+        and key not in excused(history)[COMMITTED_READS]  # X-11: a cleaner may have taken it.
+        and starts.get(key[0], 0) <= value.offset < until.get(key[0], 0)
+        and value.offset >= 0
+    ]
+
+
+@once
+def committed_offsets(history: History) -> dict[Place, list[int]]:
+    """Returns the sorted offsets at which readers with read_committed saw a record of ours."""
+    found: dict[Place, dict[int, None]] = {}
+    for key, where in sightings(history).items():
+        found.setdefault(key[0], {}).update((each.offset, None) for each in where)
+    return {where: sorted(offsets) for where, offsets in found.items()}
+
+
+def between(offsets: list[int], first: int, end: int) -> list[int]:
+    """Returns those of the sorted offsets that lie in [first, end)."""
+    return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
+
+
+class AbortedRead(Check):
+    """aborted-read (G1a): no reader with read_committed sees a value of a transaction that was never committed."""
+
+    guarantee = "aborted-read"
+
+    def end(self, history: History) -> None:
+        seen = sightings(history)
+        for each in transactions(history):
+            if each.fate is not Fate.NEVER:
+                continue  # Physical: an EndTxn whose answer was lost may have taken effect.
+            self.looked_at += 1
+            shown = [(key, seen[key][0]) for key, _ in each.values() if key in seen]
+            if shown:
+                ((topic, partition), writer, sequence), first = min(shown, key=lambda one: one[1].at_us)
+                self.violated(
+                    first.at_us,
+                    f"{first.process} read {topic}-{partition} offset {first.offset}: {writer}/{sequence} of "
+                    f"{each.named}, which was never committed ({each.row.asked} was asked for)",
+                )
+
+
+class PrecommittedRead(Check):
+    """precommitted-read: no reader with read_committed has a value before its producer asked to commit it.
+
+    A transaction's end is asked for at ``TransactionRow.at_us`` at the earliest, and all times are of one clock.
+    """
+
+    guarantee = "precommitted-read"
+
+    def end(self, history: History) -> None:
+        seen = sightings(history)
+        for each in transactions(history):
+            if each.row.asked != "commit":
+                continue  # aborted-read judges it.
+            self.looked_at += 1
+            for key, _ in each.values():
+                first = seen[key][0] if key in seen else None
+                if first is not None and first.at_us < each.row.at_us:
+                    (topic, partition), writer, sequence = key
+                    self.violated(
+                        first.at_us,
+                        f"{first.process} read {topic}-{partition} offset {first.offset}: {writer}/{sequence} "
+                        f"{each.row.at_us - first.at_us} us before {each.named} asked for its commit",
+                    )
+                    break
+
+
+LAST_EPOCH = 30_000
+"""A producer ID has 32,767 epochs. Where it may have used them up, the next producer gets another one."""
+IDLE_US = 2_500_000
+"""No scenario has a smaller ``transactional.id.expiration.ms``: an ID that was idle for so long may be gone (X-10)."""
+
+
+class LostTransaction(Check):
+    """lost-transaction: of each transaction whose commit was acknowledged, readers with read_committed see something.
+
+    Where they see some of it and not all, torn-transaction speaks. A transactional ID that is in use keeps its producer
+    ID, with epochs that rise (X-1). Otherwise its coordinator has forgotten it, and with it what was decided and not
+    told.
+    """
+
+    guarantee = "lost-transaction"
+
+    def end(self, history: History) -> None:
+        if not history.writes_promised:
+            return  # Physical: the only replica lost its power, and nothing had been synced.
+        self._forgotten(history)
+        seen = sightings(history)
+        for each in transactions(history):
+            if each.fate is not Fate.COMMITTED:
+                continue
+            self.looked_at += 1
+            gone = missing(history, each)
+            if gone and not any(key in seen for key, _ in each.values()):
+                ((topic, partition), writer, sequence), value = gone[0]
+                self.violated(
+                    each.row.until_us,
+                    f"{each.named} was committed, and nobody read any of its values, such as {writer}/{sequence} at "
+                    f"{topic}-{partition} offset {value.offset}",
+                )
+
+    def _forgotten(self, history: History) -> None:
+        begun = [row for row in history.transactions if row.producer_id >= 0]
+        for rows in grouped(begun, lambda row: (row.process, row.transactional_id)).values():
+            for before, row in pairwise(sorted(rows, key=lambda each: each.index)):
+                is_same = before.producer_id == row.producer_id
+                in_use = before.producer_epoch < LAST_EPOCH and row.from_us - before.from_us < IDLE_US
+                if (is_same and row.producer_epoch < before.producer_epoch) or (not is_same and in_use):
+                    now, then = (f"{each.producer_id}, epoch {each.producer_epoch}" for each in (row, before))
+                    self.violated(
+                        row.from_us,
+                        f"{row.transactional_id} went on as producer {now}, after producer {then}: it was forgotten",
+                    )
+
+
+Part = tuple[Transaction, int]
+"""A transaction and the offset that it sent for one partition of a group."""
+
+
+class TornTransaction(Check):
+    """torn-transaction: a transaction takes effect whole or not at all.
+
+    Torn inside: readers with read_committed saw one of its values, and another is missing. This also holds for a
+    transaction of which nobody knows whether it was committed.
+
+    Torn outside: its values and the group offsets that it sent disagree. A group is told an offset that only a
+    transaction sent which was never committed. Or it is told an older offset after a transaction that sent a newer one
+    was committed.
+    """
+
+    guarantee = "torn-transaction"
+
+    def end(self, history: History) -> None:
+        if not history.transactions:
+            return
+        self.looked_at += sum(each.fate is Fate.COMMITTED for each in transactions(history))
+        if history.writes_promised:  # Physical: one replica that lost its power has lost any part of what it had.
+            self._inside(history)
+        self._outside(history)
+
+    def _inside(self, history: History) -> None:
+        seen = sightings(history)
+        for each in transactions(history):
+            there = [key for key, _ in each.values() if key in seen]
+            gone = missing(history, each) if there and each.fate is not Fate.NEVER else []
+            if gone:
+                ((topic, partition), writer, sequence), value = gone[0]
+                self.violated(
+                    each.row.until_us,
+                    f"of {each.named} {len(there)} values were read with read_committed, and {len(gone)} are missing, "
+                    f"such as {writer}/{sequence} at {topic}-{partition} offset {value.offset}",
+                )
+
+    def _outside(self, history: History) -> None:
+        parts = [
+            ((row.group, row.topic, row.partition), (each, row.offset))
+            for each in transactions(history)
+            for row in each.offsets
+            if row.error is None
+        ]
+        sent = {key: [part for _, part in some] for key, some in grouped(parts, lambda each: each[0]).items()}
+        plain = asked(history, COMMIT)
+        for key, fetches in asked(history, FETCHED).items():
+            if key in sent:
+                for fetch in fetches:
+                    self._judge(fetch, sent[key], plain.get(key, []))
+
+    def _judge(self, fetch: Asked, sent: list[Part], plain: list[Asked]) -> None:
+        told = fetch.row.offset
+        of_plain = [each for each in plain if each.row.offset == told and each.invoke_us <= fetch.until_us]
+        of_sent = [each for each, offset in sent if offset == told and each.row.at_us <= fetch.until_us]
+        possible = [each for each in of_sent if each.fate is not Fate.NEVER]
+        if of_sent and not possible and not of_plain:
+            self.violated(
+                fetch.until_us,
+                f"{fetch.named}: offset {told} was told, which only {of_sent[0].named} sent. It was never committed",
+            )
+        done = [
+            (each, offset)
+            for each, offset in sent
+            if each.fate is Fate.COMMITTED and each.row.until_us <= fetch.invoke_us
+        ]
+        if not done:
+            return
+        last, newest = max(done, key=lambda part: part[0].row.at_us)
+        if told >= newest:
+            return
+        # Physical: what was asked for before the last commit ended may have taken effect after it.
+        late = any(each.until_us > last.row.at_us for each in of_plain) or any(
+            _ended_us(each) > last.row.at_us for each in possible
+        )
+        if not late:
+            self.violated(
+                fetch.until_us,
+                f"{fetch.named}: offset {told} was told, though {last.named} had committed {newest}",
+            )
+
+
+def _ended_us(transaction: Transaction) -> int:
+    return NEVER_US if transaction.fate is Fate.UNKNOWN else transaction.row.until_us
+
+
+Group = tuple[str, Place]
+"""A group's ID, and a partition of its source."""
+
+
+class ExactlyOnce(Check):
+    """exactly-once (X-14): each input of workers that consume, transform and produce is once in their output.
+
+    The output is what readers with read_committed saw of the target. Workers note which of their values stands for
+    which offset of the source.
+    """
+
+    guarantee = "exactly-once"
+
+    def end(self, history: History) -> None:
+        if not history.transforms:
+            return
+        at_us = max((row.complete_us for row in history.operations), default=0)
+        outputs = _outputs(history)
+        self.looked_at += sum(map(len, outputs.values()))
+        for (group, (topic, partition)), found in outputs.items():
+            for offset, copies in found.items():
+                if len(copies) > 1:
+                    self.violated(
+                        at_us,
+                        f"{topic}-{partition} offset {offset} is in the output of group {group} {len(copies)} times: "
+                        f"{', '.join(sorted(copies))}",
+                    )
+        if history.writes_promised:
+            self._never(history, outputs, at_us)
+
+    def _never(self, history: History, outputs: dict[Group, dict[int, set[str]]], at_us: int) -> None:
+        inputs, ended = committed_offsets(history), {place(row) for row in history.ends}
+        begun: dict[Group, int] = {}
+        unread: dict[Group, set[int]] = {}
+        for row in history.transforms:
+            key = (row.group, place(row))
+            begun[key] = min(begun.get(key, row.source_offset), row.source_offset)
+            if (row.target_topic, row.target_partition) not in ended:
+                # Physical: nobody knows what a partition holds that was not read to its end.
+                unread.setdefault(key, set()).update(range(row.source_offset, row.source_offset + row.count))
+        done: dict[Group, int] = {}
+        for each in transactions(history):
+            if each.fate is Fate.COMMITTED:
+                for sent in each.offsets:
+                    if sent.error is None:
+                        key = (sent.group, place(sent))
+                        done[key] = max(done.get(key, 0), sent.offset)
+        for key, end in done.items():
+            group, (topic, partition) = key
+            if key not in begun:
+                continue
+            for offset in between(inputs.get(key[1], []), begun[key], end):
+                if offset not in outputs.get(key, {}) and offset not in unread.get(key, ()):
+                    self.violated(
+                        at_us,
+                        f"{topic}-{partition} offset {offset} was consumed by group {group} and is not in its output",
+                    )
+
+
+@once
+def _outputs(history: History) -> dict[Group, dict[int, set[str]]]:
+    """Returns by group and source partition, for each source offset, the values of the output that stand for it."""
+    seen = sightings(history)
+    found: dict[Group, dict[int, set[str]]] = {}
+    for row in history.transforms:
+        outputs = found.setdefault((row.group, place(row)), {})
+        for step in range(row.count):
+            for name in _copies(row, step, seen):
+                outputs.setdefault(row.source_offset + step, set()).add(name)
+    return found
+
+
+def _copies(row: TransformRow, step: int, seen: dict[Value, list[Sighting]]) -> set[str]:
+    where = (row.target_topic, row.target_partition)
+    sequence = row.first_sequence + step
+    return {
+        f"{where[0]}-{where[1]} offset {each.offset}: {row.writer}/{sequence}"
+        for each in seen.get((where, row.writer, sequence), ())
+    }
+
+
+class LsoRegression(Check):
+    """lso-regression (X-4): a leader's last stable offset never goes back within its leader epoch.
+
+    Seen from outside by responses to fetches that named the leader epoch, since a leader of another epoch refuses
+    those. Two responses have an order if the first had come before the second was requested. Seen from inside in each
+    thorough look.
+
+    KIP-392: followers serve the consumers of their rack. After a restart a follower knows only the high watermark of
+    its checkpoint, until its leader sends the current one. So nodes that another node leads in the epoch are not
+    judged.
+    """
+
+    guarantee = "lso-regression"
+    replica_notes = ("leads",)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._shown: dict[tuple[int, int, bytes, int], tuple[int, int]] = {}
+        """leader epoch and last stable offset by node, incarnation and partition"""
+        self._leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+        """IDs of the nodes that led, by partition (topic-index) and leader epoch, of replicated partitions. A recreated
+        topic has the same epochs again."""
+
+    def replica_noted(self, at_us: int, node_id: int, note: Note) -> None:  # noqa: ARG002
+        fields = dict(note.fields)
+        self._leaders[str(fields["partition"]), int(fields["leader_epoch"])].add(node_id)
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if thorough:
+            for partition in node.broker.partitions.by_name.values():
+                self._look(at_us, incarnation, node.broker.node_id, partition)
+
+    def _look(self, at_us: int, incarnation: int, node_id: int, partition: Partition) -> None:
+        key = (node_id, incarnation, partition.topic_id, partition.index)
+        epoch, before = self._shown.get(key, (-1, 0))
+        shown = partition.log.last_stable_offset
+        if partition.leader_epoch == epoch and shown < before:
+            self.violated(
+                at_us,
+                f"{partition.topic}-{partition.index}: node {node_id}, the leader in epoch {epoch}, shows the last "
+                f"stable offset {shown} after {before}",
+            )
+        self._shown[key] = (partition.leader_epoch, shown)
+
+    def end(self, history: History) -> None:
+        told = [
+            (row, operation)
+            for row in history.positions
+            if row.last_stable_offset >= 0
+            and row.leader_epoch >= 0
+            and row.error is None
+            and (operation := history.operation_of.get((row.process, row.index))) is not None
+            and operation.node >= 0
+        ]
+        self.looked_at += len(told)
+        of_leader = grouped(told, lambda each: (place(each[0]), each[1].node, each[0].leader_epoch))
+        for ((topic, partition), node, epoch), answers in of_leader.items():
+            if node not in self._leaders.get((f"{topic}-{partition}", epoch), {node}):
+                continue
+            ended = sorted(answers, key=lambda each: each[1].complete_us)
+            known, at = -1, 0
+            for row, operation in sorted(answers, key=lambda each: each[1].invoke_us):
+                while at < len(ended) and ended[at][1].complete_us < operation.invoke_us:
+                    known = max(known, ended[at][0].last_stable_offset)
+                    at += 1
+                if row.last_stable_offset < known:
+                    self.violated(
+                        operation.complete_us,
+                        f"{topic}-{partition}: node {node}, the leader in epoch {epoch}, told {row.process} the last "
+                        f"stable offset {row.last_stable_offset} after {known}",
+                    )
