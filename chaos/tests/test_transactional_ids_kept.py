@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.transactional_ids_kept import SLACK_MS, TransactionalIdsKept
+from chaos.checks.transaction_coordinator import SLACK_MS, TransactionalIdsKept
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request

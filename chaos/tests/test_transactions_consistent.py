@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from chaos.checks.transactions_consistent import TransactionsConsistent
+from chaos.checks.transaction_coordinator import TransactionsConsistent
 from chaos.tests.surroundings import around
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
 
