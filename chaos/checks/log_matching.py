@@ -1,8 +1,7 @@
 from collections.abc import Sequence
 
 from chaos.checks.batches import Batch
-from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member
+from chaos.checks.quorum_view import Member, QuorumCheck
 from chaos.checks.surroundings import Surroundings
 
 _Before = tuple[int, int]

@@ -1,5 +1,4 @@
-from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member, Seen
+from chaos.checks.quorum_view import Member, QuorumCheck, Seen
 from chaos.checks.surroundings import Surroundings
 
 

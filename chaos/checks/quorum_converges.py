@@ -1,5 +1,4 @@
-from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member
+from chaos.checks.quorum_view import Member, QuorumCheck
 from chaos.checks.surroundings import Surroundings
 from chaos.metadata_digest import digest_of
 

@@ -1,18 +1,21 @@
-"""What the checks know about all replicas of the metadata log. It is kept beyond a node's death.
+"""What the checks know about all replicas of the metadata log, kept beyond a node's death.
 
 After each event only a few numbers of one node are compared. Batches are read once, when they appear.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.batches import Batch, read_batches
+from chaos.checks.check import Check
 from reference_broker.core.effects import Note
 
 if TYPE_CHECKING:
-    from chaos.checks.quorum_check import QuorumCheck
+    from chaos.checks.surroundings import Surroundings
     from chaos.checks.trouble import Trouble
     from reference_broker.core.node import Node
+
 
 NOTHING_TRUNCATED = 1 << 62
 
@@ -140,3 +143,31 @@ class QuorumView:
         self.committed_end = high_watermark
         for check in self.of_commits:
             check.committed(at_us, member, fresh)
+
+
+class QuorumCheck(Check):
+    """A check overrides the methods for what it wants to see."""
+
+    def __init__(self, around: "Surroundings") -> None:
+        super().__init__(around)
+        self.view = around.quorum
+        for method, told in (
+            ("changed", self.view.of_changes),
+            ("appended", self.view.of_appends),
+            ("committed", self.view.of_commits),
+        ):
+            if getattr(type(self), method) is not getattr(QuorumCheck, method):
+                told.append(self)
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        """Called when something of ``Seen`` changed, not only how far the log reaches.
+
+        ``before`` is the last state of the same node, in this or an earlier incarnation.
+        """
+
+    def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
+        """Called when batches now stand in the member's log. They are read anew after a start."""
+
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
+        """Called when this member is the first in the run to know that these batches are committed. Each comes with its
+        bytes."""

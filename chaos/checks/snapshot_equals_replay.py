@@ -1,6 +1,6 @@
 from collections.abc import Mapping
 
-from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import QuorumCheck
 from chaos.checks.surroundings import Surroundings
 
 

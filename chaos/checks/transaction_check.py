@@ -4,8 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from chaos.checks.batches import Batch, records_in
-from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import Member
+from chaos.checks.quorum_view import Member, QuorumCheck
 from chaos.checks.surroundings import Surroundings
 
 BEGIN, END, ABORT = 23, 24, 25

@@ -8,8 +8,7 @@ import pytest
 
 from chaos.checks.all_checks import check_kinds
 from chaos.checks.check import Check
-from chaos.checks.quorum_check import QuorumCheck
-from chaos.checks.quorum_view import QuorumView
+from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.snapshot_transfer import SnapshotTransfer
 from chaos.checks.surroundings import Settings, Surroundings
