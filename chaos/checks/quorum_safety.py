@@ -1,0 +1,238 @@
+"""Safety of the quorum, as the raft papers name it: leaders, epochs, logs and what is committed."""
+
+from collections.abc import Sequence
+
+from chaos.checks.batches import Batch
+from chaos.checks.quorum_view import Member, QuorumCheck, Seen
+from chaos.checks.surroundings import Surroundings
+from reference_broker.core.effects import Note
+
+
+class OneLeaderPerEpoch(QuorumCheck):
+    """one-leader-per-epoch: no two nodes lead in one epoch, and all nodes name the same leader of it."""
+
+    guarantee = "one-leader-per-epoch"
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._leaders: dict[int, int] = {}
+        self._believed: dict[int, tuple[int, int]] = {}
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if after.leads and not (before.leads and before.epoch == after.epoch):
+            self.looked_at += 1
+            leader = self._leaders.setdefault(after.epoch, member.node_id)
+            if leader != member.node_id:
+                self.violated(at_us, f"nodes {leader} and {member.node_id} both lead in epoch {after.epoch}")
+            if not member.is_voter:
+                self.violated(at_us, f"node {member.node_id} has no vote and leads in epoch {after.epoch}")
+        if after.leader_id >= 0:
+            leader, who = self._believed.setdefault(after.epoch, (after.leader_id, member.node_id))
+            if leader != after.leader_id:
+                self.violated(
+                    at_us,
+                    f"epoch {after.epoch}: node {who} follows {leader}, node {member.node_id} {after.leader_id}",
+                )
+
+
+class MonotonicEpoch(QuorumCheck):
+    """monotonic-epoch: a node's epoch never goes back within a process, nor over restarts below an epoch it acted in.
+
+    A node acts in an epoch when it leads, follows a leader, or votes. Such an epoch was durable before. A process that
+    ends on the way into an epoch may forget it.
+    """
+
+    guarantee = "monotonic-epoch"
+    notes = ("voted",)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._acted: dict[tuple[int, int], int] = {}
+        """By node and number of its directory. Physical: a node with another directory cannot remember."""
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:  # noqa: ARG002
+        fields = dict(note.fields)
+        self._acts(member, int(fields["epoch"]))
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if before.incarnation == after.incarnation:
+            if after.epoch < before.epoch:
+                self.violated(at_us, f"node {member.node_id} went back from epoch {before.epoch} to {after.epoch}")
+        elif after.epoch < self._acted.get(self._who(member), -1):
+            self.violated(
+                at_us,
+                f"node {member.node_id} came back in epoch {after.epoch}, although it had acted in epoch "
+                f"{self._acted[self._who(member)]}",
+            )
+        if after.leads or after.leader_id >= 0:
+            self._acts(member, after.epoch)
+
+    def _acts(self, member: Member, epoch: int) -> None:
+        if epoch > self._acted.get(self._who(member), -1):
+            self._acted[self._who(member)] = epoch
+
+    def _who(self, member: Member) -> tuple[int, int]:
+        return member.node_id, self.view.trouble.directories.get(member.node_id, 0)
+
+
+_Before = tuple[int, int]
+NOTHING_KNOWN: _Before = (-1, -1)
+
+
+class LogMatching(QuorumCheck):
+    """log-matching: if two metadata logs hold a batch of the same offset and epoch, they are equal up to that batch.
+
+    The check works by induction. All logs that hold a batch of one (offset, epoch) must hold the same bytes for it, and
+    the same batch right before it. Within one log offsets follow each other and epochs never go back.
+    """
+
+    guarantee = "log-matching"
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._known: dict[tuple[int, int], tuple[Batch, _Before, int]] = {}
+
+    def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
+        if not batches:
+            return
+        last = self._before(member, batches[0])
+        for batch in batches:
+            before = NOTHING_KNOWN if last is None else (last.base_offset, last.epoch)
+            if last is not None and (batch.base_offset != last.last_offset + 1 or batch.epoch < last.epoch):
+                self.violated(at_us, f"node {member.node_id}: {batch.named} stands after {last.named}")
+            self._match(at_us, member, batch, before)
+            last = batch
+
+    def _match(self, at_us: int, member: Member, batch: Batch, before: _Before) -> None:
+        key = (batch.base_offset, batch.epoch)
+        known = self._known.get(key)
+        if known is None:
+            self._known[key] = (batch, before, member.node_id)
+            return
+        other, known_before, who = known
+        if other != batch:
+            self.violated(at_us, f"node {who} holds {other.named}, node {member.node_id} {batch.named}")
+        elif known_before == NOTHING_KNOWN:
+            self._known[key] = (batch, before, member.node_id)
+        elif before not in (NOTHING_KNOWN, known_before):
+            self.violated(
+                at_us,
+                f"before {batch.named} node {who} holds offset {known_before[0]} of epoch {known_before[1]}, node "
+                f"{member.node_id} offset {before[0]} of epoch {before[1]}",
+            )
+
+    @staticmethod
+    def _before(member: Member, first: Batch) -> Batch | None:
+        """Returns the batch before ``first``, or None if the log begins here (or after a snapshot)."""
+        last: Batch | None = None
+        for batch in reversed(member.batches.values()):
+            if batch.base_offset < first.base_offset:
+                last = batch
+                break
+        start = member.seen.start_offset
+        return last if last is not None and start < first.base_offset and last.last_offset >= start else None
+
+
+class LeaderCompleteness(QuorumCheck):
+    """leader-completeness: every later leader's log holds the committed batches unchanged, and all nodes agree on them.
+
+    A leader holds what was committed before anybody led in a later epoch. A node may learn late that it was elected, as
+    one does that was stopped meanwhile. By then a later leader may have committed more (Raft: Leader Completeness
+    speaks of leaders of higher terms).
+
+    If a node's log starts at a snapshot, it is judged from the snapshot's end on. snapshot-equals-replay judges the
+    snapshot itself.
+    """
+
+    guarantee = "leader-completeness"
+    notes = ("truncated",)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._same_to: dict[int, int] = {}
+        self._committed_at: dict[int, int] = {}
+        """For each epoch, up to where batches were committed when its leader began."""
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:
+        offset = int(dict(note.fields)["offset"])
+        known = member.seen.high_watermark
+        if offset < known and offset < self._same_to.get(member.node_id, 0):
+            self.violated(at_us, f"node {member.node_id} truncates to {offset}, below its high watermark {known}")
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if before.incarnation != after.incarnation:
+            self._same_to[member.node_id] = 0
+        if after.leads and not (before.leads and before.epoch == after.epoch):
+            committed = self._committed_at.setdefault(after.epoch, self.view.committed_end)
+            later = (end for epoch, end in self._committed_at.items() if epoch > after.epoch)
+            self._compare(at_us, member, after.start_offset, min([committed, *later]), "leads and")
+        committed = min(after.high_watermark, self.view.committed_end)
+        checked = self._same_to.get(member.node_id, 0)
+        if committed > checked:
+            self._compare(at_us, member, max(checked, after.start_offset), committed, "raised its high watermark and")
+            self._same_to[member.node_id] = committed
+
+    def _compare(self, at_us: int, member: Member, start: int, end: int, who: str) -> None:
+        held, offset = member.batches, start
+        while offset < end:
+            wanted = self.view.committed.get(offset)
+            if wanted is None:
+                # Physical: no living node had it as a batch any more when the view came to it, but as a snapshot. So
+                # nobody can say what stood there. snapshot-equals-replay judges the snapshot.
+                offset = next((each for each in self.view.committed if each > offset), end)
+                continue
+            found = held.get(offset)
+            if found != wanted:
+                holds = "lacks" if found is None else f"holds {found.named} instead of"
+                self.violated(at_us, f"node {member.node_id} {who} {holds} the committed {wanted.named}")
+                return
+            offset = wanted.last_offset + 1
+
+
+class MajorityHighWatermark(QuorumCheck):
+    """majority-high-watermark: a majority of the voters durably holds what a leader calls committed."""
+
+    guarantee = "majority-high-watermark"
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        committed = after.high_watermark
+        if not after.leads or committed <= before.high_watermark or committed <= self.view.committed_end:
+            return
+        holders = [each.node_id for each in self.view.nodes if each.is_voter and each.seen.synced >= committed]
+        if len(holders) < self.view.majority:
+            self.violated(
+                at_us,
+                f"leader {member.node_id} of epoch {after.epoch} committed up to {committed}, which is durable on "
+                f"voters {holders} only, of {self.view.voters}",
+            )
+
+
+class MonotonicHighWatermark(QuorumCheck):
+    """monotonic-high-watermark: the high watermark never goes back on a living process, nor from leader to leader."""
+
+    guarantee = "monotonic-high-watermark"
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._by_leaders: tuple[int, int] = (-1, -1)
+        """The last leader's epoch, and what leaders of earlier epochs had committed."""
+        self._committed = -1
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        now = after.high_watermark
+        if now < 0 or (now == before.high_watermark and after.leads == before.leads):
+            return
+        if before.incarnation == after.incarnation and now < before.high_watermark:
+            self.violated(at_us, f"node {member.node_id}: it went back from {before.high_watermark} to {now}")
+        if now > after.end_offset:
+            self.violated(at_us, f"node {member.node_id}: {now} lies beyond its log's end {after.end_offset}")
+        if not after.leads:
+            return
+        epoch, earlier = self._by_leaders
+        if after.epoch > epoch:
+            epoch, earlier = self._by_leaders = (after.epoch, self._committed)
+        # A new leader tells a high watermark only once a record of its own epoch is committed. That record lies above
+        # all earlier ones.
+        if after.epoch == epoch and now < earlier and now != before.high_watermark:
+            self.violated(at_us, f"leader {member.node_id} of epoch {epoch} says {now}, earlier leaders said {earlier}")
+        self._committed = max(self._committed, now)
