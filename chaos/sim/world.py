@@ -9,7 +9,7 @@ from chaos.checks.closed_segments_stored import ClosedSegmentsStored
 from chaos.checks.groups import AllAssigned
 from chaos.checks.history import History
 from chaos.checks.history import Place
-from chaos.checks.quorum_converges import QuorumConverges
+from chaos.checks.quorum_liveness import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.reads import AnswersAfterHeal
 from chaos.checks.replica_view import ReplicaView

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from chaos.checks.quorum_liveness import SessionKept
 from chaos.checks.quorum_view import Member
-from chaos.checks.session_kept import SessionKept
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Closed, Request, TimerFired

@@ -1,0 +1,264 @@
+"""Liveness of the quorum: leaders stay, brokers stay registered, and nodes agree after the heal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from chaos.checks.check import Check
+from chaos.checks.quorum_view import Member, QuorumCheck, Seen
+from chaos.checks.surroundings import Surroundings
+from chaos.metadata_digest import digest_of
+from reference_broker.core.effects import Effect, Note, Reply
+from reference_broker.core.events import Closed, Event, Request
+from reference_broker.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+class StableLeadership(QuorumCheck):
+    """stable-leadership: a leader stays leader while no fault touches it or its links to a majority of untouched
+    voters.
+
+    So a node that was cut off or restarted deposes nobody (pre-vote). The check judges once such a majority has been
+    left alone for ``Settings.settled_us``. A node that had already reached a higher epoch may still depose the leader:
+    raft lets every node follow the highest epoch that it hears of.
+    """
+
+    guarantee = "stable-leadership"
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._settled_us = around.settings.settled_us
+        self._leader = (-1, -1)
+        """(epoch, node) of the newest leader."""
+        self._since_us = 0
+        self._risen: dict[int, int] = {}
+        """by epoch: when the first node reached it"""
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if after.epoch != before.epoch:
+            self._risen.setdefault(after.epoch, at_us)
+        if not after.leads or after.epoch <= self._leader[0]:
+            return
+        (epoch, leader), since_us = self._leader, self._since_us
+        self._leader, self._since_us = (after.epoch, member.node_id), at_us
+        if leader < 0:
+            return
+        deposed_us = min((when for each, when in self._risen.items() if each > epoch), default=at_us)
+        if self._untouched(leader, since_us, deposed_us):
+            self.violated(
+                at_us,
+                f"node {member.node_id} leads in epoch {after.epoch}, although leader {leader} of epoch {epoch} had a "
+                f"majority that no fault had touched for {self._settled_us // 1000} ms",
+            )
+
+    def _untouched(self, leader: int, since_us: int, until_us: int) -> bool:
+        trouble, from_us = self.view.trouble, until_us - self._settled_us
+        # Physical: a leader that is dead, paused or cut off from a majority cannot keep its office.
+        if since_us > from_us or trouble.node_since(leader, from_us):
+            return False
+        with_it = [
+            each.node_id
+            for each in self.view.nodes
+            if each.is_voter and (each.node_id == leader or self._calm(leader, each.node_id, from_us))
+        ]
+        return len(with_it) >= self.view.majority
+
+    def _calm(self, leader: int, voter: int, from_us: int) -> bool:
+        trouble = self.view.trouble
+        return not (trouble.node_since(voter, from_us) or trouble.between_since(leader, voter, from_us))
+
+
+class QuorumConverges(QuorumCheck):
+    """quorum-converges: after the heal every node reaches the same high watermark and the same metadata."""
+
+    guarantee = "quorum-converges"
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self.expected = True
+        """Whether the nodes must agree. It is false if the run ended before it had played all its phases."""
+
+    def ended(self, at_us: int, node_id: int, story: str) -> None:
+        """Reports a node that ended itself, because it cannot come to agree with the others."""
+        self.violated(at_us, f"node {node_id} ended itself: {story}")
+
+    def quiet(self, at_us: int) -> None:
+        if not self.expected:
+            return
+        if not self.reached():
+            told = "; ".join(_told(member) for member in self.view.nodes)
+            self.violated(at_us, f"the nodes do not agree: {told}")
+            return
+        digests = {member.node_id: digest_of(member.replica.loader.image) for member in self.view.nodes}
+        if len(dict.fromkeys(digests.values())) > 1:
+            self.violated(at_us, f"the nodes end with different metadata: {digests}")
+
+    def reached(self) -> bool:
+        """Returns whether all nodes agree. The look is cheap, so the run's end may ask after every event."""
+        first = self.view.nodes[0].seen
+        for member in self.view.nodes:
+            seen = member.seen
+            if member.replica is None or seen.leader_id < 0 or seen.high_watermark != seen.end_offset:
+                return False
+            if (seen.epoch, seen.high_watermark) != (first.epoch, first.high_watermark):
+                return False
+            if member.replica.loader.last_offset + 1 != seen.high_watermark:
+                return False
+        return True
+
+
+def _told(member: Member) -> str:
+    if member.replica is None:
+        return f"node {member.node_id} is not there"
+    seen, image = member.seen, member.replica.loader.image
+    return (
+        f"node {member.node_id}: epoch {seen.epoch}, leader {seen.leader_id}, high watermark {seen.high_watermark} of "
+        f"{seen.end_offset}, metadata up to {image.provenance.offset}"
+    )
+
+
+class NoFalseFencing(QuorumCheck):
+    """no-false-fencing: no broker is fenced while it and its way to the controller were left alone for a whole session.
+
+    No process registers as a broker twice. It would do so only if another registration had taken its ID.
+    """
+
+    guarantee = "no-false-fencing"
+    notes = ("broker_fenced", "broker_registered")
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._session_us = around.settings.session_us
+        self._leads_since_us: dict[int, int] = {}
+        self._registered: dict[int, tuple[int, int | str]] = {}
+        """For each node its last incarnation, and the broker epoch of that."""
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if after.leads and not (before.leads and before.epoch == after.epoch):
+            self._leads_since_us[member.node_id] = at_us
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:
+        if note.what == "broker_registered":
+            self._has_registered(at_us, member, dict(note.fields)["epoch"])
+            return
+        broker = int(dict(note.fields)["broker"])
+        trouble, from_us = self.view.trouble, at_us - self._session_us
+        # Physical: heartbeats of a node that is dead, paused or cut off do not arrive.
+        touched = (
+            trouble.node_since(broker, from_us)
+            or trouble.node_since(member.node_id, from_us)
+            or (broker != member.node_id and trouble.between_since(broker, member.node_id, from_us))
+        )
+        if not touched and self._leads_since_us.get(member.node_id, at_us) < from_us:
+            self.violated(
+                at_us,
+                f"controller {member.node_id} fenced broker {broker}, although no fault had touched them for "
+                f"{self._session_us // 1000} ms",
+            )
+
+    def _has_registered(self, at_us: int, member: Member, epoch: int | str) -> None:
+        incarnation, first = self._registered.get(member.node_id, (-1, epoch))
+        if incarnation == member.seen.incarnation and first != epoch:
+            self.violated(
+                at_us, f"broker {member.node_id} lost its ID, for it had epoch {first} and has epoch {epoch} now"
+            )
+        self._registered[member.node_id] = (member.seen.incarnation, epoch)
+
+
+@dataclass(slots=True)
+class Beating:
+    """An unfenced broker's heartbeats without a silence: when they began, and when the last one was answered."""
+
+    since_us: int
+    last_us: int
+
+
+class SessionKept(Check):
+    """no-false-fencing, as the active controller's own process shows it (KIP-631): a broker whose heartbeats it answers
+    in time is not fenced, and nobody else gets its ID.
+
+    A session lasts from each answered heartbeat for ``broker.session.timeout.ms`` on the controller's own clock. So it
+    does not matter how busy the machine is: a heartbeat that comes late is a silence, and a silence of a whole session
+    excuses. So does a heartbeat that asks to be fenced or to shut down. KIP-631: a broker that the metadata has as
+    fenced has no session, whichever controller fenced it, so another start of it may register at once. Physical: a
+    fencing shows when it is committed, a while after it was decided. So what came up to a session before it excuses as
+    well. A leader that could not commit for so long is no longer the leader.
+    """
+
+    guarantee = "no-false-fencing"
+    needs_one_node = True
+    acts_on = (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION, Closed, type(None))
+    notes: ClassVar[tuple[str, ...]] = ("broker_fenced",)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._asked: dict[tuple[int, int], tuple[Request, bool]] = {}
+        """the request that each connection of a node waits for, and whether another start of the broker was known"""
+        self._alive: dict[tuple[int, int], Beating] = {}
+        """by controller and broker"""
+        self._session_us: dict[int, int] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        controller = node.broker.node_id
+        if event is None:
+            self._forget(controller)
+        elif type(event) is Request and event.api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION):
+            self._session_us[controller] = node.broker.config.broker_session_timeout_ms * 1000
+            body: Any = event.body
+            known = node.broker.controller.image.brokers.get(int(body.broker_id))
+            is_another = event.api_key == ApiKey.BROKER_REGISTRATION and (
+                known is not None and not known.fenced and known.incarnation_id != body.incarnation_id.bytes
+            )
+            self._asked[controller, event.connection] = event, is_another
+        elif type(event) is Closed:
+            self._asked.pop((controller, event.connection), None)
+        for effect in effects if self._asked else ():
+            if type(effect) is Reply and effect.api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION):
+                asked, is_another = self._asked.pop((controller, effect.connection), (None, False))
+                answer: Any = effect.body
+                if asked is None or answer.error_code:
+                    continue
+                if asked.api_key == ApiKey.BROKER_HEARTBEAT:
+                    self._beat(at_us, controller, asked.body, answer)
+                elif is_another:
+                    self._registered(at_us, controller, asked.body)
+
+    def _forget(self, controller: int) -> None:
+        """KIP-631: sessions are in the memory of the process. After its start a controller has heard from nobody."""
+        for place in [each for each in self._asked if each[0] == controller]:
+            del self._asked[place]
+        for place in [each for each in self._alive if each[0] == controller]:
+            del self._alive[place]
+
+    def _beat(self, at_us: int, controller: int, asked: Any, answer: Any) -> None:
+        place = controller, int(asked.broker_id)
+        if answer.is_fenced or asked.want_fence or asked.want_shut_down:
+            self._alive.pop(place, None)
+            return
+        before = self._alive.get(place)
+        is_silence = before is None or at_us - before.last_us >= self._session_us[controller]
+        if before is None or is_silence:
+            self._alive[place] = Beating(at_us, at_us)
+        else:
+            before.last_us = at_us
+
+    def _registered(self, at_us: int, controller: int, asked: Any) -> None:
+        """A broker that comes back waits until the session of its earlier life is over."""
+        broker = int(asked.broker_id)
+        if self._has_session(at_us, controller, broker):
+            self.violated(at_us, f"controller {controller} gave away the ID of broker {broker}, which is alive")
+        self._alive.pop((controller, broker), None)
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:
+        broker = int(dict(note.fields)["broker"])
+        if self._has_session(at_us, member.node_id, broker):
+            self.violated(
+                at_us, f"controller {member.node_id} fenced broker {broker}, whose heartbeats it had answered in time"
+            )
+        self._alive.pop((member.node_id, broker), None)
+
+    def _has_session(self, at_us: int, controller: int, broker: int) -> bool:
+        beating, session_us = self._alive.get((controller, broker)), self._session_us.get(controller, 0)
+        return beating is not None and at_us - beating.since_us > session_us > at_us - beating.last_us
