@@ -8,9 +8,9 @@ import pytest
 
 from chaos.checks.all_checks import check_kinds
 from chaos.checks.check import Check
+from chaos.checks.metadata_snapshots import SnapshotTransfer
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
-from chaos.checks.snapshot_transfer import SnapshotTransfer
 from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 from chaos.checks.watching import Watching

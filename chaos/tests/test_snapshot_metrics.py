@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.snapshot_metrics import DAMAGED, LOADED, STARTED, SnapshotMetricsExact
+from chaos.checks.metadata_snapshots import DAMAGED, LOADED, STARTED, SnapshotMetricsExact
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note
 from reference_broker.core.events import TimerFired

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from chaos.checks.snapshot_transfer import SnapshotTransfer
+from chaos.checks.metadata_snapshots import SnapshotTransfer
 from chaos.tests.surroundings import around
 from reports.rows import TraceRow
 

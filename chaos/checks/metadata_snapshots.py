@@ -1,0 +1,484 @@
+"""Snapshots of the metadata log (KIP-630): where they end, what they hold, and how nodes transfer them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import Answer
+from chaos.checks.history import without_node
+from chaos.checks.quorum_view import Member, QuorumCheck, Seen
+from chaos.checks.surroundings import Surroundings
+from chaos.watched_disk import WatchedDisk
+from reference_broker.core.effects import Effect, Note, Reply
+from reference_broker.core.events import Closed, Event, Request
+from reference_broker.metrics.metrics import Gauge, Histogram
+from reports.rows import TraceRow
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+class SnapshotAtLogStart(QuorumCheck):
+    """snapshot-at-log-start: a log that does not begin at 0 has a snapshot that reaches its start.
+
+    Each snapshot ends at a committed offset, in the epoch that the log has there.
+    """
+
+    guarantee = "snapshot-at-log-start"
+    notes = ("snapshot_renamed", "snapshot_deleted", "download_finished")
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._ids: dict[int, tuple[tuple[int, int], ...]] = {}
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        if after.start_offset == before.start_offset and after.incarnation == before.incarnation:
+            return
+        self._look(at_us, member)
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:  # noqa: ARG002
+        self._look(at_us, member)
+
+    def quiet(self, at_us: int) -> None:
+        for member in self.view.nodes:
+            self._look(at_us, member)
+
+    def _look(self, at_us: int, member: Member) -> None:
+        replica: Any = member.replica
+        if replica is None:
+            return
+        ids, start = tuple(replica.store.ids), replica.log.start_offset
+        if start > 0 and not any(offset >= start for offset, _ in ids):
+            self.violated(
+                at_us, f"node {member.node_id}: its log begins at {start}, but there is no snapshot up to there: {ids}"
+            )
+        known = self._ids.get(member.node_id, ())
+        self._ids[member.node_id] = ids
+        for offset, epoch in ids:
+            if (offset, epoch) not in known:
+                self._valid(at_us, member, offset, epoch)
+
+    def _valid(self, at_us: int, member: Member, offset: int, epoch: int) -> None:
+        who = f"node {member.node_id}: snapshot ({offset}, {epoch})"
+        if offset > self.view.committed_end:
+            self.violated(at_us, f"{who} reaches beyond the committed end {self.view.committed_end}")
+            return
+        last = next((each for each in reversed(self.view.committed.values()) if each.base_offset < offset), None)
+        if last is not None and (last.last_offset + 1 != offset or last.epoch != epoch):
+            self.violated(at_us, f"{who} does not end where {last.named} does")
+
+
+class SnapshotEqualsReplay(QuorumCheck):
+    """snapshot-equals-replay: at each offset all nodes publish the same metadata, whatever snapshot and log they
+    started from, and a digest that followed the deltas equals that of the whole image.
+    """
+
+    guarantee = "snapshot-equals-replay"
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._published: dict[int, tuple[str, int, int]] = {}
+
+    def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
+        offset, digest, partitions = int(fields["offset"]), str(fields["digest"]), int(fields["partitions"])
+        known = self._published.setdefault(offset, (digest, node_id, partitions))
+        if known[0] != digest:
+            self.violated(
+                at_us,
+                f"offset {offset}: node {known[1]} has {known[2]} partitions and digest {known[0]}, node {node_id} has "
+                f"{partitions} and {digest}",
+            )
+
+    def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
+        if followed != whole:
+            self.violated(
+                at_us, f"node {node_id}: the deltas lead to digest {followed:016x}, its image has {whole:016x}"
+            )
+
+
+class LeaderNeverLoadsSnapshot(QuorumCheck):
+    """leader-never-loads-snapshot: a leader never takes its state from a snapshot, its own or another's."""
+
+    guarantee = "leader-never-loads-snapshot"
+    notes = ("snapshot_loaded", "download_started", "download_finished")
+
+    def note(self, at_us: int, member: Member, note: Note) -> None:
+        """A node may finish loading and be elected in one event, so it must lead both before and after the event."""
+        if member.leads and member.replica.quorum.is_leader:
+            self.violated(at_us, f"node {member.node_id} leads in epoch {member.seen.epoch}: {note.what} {note.fields}")
+
+
+MOST_BEGUN = 3
+"""No clause gives this number. S-15 keeps a superseded snapshot as long as its download advances, and S-10 lets a
+leader name a newer one after each error. So two such changes are allowed for, and a download that never ends is red.
+The newer ones may be larger, so what they may cost is their own size."""
+
+
+DAMAGE = re.compile(r"\.checkpoint\.part at byte \d+")
+"""The words by which a node tells what is wrong inside a file that it has fetched."""
+
+
+class _Source(NamedTuple):
+    leader: int
+    end_offset: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class _Spent:
+    """What was fetched of snapshots of together ``size`` bytes (0 while that is not known), in how many ``starts``, and
+    at most ``chunk`` bytes at once."""
+
+    size: int = 0
+    received: int = 0
+    starts: int = 0
+    chunk: int = 0
+
+    def receive(self, size: int) -> None:
+        self.received += size
+        self.chunk = max(self.chunk, size)
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """The transfer from one source. ``held`` counts bytes in the partial file, as the notes say."""
+
+    source: _Source
+    held: int = 0
+    spent: _Spent = field(default_factory=_Spent)
+
+
+@dataclass(slots=True)
+class _Catching:
+    """A node between its first request for a snapshot and its first whole snapshot.
+
+    ``spent`` and ``begun`` begin anew with each leader. Its size is that of the first ``MOST_BEGUN`` transfers that
+    brought bytes, and ``begun`` counts those.
+    """
+
+    transfer: _Transfer | None = None
+    spent: _Spent = field(default_factory=_Spent)
+    begun: int = 0
+
+
+class SnapshotTransfer(Check):
+    """snapshot-transfer-bounded: a download resumes where it stood, holds bytes of one snapshot of one leader, and
+    ends.
+
+    The check reads the downloading node's own notes. From one leader a node fetches at most a snapshot's size, plus one
+    chunk for each time that it began again (S-11). Until it has a whole snapshot it fetches from one leader at most as
+    many bytes as the first three have that it began, plus a chunk for each beginning, whatever appears meanwhile
+    (S-15).
+    """
+
+    guarantee = "snapshot-transfer-bounded"
+    rows: ClassVar[tuple[str, ...]] = ("download_started", "download_chunk", "download_finished", "download_discarded")
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._nodes: dict[int, _Catching] = {}
+
+    def trace(self, row: TraceRow) -> None:
+        fields = json.loads(row.detail)
+        node = self._nodes.setdefault(row.node, _Catching())
+        if row.what == "download_started":
+            self._started(row, node, fields)
+        elif row.what == "download_chunk":
+            self._received(row, node, fields)
+        elif row.what == "download_finished":
+            del self._nodes[row.node]
+        else:
+            self._discarded(row, node, str(fields["why"]))
+
+    def _started(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
+        source, position = _Source(fields["leader"], fields["end_offset"], fields["epoch"]), fields["position"]
+        transfer = node.transfer
+        if transfer is None or transfer.source != source:
+            if position:
+                held = "nothing" if transfer is None else f"{transfer.held} bytes of {transfer.source}"
+                self.violated(row.at_us, f"{_name(row)} asks for {source} from byte {position} and holds {held}")
+            if transfer is not None and transfer.source.leader != source.leader:
+                node.spent, node.begun = _Spent(), 0
+            transfer = node.transfer = _Transfer(source)
+        elif position > transfer.held:
+            self.violated(
+                row.at_us, f"{_name(row)} asks for {source} from byte {position} and holds {transfer.held} bytes"
+            )
+        transfer.held = position
+        transfer.spent.starts += 1
+        node.spent.starts += 1
+
+    def _received(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
+        self.looked_at += 1
+        transfer, position, size = node.transfer, fields["position"], fields["bytes"]
+        if transfer is None:
+            self.violated(row.at_us, f"{_name(row)} got {size} bytes at {position} that it did not ask for")
+            return
+        if position != transfer.held:
+            self.violated(
+                row.at_us, f"{_name(row)} holds {transfer.held} bytes of {transfer.source} and took those at {position}"
+            )
+        transfer.held = position + size
+        if not transfer.spent.received and node.begun < MOST_BEGUN:
+            node.begun += 1
+            node.spent.size += max(fields["size"], 0)  # KIP-630's earlier layout tells no size: -1.
+        transfer.spent.size = max(transfer.spent.size, fields["size"])
+        transfer.spent.receive(size)
+        node.spent.receive(size)
+        self._bounded(row, f"of {transfer.source}", transfer.spent)
+        self._bounded(row, "until it has one", node.spent)
+
+    def _discarded(self, row: TraceRow, node: _Catching, why: str) -> None:
+        if DAMAGE.search(why):  # S-10: a file with bytes of one snapshot of one leader is whole.
+            self.violated(row.at_us, f"{_name(row)} put together a damaged snapshot: {why}")
+        if node.transfer is not None:
+            node.transfer.held = 0
+
+    def _bounded(self, row: TraceRow, what: str, spent: _Spent) -> None:
+        most = spent.size + spent.starts * spent.chunk
+        if spent.size and spent.received > most:
+            story = f"{_name(row)} fetched {spent.received} bytes {what}, in {spent.starts} starts; at most {most}"
+            self.violated(row.at_us, story)
+
+
+def _name(row: TraceRow) -> str:
+    return f"node-{row.node} (incarnation {row.incarnation})"
+
+
+FETCH_SNAPSHOT = 59
+DRAFT = 1000
+METADATA = ("__cluster_metadata", 0)
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_PARTITION = 3
+NOT_LEADER = 6
+FENCED_EPOCH = 74
+UNKNOWN_EPOCH = 75
+SNAPSHOT_NOT_FOUND = 98
+POSITION_OUT_OF_RANGE = 99
+EXCUSED = (8, 56, 104)
+"""BROKER_NOT_AVAILABLE, KAFKA_STORAGE_ERROR, INCONSISTENT_CLUSTER_ID."""
+
+
+class _Asked(NamedTuple):
+    place: tuple[str, int]
+    epoch: int
+    snapshot: tuple[int, int]
+    position: int
+    max_bytes: int
+
+
+class _Told(NamedTuple):
+    """``size`` is -1 in the draft, which says in ``more`` whether anything remains."""
+
+    error: int
+    position: int
+    data: bytes
+    size: int
+    more: bool
+
+
+class SnapshotAnswers(Check):
+    """snapshot-answers-exact: each request for bytes of a snapshot gets those bytes, or the error that fits it.
+
+    KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that
+    does not lead says so (S-7), or that the epoch in the request is older or newer than its own. The leader says that
+    it has no such snapshot (S-5), or that the position lies outside of it (S-6). Otherwise it sends bytes from the
+    position on (S-2, S-3), and says how large the snapshot is, or whether more remains (S-4). Fetch answers tell
+    clients of no snapshot (S-13).
+
+    Some answers are excused: a node that leaves answers nobody (KIP-595), damaged bytes are not served (S-9), and a
+    node answers nobody who does not name its cluster.
+    """
+
+    guarantee = "snapshot-answers-exact"
+    needs_one_node = True
+    acts_on = (FETCH_SNAPSHOT, Closed, type(None))
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._asked: dict[tuple[int, int], dict[int, _Asked]] = {}
+        """by node and connection, then by correlation ID"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._asked = without_node(self._asked, node_id)
+        elif type(event) is Closed:
+            self._asked.pop((node_id, event.connection), None)
+        elif type(event) is Request and event.api_key == FETCH_SNAPSHOT:
+            asked = _read(event.body)
+            if asked is not None:
+                self._asked.setdefault((node_id, event.connection), {})[event.correlation_id] = asked
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == FETCH_SNAPSHOT:
+                found = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
+                told = _told(effect.body)
+                if found is not None and told is not None:
+                    wrong = _wrong(node.broker.replica, found, told, effect.api_version == DRAFT)
+                    if wrong:
+                        story = f"node-{node_id}, asked for {found.place[0]}, snapshot {found.snapshot} from byte"
+                        self.violated(at_us, f"{story} {found.position} in epoch {found.epoch}, {wrong}")
+
+    def answered(self, at_us: int, answer: Answer) -> None:
+        for named, data in answer.data.items():
+            if data.snapshot_id is not None and named[0] != METADATA[0]:
+                topic = named[0] if isinstance(named[0], str) else named[0].hex()
+                self.violated(
+                    at_us, f"{answer.client_id} was told of snapshot {data.snapshot_id} of {topic}-{named[1]}"
+                )
+
+
+def _read(body: Any) -> _Asked | None:
+    """Returns None for a request that does not name one partition."""
+    if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
+        return None
+    (one,) = body.topics[0].partitions
+    snapshot = int(one.snapshot_id.end_offset), int(one.snapshot_id.epoch)
+    place = str(body.topics[0].name), int(one.partition)
+    return _Asked(place, int(one.current_leader_epoch), snapshot, int(one.position), int(body.max_bytes))
+
+
+def _told(body: Any) -> _Told | None:
+    """Returns None for an answer with an error of the whole request."""
+    if int(body.error_code):
+        return None
+    (one,) = body.topics[0].partitions
+    if hasattr(one, "more"):
+        return _Told(int(one.error_code), int(one.position), bytes(one.data), -1, bool(one.more))
+    data = bytes(one.unaligned_records or b"")
+    return _Told(int(one.error_code), int(one.position), data, int(one.size), False)
+
+
+def _wrong(replica: Any, asked: _Asked, told: _Told, is_draft: bool) -> str:
+    """Returns what is wrong with the answer, or nothing."""
+    if told.error in EXCUSED:
+        return ""
+    must = _error(replica, asked, is_draft)
+    if told.error != must:
+        return f"answered error {told.error}, not {must}"
+    if must or asked.place != METADATA:
+        return ""
+    held = {tuple(each): each for each in replica.store.ids}[asked.snapshot]
+    size, end = replica.store.size(held), asked.position + len(told.data)
+    with WatchedDisk.looked_at():
+        there = bytes(replica.store.read(held, asked.position, len(told.data)))
+    if told.position != asked.position or told.data != there:
+        return f"answered {len(told.data)} bytes from {told.position} on that are not those of the snapshot"
+    if len(told.data) > max(asked.max_bytes, 0):
+        return f"answered {len(told.data)} bytes, more than {asked.max_bytes}"
+    if told.size >= 0:
+        return "" if told.size == size else f"answered that it has {told.size} bytes, and it has {size}"
+    return "" if told.more == (end < size) else f"answered {'' if told.more else 'not '}that more remains after {end}"
+
+
+def _error(replica: Any, asked: _Asked, is_draft: bool) -> int:
+    """The error that the request must get; 0 if there is none."""
+    quorum = replica.quorum
+    if asked.place != METADATA:
+        return UNKNOWN_PARTITION
+    if asked.epoch != quorum.epoch:
+        return FENCED_EPOCH if asked.epoch < quorum.epoch else UNKNOWN_EPOCH
+    if not quorum.is_leader:
+        return NOT_LEADER
+    held = {tuple(each): each for each in replica.store.ids}.get(asked.snapshot)
+    if held is None:
+        return SNAPSHOT_NOT_FOUND
+    size = replica.store.size(held)
+    if is_draft:
+        return 0 if 0 <= asked.position <= size else OFFSET_OUT_OF_RANGE
+    return 0 if 0 <= asked.position < size else POSITION_OUT_OF_RANGE
+
+
+STARTED, LOADED, DAMAGED = "snapshot_started", "snapshot_loaded", "snapshot_damaged"
+
+_Id: TypeAlias = tuple[int, int]
+"""End offset and epoch."""
+
+
+@dataclass(slots=True)
+class _Snapshots:
+    """What is known of the snapshots of one process of a node. ``started_us`` holds when it began each, by ID, and
+    ``made_ms`` what each took that is there. A live node is not ``seen_from_start``, but from when it takes part in the
+    quorum."""
+
+    node: "Node"
+    seen_from_start: bool
+    held: dict[_Id, None] = field(default_factory=dict)
+    started_us: dict[_Id, int] = field(default_factory=dict)
+    made_ms: list[int] = field(default_factory=list)
+    loaded: int = 0
+    is_damaged: bool = False
+    metrics: tuple[Gauge, Histogram, Histogram] | None = None
+
+
+class SnapshotMetricsExact(Check):
+    """snapshot-metrics-exact: the three metrics of KIP-630 tell of the snapshots that the node made, loaded and holds.
+
+    ``SnapshotSizeBytes`` is the size of the newest snapshot that the node holds. ``GenSnapshotLatencyMs`` has an entry
+    for each snapshot that the node has made, and ``LoadSnapshotLatencyMs`` one for each that it has loaded (S-14). What
+    an attempt took is known from the note of its start and the event after which the snapshot is there.
+
+    What a damaged snapshot's successor of the same ID took is not judged, since nothing shows when it is there.
+    """
+
+    guarantee = "snapshot-metrics-exact"
+    needs_one_node = True
+    acts_on = (STARTED, LOADED, DAMAGED, type(None))
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._nodes: dict[int, _Snapshots] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        known = self._nodes.get(node_id)
+        if known is None or known.node is not node:
+            known = self._nodes[node_id] = _Snapshots(node, seen_from_start=event is None)
+        for effect in effects:
+            if type(effect) is not Note:
+                continue
+            if effect.what == STARTED:
+                fields = dict(effect.fields)
+                known.started_us[int(fields["end_offset"]), int(fields["epoch"])] = at_us
+            elif effect.what == LOADED:
+                known.loaded += 1
+            elif effect.what == DAMAGED:
+                known.is_damaged = True
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        known = self._nodes.get(node.broker.node_id)
+        if known is None or not node.listening:
+            return
+        store = node.broker.replica.store
+        ids = store.ids
+        for each in ids:
+            if each not in known.held and each in known.started_us:
+                known.made_ms.append((at_us - known.started_us[each]) // 1000)
+        known.held = dict.fromkeys(ids)
+        if known.metrics is None:
+            known.metrics = _metrics(node)
+            if not known.seen_from_start:
+                known.loaded = known.metrics[2].count
+        size, made, loaded = known.metrics
+        newest = store.size(ids[-1]) if ids else 0
+        if size.value != newest:
+            self.violated(at_us, f"SnapshotSizeBytes is {size.value}, and the newest snapshot has {newest} bytes")
+        if not known.is_damaged and (made.count, made.sum) != (len(known.made_ms), sum(known.made_ms)):
+            found = f"GenSnapshotLatencyMs has {made.count} entries of {made.sum} ms"
+            self.violated(at_us, f"{found}; the node made {len(known.made_ms)} in {sum(known.made_ms)} ms")
+        if loaded.count != known.loaded:
+            self.violated(
+                at_us, f"LoadSnapshotLatencyMs has {loaded.count} entries, and the node loaded {known.loaded}"
+            )
+
+
+def _metrics(node: "Node") -> tuple[Gauge, Histogram, Histogram]:
+    metrics, names = node.broker.metrics, ("kafka.controller", "KafkaController")
+    return (
+        metrics.gauge(*names, "SnapshotSizeBytes"),
+        metrics.histogram(*names, "GenSnapshotLatencyMs"),
+        metrics.histogram(*names, "LoadSnapshotLatencyMs"),
+    )
