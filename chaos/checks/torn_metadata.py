@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from chaos.checks.check import Check
 from chaos.checks.history import History, grouped
-from chaos.checks.markers_gated import MARKER_KINDS
+from chaos.checks.metadata_transactions import MARKER_KINDS
 from chaos.checks.quorum_view import Member
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
