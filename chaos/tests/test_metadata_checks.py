@@ -8,9 +8,8 @@ import pytest
 
 from chaos.checks.check import Check
 from chaos.checks.history import History
-from chaos.checks.lost_metadata import LostMetadata
+from chaos.checks.metadata_changes import LostMetadata, TornMetadata
 from chaos.checks.quorum_view import Member
-from chaos.checks.torn_metadata import TornMetadata
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note
 from reports.rows import ChangeRow, MetadataReadRow, OperationRow
