@@ -12,9 +12,7 @@ from chaos.checks.check import Check
 from chaos.checks.committed_offsets import CommitRegression, CommitsAccepted, Redelivery
 from chaos.checks.groups import AllAssigned, GroupsConsistent, GroupSkip, OneGroupLeader
 from chaos.checks.history import History
-from chaos.checks.no_fetch_before_epoch import NoFetchBeforeEpoch
-from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
-from chaos.checks.rewinds import Rewinds
+from chaos.checks.metadata_epoch import NoFetchBeforeEpoch, NonmonotonicMetadataEpoch, Rewinds
 from chaos.checks.writes import MirrorComplete
 from chaos.tests.surroundings import around
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld

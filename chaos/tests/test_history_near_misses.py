@@ -12,7 +12,7 @@ from chaos.checks.committed_offsets import CommitsFenced, NoCommittedLost
 from chaos.checks.eligible import Eligible
 from chaos.checks.groups import OneGroupLeader
 from chaos.checks.history import History
-from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
+from chaos.checks.metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
 from chaos.checks.writes import InconsistentOffsets, LostWrite, Unseen

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.one_content_per_epoch import FIRST_DRAFT, METADATA, OneContentPerEpoch
+from chaos.checks.metadata_epoch import FIRST_DRAFT, METADATA, OneContentPerEpoch
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.updates_at_once import MOST_US, STILL_US, UpdatesSentAtOnce
+from chaos.checks.metadata_epoch import MOST_US, STILL_US, UpdatesSentAtOnce
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note, Send
 from reference_broker.core.events import PeerDown, PeerReply

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.switch_respected import SwitchRespected
+from chaos.checks.metadata_epoch import SwitchRespected
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.tests.test_checks_inside import FakePipe
 from chaos.tests.surroundings import around

@@ -1,0 +1,487 @@
+"""The metadata epoch (KIP-232): who learns it when, and what it protects consumers from."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from chaos.checks.batches import read_batches, records_in
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import FETCH
+from chaos.checks.history import OFFSETS_TOPIC, History, Place, grouped, place
+from chaos.checks.surroundings import Surroundings
+from reference_broker.core.effects import Effect, Note, Reply, Send
+from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, Request
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.cache import MetadataCache
+from reports.rows import CommitRow, EndRow, PositionRow, ResetRow, TraceRow
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+EPOCH_COMMITTED, APPLIED = "metadata_epoch", "update_metadata_applied"
+
+
+class NonmonotonicMetadataEpoch(Check):
+    """nonmonotonic-metadata-epoch: no client and no node takes metadata that is older than its own, and the metadata
+    log holds each epoch once.
+
+    A client that left and came back begins anew (M-12: -1 before any response). A node begins anew with its process,
+    because M-1 makes the log durable and not what a node has applied. The log's epochs grow with its offsets.
+    """
+
+    guarantee = "nonmonotonic-metadata-epoch"
+    rows: ClassVar[tuple[str, ...]] = (EPOCH_COMMITTED, APPLIED)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._applied: dict[tuple[int, int], int] = {}
+        self._offset_of: dict[int, int] = {}
+        self._epoch_at: dict[int, int] = {}
+        self._last = (-1, -1)
+
+    def trace(self, row: TraceRow) -> None:
+        fields = json.loads(row.detail)
+        epoch = int(fields["epoch"])
+        if row.what == APPLIED:
+            key = (row.node, row.incarnation)
+            known = self._applied.get(key, -1)
+            if epoch < known:
+                self.violated(row.at_us, f"node {row.node} had metadata epoch {known} and applied {epoch}")
+            self._applied[key] = max(known, epoch)
+            return
+        self._in_the_log(row.at_us, epoch, int(fields["offset"]))
+
+    def _in_the_log(self, at_us: int, epoch: int, offset: int) -> None:
+        """All notes of a committed epoch must name the same offset."""
+        if self._epoch_at.get(offset, epoch) != epoch or self._offset_of.get(epoch, offset) != offset:
+            other = self._offset_of.get(epoch, offset)
+            self.violated(at_us, f"metadata epoch {epoch} was committed at offset {offset}, and at {other}")
+        elif offset not in self._epoch_at and offset > self._last[0] and epoch <= self._last[1]:
+            self.violated(
+                at_us,
+                f"metadata epoch {epoch} was committed at offset {offset}, behind {self._last[1]} at {self._last[0]}",
+            )
+        self._epoch_at.setdefault(offset, epoch)
+        self._offset_of.setdefault(epoch, offset)
+        self._last = max(self._last, (offset, epoch))
+
+    def end(self, history: History) -> None:
+        left = grouped((row for row in history.memberships if row.event == "left"), lambda row: row.process)
+        known: dict[tuple[str, int], int] = {}
+        for each in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
+            if not each.accepted:
+                continue
+            self.looked_at += 1
+            # Metadata that the client requested before it left, or in that microsecond, belongs to its life before,
+            # even if the response came later.
+            operation = history.operation_of.get((each.process, each.index))
+            from_us = each.at_us if operation is None else operation.invoke_us
+            life = sum(row.at_us < from_us for row in left.get(each.process, ()))
+            had = known.get((each.process, life), each.metadata_epoch)
+            if each.metadata_epoch < had:
+                self.violated(
+                    each.at_us,
+                    f"{each.process} had metadata epoch {had} and took {each.metadata_epoch} from node {each.node}",
+                )
+            known[each.process, life] = max(had, each.metadata_epoch)
+
+
+Content: TypeAlias = tuple[object, ...]
+METADATA, FIRST_DRAFT = 3, 1000
+"""Kafka's API key, and the first version whose answer has the epoch (D-1)."""
+
+
+class OneContentPerEpoch(Check):
+    """one-content-per-epoch: nodes that tell clients a metadata epoch tell them the same content with it.
+
+    After each new epoch at a node its whole cache is compared with the first node's. In the simulator the cache is
+    small. An answer to a client must carry the epoch of what the node tells (M-4). Physical: the answer is made in
+    slices, so that may be any epoch from the request on. While a controller has told the node nothing, there is no
+    epoch to compare.
+
+    A live node's process sees no other node. So it judges the answers only.
+    """
+
+    guarantee = "one-content-per-epoch"
+    needs_one_node = True
+    acts_on = (METADATA, Closed)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._content: dict[int, tuple[int, Content]] = {}
+        self._seen: dict[int, tuple[int, int]] = {}
+        self._asked: dict[tuple[int, int], int] = {}
+        """The epoch that a node had when a client asked, by node and connection."""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id, epoch = node.broker.node_id, node.broker.metadata.metadata_epoch
+        if type(event) is Request and event.api_key == METADATA and event.api_version >= FIRST_DRAFT:
+            self._asked[node_id, event.connection] = epoch
+        elif type(event) is Closed:
+            self._asked.pop((node_id, event.connection), None)
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == METADATA and effect.api_version >= FIRST_DRAFT:
+                since = self._asked.pop((node_id, effect.connection), epoch)
+                self._told(at_us, node_id, since, epoch, effect.body)
+
+    def _told(self, at_us: int, node_id: int, since: int, epoch: int, body: object) -> None:
+        told = getattr(body, "metadata_epoch", -1)
+        if since >= 0 and epoch >= 0 and not since <= told <= epoch:
+            self.violated(at_us, f"node {node_id} has metadata epoch {epoch} and told a client {told}")
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        if self.around.alone:
+            return
+        cache, node_id = node.broker.metadata, node.broker.node_id
+        # M-11: -1 means that no controller has told the node anything.
+        if cache.metadata_epoch < 0 or self._seen.get(node_id) == (incarnation, cache.metadata_epoch):
+            return
+        self._seen[node_id] = (incarnation, cache.metadata_epoch)
+        content = content_of(cache)
+        first, known = self._content.setdefault(cache.metadata_epoch, (node_id, content))
+        if known != content:
+            differs = [one for one, other in zip(known, content, strict=False) if one != other][:1]
+            self.violated(
+                at_us,
+                f"nodes {first} and {node_id} tell different content with metadata epoch {cache.metadata_epoch}: "
+                f"{differs or (len(known), len(content))}",
+            )
+
+
+def content_of(cache: MetadataCache) -> Content:
+    """Returns what a Metadata answer is made of, in a fixed order."""
+    topics = (
+        (name, topic.topic_id, index, each.leader, each.leader_epoch, each.replicas, each.isr)
+        for name, topic in sorted(cache.topics.items())
+        for index, each in enumerate(topic.partitions)
+    )
+    return (tuple(broker.broker_id for broker in cache.live_brokers()), cache.controller_epoch, *topics)
+
+
+class NoFetchBeforeEpoch(Check):
+    """no-fetch-before-epoch: a consumer fetches from a partition only once its metadata is new enough.
+
+    Its metadata must be at least as new as the metadata epoch that was stored with the offset where the consumer
+    begins. The offset comes from a commit (M-10) or from a store outside Kafka (M-13). A client that left has forgotten
+    all epochs.
+    """
+
+    guarantee = "no-fetch-before-epoch"
+
+    def end(self, history: History) -> None:
+        owed = [row for row in learnt(history) if row.metadata_epoch >= 0]
+        self.looked_at += len(owed)
+        if not owed:
+            return
+        fetches = history.with_operations(history.positions, "fetch")
+        fetched = grouped(fetches, lambda each: (each[0].process, place(each[0])))
+        accepted = grouped((row for row in history.metadata_epochs if row.accepted), lambda row: row.process)
+        left = grouped((row for row in history.memberships if row.event == "left"), lambda row: row.process)
+        for row in sorted(owed, key=lambda row: row.process):
+            starts = [
+                (operation.invoke_us, position.index)
+                for position, operation in fetched.get((row.process, place(row)), ())
+                if operation.invoke_us >= row.at_us
+            ]
+            if not starts:
+                continue
+            first_us, first = min(starts)
+            since_us = max((each.at_us for each in left.get(row.process, ()) if each.at_us <= first_us), default=-1)
+            if since_us > row.at_us:
+                continue  # The client left meanwhile, and learnt the offset again when it came back.
+            known = [each.metadata_epoch for each in accepted.get(row.process, ()) if since_us < each.at_us <= first_us]
+            had = max(known, default=-1)
+            if had < row.metadata_epoch:
+                self.violated(
+                    first_us,
+                    f"{row.process} fetched {row.topic}-{row.partition} (operation {first}) with metadata epoch {had}; "
+                    f"the offset from operation {row.index} has epoch {row.metadata_epoch}",
+                )
+
+
+def learnt(history: History) -> Iterator[CommitRow]:
+    """Yields the rows that bring a consumer an offset, from its coordinator or from outside."""
+    return (row for row in history.commits if row.kind in ("fetched", "loaded") and row.error is None)
+
+
+OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+
+
+class Rewinds(Check):
+    """rewinds: no client that keeps metadata epochs is told OFFSET_OUT_OF_RANGE at a position that its partition holds.
+
+    Some positions do not count:
+    - Below a log start that was seen, because those records were deleted. The log start may have moved before the reset
+      although it was first seen after it.
+    - Above the log's end once all is quiet, or above a place where a replica cut its log after somebody had read up to
+      the position and before the reset: M-15 speaks of logs without truncation. An earlier cut explains nothing, since
+      the log has grown again since then. Nor does a later one, by a stale leader that comes back.
+    - Those of clients without the metadata epoch (-1): their rewind is the failure that the epoch prevents (M-15).
+    - Those of a client that began at an offset which was committed without an epoch (M-11): it has no epoch to wait
+      for.
+    """
+
+    guarantee = "rewinds"
+    rows: ClassVar[tuple[str, ...]] = ("truncated", "truncated_below_high_watermark")
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._cuts: list[tuple[str, int, int]] = []
+        """partition as nodes name it, the log's end after the cut, time"""
+
+    def trace(self, row: TraceRow) -> None:
+        fields = json.loads(row.detail)
+        if "partition" in fields:  # The metadata log's name no partition.
+            self._cuts.append((fields["partition"], fields["offset"], row.at_us))
+
+    def end(self, history: History) -> None:
+        keepers = {row.process for row in history.metadata_epochs if row.accepted and row.metadata_epoch >= 0}
+        self.looked_at += sum(row.process in keepers for row in history.positions)
+        starts: dict[Place, int] = {}
+        told: list[PositionRow | EndRow] = [*history.positions, *history.ends]
+        for row in told:
+            starts[place(row)] = max(starts.get(place(row), 0), row.log_start_offset)
+        began = grouped(learnt(history), lambda row: (row.process, place(row)))
+        ends = {place(row): row.high_watermark for row in history.ends}
+        for reset in history.resets:
+            where = place(reset)
+            is_lost = reset.from_offset > ends.get(where, reset.from_offset)
+            is_held = starts.get(where, 0) <= reset.from_offset and not is_lost
+            has_epoch = reset.metadata_epoch >= 0 and _had_epoch(reset, began.get((reset.process, where), []))
+            if reset.reason == OUT_OF_RANGE and is_held and has_epoch and not self._was_cut_off(reset, history):
+                self.violated(
+                    reset.at_us,
+                    f"{reset.process} stood at offset {reset.from_offset} of {reset.topic}-{reset.partition}, was told "
+                    f"that it is out of range and went on at {reset.to_offset}; its metadata epoch was "
+                    f"{reset.metadata_epoch}",
+                )
+
+    def _was_cut_off(self, reset: ResetRow, history: History) -> bool:
+        """Returns whether a replica cut its log below the position between the first read up to there and the reset."""
+        name = f"{reset.topic}-{reset.partition}"
+        cuts = [at_us for partition, offset, at_us in self._cuts if partition == name and offset < reset.from_offset]
+        if not cuts:
+            return False
+        came = (
+            history.ended_us(row)
+            for row in history.positions
+            if place(row) == place(reset) and row.error is None and row.next_offset >= reset.from_offset
+        )
+        reached_us = min(came, default=0)
+        return any(reached_us <= at_us <= reset.at_us for at_us in cuts)
+
+
+def _had_epoch(reset: ResetRow, of_place: list[CommitRow]) -> bool:
+    """Returns whether the offset at which the client began had a metadata epoch."""
+    before = [each for each in of_place if each.at_us <= reset.at_us]
+    last = max(before, key=lambda each: each.at_us, default=None)
+    return last is None or last.metadata_epoch >= 0 or last.offset < 0
+
+
+FEATURE = "crucible.metadata.epoch"
+UPDATE_METADATA = 6
+"""Kafka's API key, which D-1 keeps for the draft."""
+OFFSET_KEY_VERSIONS = (0, 1)
+WITH_EPOCH = 4
+"""Version of an offset's value that holds the epoch, as a tagged field."""
+
+
+class SwitchRespected(Check):
+    """switch-respected: nothing uses the metadata epoch before ``crucible.metadata.epoch`` is finalized or after it was
+    switched off, and clients that know an epoch go on then (M-14).
+
+    A node whose image has the feature at level 0 sends no UpdateMetadata, and stores offsets in Kafka's own schema,
+    without the epoch. From level 0 on no epoch is written, so the one in its image stays. Until some node has seen the
+    feature finalized, no offset has an epoch, whoever wrote it.
+
+    A node that has sent clients an epoch sends no smaller one while its process lives. Clients drop metadata with a
+    smaller one (M-5), so they would take none any more.
+
+    With ``alone`` the check sees one node only, and judges only what is appended while this node leads. So it does once
+    a node has seen the feature finalized: that one may have stored epochs before this one took over the lead.
+    """
+
+    guarantee = "switch-respected"
+    needs_one_node = True
+    acts_on = ((Send, UPDATE_METADATA), METADATA, NoneType)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._alone = around.alone
+        self._on = False
+        """Some node has seen the feature finalized."""
+        self._off: dict[int, tuple[int, int]] = {}
+        """For each node with the feature at level 0: since when it was seen so, and the metadata epoch of its image."""
+        self._read_to: dict[tuple[int, int, str, int, int], int] = {}
+        self._told: dict[int, int] = {}
+        """The epoch that each node has told clients last."""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        if event is None:
+            self._told.pop(node.broker.node_id, None)
+            self._off.pop(node.broker.node_id, None)
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == METADATA:
+                self._look_at_told(at_us, node.broker.node_id, getattr(effect.body, "metadata_epoch", None))
+        self._see(at_us, node)
+        since_us, _ = self._off.get(node.broker.node_id, (at_us, -1))
+        # It may have sent an update in the event in which it saw level 0.
+        if since_us < at_us or not self._on:
+            for effect in effects:
+                if type(effect) is Send and effect.api_key == UPDATE_METADATA:
+                    self.violated(at_us, f"node {node.broker.node_id} sent UpdateMetadata while {FEATURE} was at 0")
+
+    def _see(self, at_us: int, node: "Node") -> None:
+        """Notes whether the node's image has the feature, and that its epoch stays while it has not."""
+        if not node.listening:
+            return  # It has no image yet.
+        node_id, image = node.broker.node_id, node.broker.loader.image
+        if image.features.get(FEATURE, 0) > 0:
+            self._on = True
+            self._off.pop(node_id, None)
+            return
+        _, epoch = self._off.setdefault(node_id, (at_us, image.metadata_epoch))
+        if epoch and image.metadata_epoch != epoch:  # 0: it may have read all at once what another node did before.
+            self.violated(at_us, f"node {node_id} read metadata epoch {image.metadata_epoch} while {FEATURE} was at 0")
+            self._off[node_id] = at_us, image.metadata_epoch
+
+    def _look_at_told(self, at_us: int, node_id: int, epoch: int | None) -> None:
+        if epoch is None:
+            return  # Only the draft versions of Metadata tell one.
+        before = self._told.setdefault(node_id, epoch)
+        if epoch < before:
+            self.violated(at_us, f"node {node_id} told a client metadata epoch {epoch} after it had told {before}")
+        self._told[node_id] = max(before, epoch)
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        self._see(at_us, node)
+        node_id = node.broker.node_id
+        if node_id not in self._off or OFFSETS_TOPIC not in node.broker.partitions.topic_ids:
+            return
+        since_us, _ = self._off[node_id]
+        for (topic, index), partition in node.broker.partitions.by_name.items():
+            if topic == OFFSETS_TOPIC:
+                term = (partition.leader_epoch, since_us) if self._alone or self._on else (0, 0)
+                self._look(at_us, (node_id, incarnation, f"{topic}-{index}", *term), partition.log)
+
+    def _look(self, at_us: int, key: tuple[int, int, str, int, int], log: PartitionLog) -> None:
+        """Reads what was appended since the last look. If other nodes may store epochs, that is what this node has
+        appended while it leads and knows level 0."""
+        node_id, name = key[0], key[2]
+        first = log.log_end_offset if self._alone or self._on else 0
+        offset = max(self._read_to.setdefault(key, first), log.log_start_offset)
+        self._read_to[key] = max(offset, log.log_end_offset)
+        for batch, data in read_batches(log, offset, log.log_end_offset):
+            for record in records_in(data):
+                if _is_offset(record.key) and _version(record.value) >= WITH_EPOCH:
+                    self.violated(
+                        at_us,
+                        f"node {node_id} wrote an offset with its metadata epoch in {name} {batch.named} while "
+                        f"{FEATURE} was at 0",
+                    )
+
+
+def _is_offset(key: bytes | None) -> bool:
+    return _version(key) in OFFSET_KEY_VERSIONS
+
+
+def _version(data: bytes | None) -> int:
+    """Returns the version, an int16 at the start of both keys and values."""
+    return -1 if data is None or len(data) < 2 else int.from_bytes(data[:2], "big")
+
+
+METADATA_COMMITTED = "metadata_committed"
+MOST_US = 300_000
+"""bounds how long an update may wait for nothing; it is made in slices of a few milliseconds"""
+STILL_US = 250_000
+"""A process that has done nothing for so long may have been stopped."""
+LONGEST_PAUSE_US = 800_000
+
+
+@dataclass(slots=True)
+class _Controller:
+    """What one process has sent in one term. ``held_us`` says until when something kept it from sending at all.
+    ``sent`` has the update that each broker has not answered, and ``sent_us`` when it was sent. ``due_us`` says since
+    when each broker lacks an update that it could be sent."""
+
+    node: "Node"
+    seen_us: int
+    term: int = -1
+    held_us: int = 0
+    content_us: int = 0
+    sent: dict[int, Send] = field(default_factory=dict)
+    sent_us: dict[int, int] = field(default_factory=dict)
+    due_us: dict[int, int] = field(default_factory=dict)
+
+
+class UpdatesSentAtOnce(Check):
+    """updates-sent-at-once: UpdateMetadata goes to all live brokers at the same time (M-3).
+
+    No broker waits until another one has answered. So the controller sends a broker an update soon after its newest
+    content was committed, or soon after the broker has answered the update before, or after the pause that follows a
+    failure.
+
+    Physical: nothing is sent while a metadata transaction is being written (M-2). A process that is stopped sends
+    nothing; it does nothing else then either.
+    """
+
+    guarantee = "updates-sent-at-once"
+    needs_one_node = True
+    acts_on = ((Send, UPDATE_METADATA), PeerReply, PeerDown, FETCH, EPOCH_COMMITTED, METADATA_COMMITTED)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._controllers: dict[int, _Controller] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        known = self._controllers.get(node.broker.node_id)
+        if known is None or known.node is not node:
+            known = self._controllers[node.broker.node_id] = _Controller(node, at_us)
+        if at_us - known.seen_us > STILL_US or node.broker.replica.controller.is_writing_transaction:
+            known.held_us = at_us
+        known.seen_us = at_us
+        if isinstance(event, PeerReply | PeerDown) and event.peer in known.sent:
+            _answered(at_us, known, event)
+        for effect in effects:
+            if type(effect) is Note and effect.what == EPOCH_COMMITTED:
+                _has_content(at_us, known, dict(effect.fields))
+            elif type(effect) is Note and effect.what == METADATA_COMMITTED and dict(effect.fields)["kind"] != "batch":
+                known.held_us = at_us
+            elif type(effect) is Send and effect.api_key == UPDATE_METADATA:
+                self._sent(at_us, known, effect)
+
+    def _sent(self, at_us: int, known: _Controller, send: Send) -> None:
+        self.looked_at += 1
+        waited_us = at_us - max(known.held_us, known.due_us.pop(send.peer, at_us))
+        known.sent[send.peer], known.sent_us[send.peer] = send, at_us
+        if waited_us > MOST_US:
+            node_id = known.node.broker.node_id
+            self.violated(at_us, f"node {node_id} sent broker {send.peer} an update {waited_us // 1000} ms late")
+
+
+def _has_content(at_us: int, known: _Controller, fields: Mapping[str, int | str]) -> None:
+    """The newest content was committed: each live broker lacks it. A fenced one is sent nothing."""
+    if known.term != int(fields["controller_epoch"]):
+        known.term = int(fields["controller_epoch"])
+        known.sent.clear()
+        known.due_us.clear()
+    known.content_us = at_us
+    for broker_id, broker in known.node.broker.loader.image.brokers.items():
+        if broker.fenced:
+            known.due_us.pop(broker_id, None)
+        elif broker_id not in known.sent:
+            known.due_us.setdefault(broker_id, at_us)
+
+
+def _answered(at_us: int, known: _Controller, event: PeerReply | PeerDown) -> None:
+    sent = known.sent[event.peer]
+    if event.channel is not sent.channel or (isinstance(event, PeerReply) and event.token != sent.token):
+        return
+    del known.sent[event.peer]
+    if isinstance(event, PeerDown) or bool(getattr(event.body, "error_code", 0)):
+        known.due_us[event.peer] = at_us + LONGEST_PAUSE_US
+    elif known.content_us > known.sent_us[event.peer]:
+        known.due_us[event.peer] = at_us
