@@ -1,5 +1,4 @@
-from chaos.checks.replica_check import ReplicaCheck
-from chaos.checks.replica_view import Copy, Held, Replicated
+from chaos.checks.replica_view import Copy, Held, ReplicaCheck, Replicated
 
 
 class HighWatermarkMonotonic(ReplicaCheck):

@@ -1,8 +1,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chaos.checks.replica_check import ReplicaCheck
-from chaos.checks.replica_view import PartitionKey, Replicated
+from chaos.checks.replica_view import PartitionKey, ReplicaCheck, Replicated
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request

@@ -1,28 +1,69 @@
-"""What the checks know about all replicas of the load's partitions. It is kept beyond a node's death.
+"""What the checks know about all replicas of the load's partitions, kept beyond a node's death.
 
 After each event a few numbers are compared for each log that the event touched, or whose role it may have changed.
 Batches are read once for each replica, when its high watermark passes them. Partitions with one replica are left out.
-What a loss excuses is told by ``chaos.checks.eligible``.
+``eligible.py`` says what a loss excuses.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from chaos.checks.batches import Batch, read_batches
+from chaos.checks.check import Check
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
 from chaos.checks.history import OFFSETS_TOPIC, Place
-from chaos.checks.touched_logs import TouchedLogs
 from reference_broker.log.log_view import LogView
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 
 if TYPE_CHECKING:
-    from chaos.checks.replica_check import ReplicaCheck
+    from chaos.checks.surroundings import Surroundings
     from chaos.checks.trouble import Trouble
     from reference_broker.core.node import Node
+
+
+NUMBERS = ("log_start_offset", "high_watermark", "log_end_offset", "cleaned_offset", "local_log_start_offset")
+
+
+class TouchedLogs:
+    """Collects the logs of which one of NUMBERS was set while inside ``noted``."""
+
+    def __init__(self) -> None:
+        self._touched: dict[LogView, None] = {}
+
+    def taken(self) -> tuple[LogView, ...]:
+        """Returns the logs that changed since the last call, in the order of their first change."""
+        if not self._touched:
+            return ()
+        taken = tuple(self._touched)
+        self._touched.clear()
+        return taken
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Inside the block the logs of this process note their changes here. At its end the class gets its slots
+        back."""
+        slots = {name: LogView.__dict__[name] for name in NUMBERS}
+        for name, slot in slots.items():
+            setattr(LogView, name, property(slot.__get__, _noting(slot.__set__, self._touched)))
+        try:
+            yield
+        finally:
+            for name, slot in slots.items():
+                setattr(LogView, name, slot)
+
+
+def _noting(set_slot: Callable[[Any, int], None], touched: dict[LogView, None]) -> Callable[[Any, int], None]:
+    def note(log: Any, value: int) -> None:
+        set_slot(log, value)
+        touched[log] = None
+
+    return note
+
 
 LOG_SUFFIX = ".log"
 """Files with this in their names hold records."""
@@ -391,3 +432,18 @@ def _is_settled(node: "Node") -> bool:
 
 def _key_of(log: LogView) -> PartitionKey:
     return log.topic_id, int(log.directory.rpartition("-")[2])
+
+
+class ReplicaCheck(Check):
+    """A check overrides the methods for what it wants to see."""
+
+    def __init__(self, around: "Surroundings") -> None:
+        super().__init__(around)
+        self.replicas = around.replicas
+        self.replicas.checks.append(self)
+
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
+        """Called when a node's replica has changed. ``partition`` knows of it already."""
+
+    def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
+        """Called when a node has published a state of the partition that is newer than all seen before."""

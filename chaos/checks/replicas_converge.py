@@ -1,5 +1,4 @@
-from chaos.checks.replica_check import ReplicaCheck
-from chaos.checks.replica_view import Replicated
+from chaos.checks.replica_view import ReplicaCheck, Replicated
 from reference_broker.metadata.image import NO_LEADER
 from reference_broker.metadata.uuids import LOST_DIRECTORY
 

@@ -1,7 +1,6 @@
 from chaos.checks.batches import Batch, read_batches
 from chaos.checks.compacted_log import Compacted, Left, marker_in, records_of, wrongly_cleaned
-from chaos.checks.replica_check import ReplicaCheck
-from chaos.checks.replica_view import Copy, Held, Replicated
+from chaos.checks.replica_view import Copy, Held, ReplicaCheck, Replicated
 
 
 class ReplicasEqual(ReplicaCheck):

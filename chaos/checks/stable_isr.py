@@ -1,7 +1,6 @@
 from typing import TYPE_CHECKING
 
-from chaos.checks.replica_check import ReplicaCheck
-from chaos.checks.replica_view import Replicated
+from chaos.checks.replica_view import ReplicaCheck, Replicated
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 from reference_broker.metadata.image import PartitionImage

@@ -9,7 +9,7 @@ from chaos.checks.check import Check
 from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_view import QuorumCheck
 from chaos.checks.quorum_view import QuorumView
-from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import ReplicaCheck
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.watching import Watching
 from chaos.interceptor import Interceptor

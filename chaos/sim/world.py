@@ -13,10 +13,10 @@ from chaos.checks.quorum_liveness import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.reads import AnswersAfterHeal
 from chaos.checks.replica_view import ReplicaView
+from chaos.checks.replica_view import TouchedLogs
 from chaos.checks.replicas_converge import ReplicasConverge
 from chaos.checks.surroundings import Settings
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.touched_logs import TouchedLogs
 from chaos.checks.trouble import Trouble
 from chaos.checks.watching import Watching
 from chaos.presets import presets_for

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.replica_view import ReplicaView
-from chaos.checks.touched_logs import TouchedLogs
+from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.trouble import Trouble
 from reference_broker.log.config import LogConfig
 from reference_broker.log.log_view import LogView
