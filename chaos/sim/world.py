@@ -14,7 +14,7 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.reads import AnswersAfterHeal
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replica_view import TouchedLogs
-from chaos.checks.replicas_converge import ReplicasConverge
+from chaos.checks.replication import ReplicasConverge
 from chaos.checks.surroundings import Settings
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.trouble import Trouble

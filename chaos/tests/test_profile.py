@@ -1,6 +1,6 @@
 """The profile of a search: it tells the parts and the kinds of events, and changes nothing that is played."""
 
-from chaos.checks.no_acked_lost import NoAckedLost
+from chaos.checks.replication import NoAckedLost
 from chaos.search.profile import Profile
 from chaos.search.run_sim import run
 from chaos.sim.machine import Machine

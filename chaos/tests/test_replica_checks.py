@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.replicas_converge import ReplicasConverge
+from chaos.checks.replication import ReplicasConverge
 from chaos.checks.stable_isr import StableIsr
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, Cluster, batch, in_order
 from reference_broker.core.effects import Note, Reply
