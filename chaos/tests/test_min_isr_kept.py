@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.min_isr_kept import FEATURE, MIN_ISR, MinIsrKept
+from chaos.checks.isr import FEATURE, MIN_ISR, MinIsrKept
 from chaos.tests.surroundings import around
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 

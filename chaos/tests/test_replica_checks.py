@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from chaos.checks.isr import StableIsr
 from chaos.checks.replication import ReplicasConverge
-from chaos.checks.stable_isr import StableIsr
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, Cluster, batch, in_order
 from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Request

@@ -1,0 +1,194 @@
+"""In-sync replicas and eligible leader replicas (KIP-966): who may be among them, and who stays."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from chaos.checks.check import Check
+from chaos.checks.replica_view import Copy, Held, ReplicaCheck, Replicated
+from chaos.checks.surroundings import Surroundings
+from reference_broker.core.effects import Note
+from reference_broker.core.events import Event
+from reference_broker.metadata.image import MetadataImage, PartitionImage
+
+if TYPE_CHECKING:
+    from chaos.checks.quorum_view import Member
+    from reference_broker.core.node import Node
+
+
+class IsrHonest(ReplicaCheck):
+    """isr-honest: each in-sync replica and each eligible leader replica holds all that is committed.
+
+    The check looks when the newest leader's high watermark moves, and when the metadata adds a replica to one of the
+    two sets. A replica that registered after an unclean shutdown may not be eligible (E-4).
+    """
+
+    guarantee = "isr-honest"
+
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
+        moved = now.high_watermark > before.high_watermark and before.incarnation == now.incarnation
+        if moved and now.leader_epoch == partition.state.leader_epoch:
+            for member in (*partition.state.isr, *partition.state.elr):
+                what = f"the high watermark of leader {copy.node_id}"
+                self._holds(at_us, partition, member, now.high_watermark, what)
+
+    def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
+        for member in now.isr:
+            if member not in before.isr:
+                self._holds(at_us, partition, member, partition.committed_end, "committed when it joined")
+        for member in now.elr:
+            if member in partition.eligible.registered:
+                self.violated(
+                    at_us,
+                    f"{partition.name}: {member} is an eligible leader in partition epoch {now.partition_epoch}, "
+                    "although it registered after an unclean shutdown",
+                )
+            elif member not in before.elr:
+                self._holds(at_us, partition, member, partition.committed_end, "committed when it became eligible")
+
+    def _holds(self, at_us: int, partition: Replicated, member: int, offset: int, what: str) -> None:
+        if partition.excused:
+            return  # E-7: nobody had kept what was committed, and the leader elected then has not taken over yet.
+        copy = partition.copies.get(member)
+        end_offset = 0 if copy is None else copy.held.end_offset
+        if end_offset < offset and not partition.eligible.had(member, offset):
+            self.violated(
+                at_us,
+                f"{partition.name}: {member} ends at {end_offset}, below {offset}, {what}; "
+                f"in sync: {partition.state.isr}, eligible: {partition.state.elr}",
+            )
+
+
+class StableIsr(ReplicaCheck):
+    """stable-isr: a replica stays in sync while no fault touches it, its leader, or a link of theirs.
+
+    A follower that has nothing to fetch stays in sync, however long that lasts (F-22).
+
+    ``_fenced_early`` has the brokers that a new controller fenced before it had led for a whole session, and when.
+    Their heartbeats may still have gone to the controller before it, which a fault had silenced (physical).
+    """
+
+    guarantee = "stable-isr"
+    notes = ("leader_elected", "broker_fenced")
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._elections: list[tuple[int, int]] = []
+        """(time, node) of each leader of the quorum, in order"""
+        self._fenced_early: dict[int, int] = {}
+        self._left: list[tuple[int, int, str]] = []
+        """(time, replica, story) of who left in this event, whose notes come after the metadata"""
+
+    def note(self, at_us: int, member: "Member", note: Note) -> None:
+        if note.what == "leader_elected":
+            self._elections.append((at_us, member.node_id))
+            return
+        elected_us, controller = self._elections[-1] if self._elections else (0, -1)
+        if controller != member.node_id or at_us - elected_us > self.around.settings.session_us:
+            return
+        since_us = at_us - self.around.settings.in_sync_us
+        if any(self.replicas.trouble.touches_since(node, since_us) for _, node in self._elections[-2:-1]):
+            self._fenced_early[int(dict(note.fields)["broker"])] = at_us
+
+    def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
+        trouble, in_sync_us = self.replicas.trouble, self.around.settings.in_sync_us
+        since_us = at_us - in_sync_us
+        for member in before.isr:
+            # Physical: who was dead, paused or cut off could not fetch, serve or be heard (F-22).
+            judged = (member, before.leader, now.leader)
+            if member in now.isr or any(trouble.touches_since(node, since_us) for node in judged):
+                continue
+            story = (
+                f"{partition.name}: replica {member} left the in-sync replicas {before.isr} of leader {before.leader}, "
+                f"although no fault had touched it for {in_sync_us // 1000} ms"
+            )
+            self._left.append((at_us, member, story))
+
+    def viewed(self, at_us: int, node: "Node") -> None:  # noqa: ARG002
+        if self._left:
+            self._judge()
+
+    def quiet(self, at_us: int) -> None:  # noqa: ARG002
+        self._judge()
+
+    def _judge(self) -> None:
+        for left_us, replica, story in self._left:
+            if self._fenced_early.get(replica, -1) < left_us - self.around.settings.in_sync_us:
+                self.violated(left_us, story)
+        self._left.clear()
+
+
+FEATURE = "eligible.leader.replicas.version"
+MIN_ISR = "min.insync.replicas"
+TOPIC, BROKER = 2, 4
+"""Types of resources that have settings (ConfigResource.Type)."""
+ALL_BROKERS = ""
+
+
+class MinIsrKept(Check):
+    """min-isr-kept: where eligible leader replicas are kept, the whole cluster means one min.insync.replicas.
+
+    KIP-966: while ``eligible.leader.replicas.version`` is 1 the cluster has a min.insync.replicas, no broker has one of
+    its own, and a change of it clears the eligible leader replicas that were kept by the old one (E-8).
+
+    One excuse: a partition whose ISR is empty keeps its list, since only who is in it could lead without loss (E-3).
+
+    Compares each image that a node publishes with the one before.
+    """
+
+    guarantee = "min-isr-kept"
+    needs_one_node = True
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._images: dict[int, MetadataImage] = {}
+
+    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        node_id = node.broker.node_id
+        if event is None:
+            self._images.pop(node_id, None)
+        if not node.listening:
+            return
+        image, before = node.broker.replica.loader.image, self._images.get(node_id)
+        if image is before:
+            return
+        self._images[node_id] = image
+        if not image.features.get(FEATURE):
+            return
+        if before is None or image.configs is not before.configs or not before.features.get(FEATURE):
+            self._settings(at_us, node_id, image)
+        if before is not None and before.features.get(FEATURE) and image.configs is not before.configs:
+            for name in _changed(before, image):
+                self._cleared(at_us, node_id, before, image, name)
+
+    def _settings(self, at_us: int, node_id: int, image: MetadataImage) -> None:
+        if MIN_ISR not in image.configs.get((BROKER, ALL_BROKERS), {}):
+            self.violated(at_us, f"node-{node_id} published metadata in which the cluster has no {MIN_ISR}")
+        for (kind, name), settings in image.configs.items():
+            if kind == BROKER and name != ALL_BROKERS and MIN_ISR in settings:
+                self.violated(at_us, f"node-{node_id} published metadata in which broker {name} has its own {MIN_ISR}")
+
+    def _cleared(self, at_us: int, node_id: int, before: MetadataImage, image: MetadataImage, name: str) -> None:
+        """``name`` is the topic whose setting has changed, or empty for that of the cluster."""
+        old = dict(_partitions(before, name))
+        for key, partition in _partitions(image, name):
+            known = old.get(key)
+            stays = known is not None and known.partition_epoch == partition.partition_epoch
+            if stays and partition.isr and (partition.elr or partition.last_known_elr):
+                kept = f"{key[0]}-{key[1]} kept the eligible leader replicas {partition.elr}"
+                self.violated(at_us, f"node-{node_id}: {kept}, although {MIN_ISR} of {name or 'the cluster'} changed")
+
+
+def _changed(before: MetadataImage, image: MetadataImage) -> Iterator[str]:
+    """Yields the topics whose setting has changed, and an empty name for the cluster's."""
+    for kind, name in dict.fromkeys([*before.configs, *image.configs]):
+        is_meant = (kind == TOPIC and name in before.topics) or (kind, name) == (BROKER, ALL_BROKERS)
+        old, new = (each.configs.get((kind, name), {}).get(MIN_ISR) for each in (before, image))
+        if is_meant and old != new:
+            yield name
+
+
+def _partitions(image: MetadataImage, name: str) -> Iterator[tuple[tuple[str, int], PartitionImage]]:
+    for topic in image.topics.values():
+        if name in ("", topic.name):
+            for index, partition in enumerate(topic.partitions):
+                yield (topic.name, index), partition
