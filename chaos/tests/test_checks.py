@@ -15,7 +15,7 @@ from chaos.checks.check import Check
 from chaos.checks.fetch_session_cache import MetricsExact, session_metrics
 from chaos.checks.fetch_sessions import SessionLost, SessionOrder
 from chaos.checks.history import History
-from chaos.checks.log_consistent import LogConsistent
+from chaos.checks.partition_logs import LogConsistent
 from chaos.sim.disk import SimDisk
 from chaos.tests.surroundings import around
 from reference_broker.configuration.broker_config import BrokerConfig

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.damage_kept import DamageKept
 from chaos.checks.fetch_session_cache import FEW_SESSIONS, MetricsExact
 from chaos.checks.metadata_epoch import FEATURE, SwitchRespected
+from chaos.checks.partition_logs import DamageKept
 from chaos.sim.disk import SimDisk
 from chaos.tests.surroundings import around
 from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch, settled
