@@ -5,7 +5,6 @@ from bench.fleet.fleet import Fleet
 from bench.fleet.fleet import make_fleet
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import Check
-from chaos.checks.closed_segments_stored import ClosedSegmentsStored
 from chaos.checks.groups import AllAssigned
 from chaos.checks.history import History
 from chaos.checks.history import Place
@@ -17,6 +16,7 @@ from chaos.checks.replica_view import TouchedLogs
 from chaos.checks.replication import ReplicasConverge
 from chaos.checks.surroundings import Settings
 from chaos.checks.surroundings import Surroundings
+from chaos.checks.tier import ClosedSegmentsStored
 from chaos.checks.trouble import Trouble
 from chaos.checks.watching import Watching
 from chaos.presets import presets_for

@@ -10,14 +10,16 @@ import pytest
 from crc32c import crc32c
 
 from chaos.checks.check import Check
-from chaos.checks.closed_segments_stored import ClosedSegmentsStored
-from chaos.checks.kept_until_stored import KeptUntilStored
-from chaos.checks.listed_when_stored import ListedWhenStored
-from chaos.checks.newer_upload_counts import NewerUploadCounts
 from chaos.checks.producer_replay import read_snapshot
 from chaos.checks.surroundings import Surroundings
-from chaos.checks.tier import NEEDED
-from chaos.checks.uploaded_producers import UploadedProducers
+from chaos.checks.tier import (
+    NEEDED,
+    ClosedSegmentsStored,
+    KeptUntilStored,
+    ListedWhenStored,
+    NewerUploadCounts,
+    UploadedProducers,
+)
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note
 from reference_broker.records.builder import build
