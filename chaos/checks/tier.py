@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.batches import Batch, batches_of, read_batches
 from chaos.checks.check import Check
-from chaos.checks.producer_replay import ProducerState, read_snapshot, replayed
+from chaos.checks.producers import ProducerState, read_snapshot, replayed
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.forgotten_producer_refused import ForgottenProducerRefused
+from chaos.checks.producers import ForgottenProducerRefused
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.producers_replayed import ProducersKeptAtStop
+from chaos.checks.producers import ProducersKeptAtStop
 from chaos.sim.disk import SimDisk
 from chaos.tests.surroundings import around
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE

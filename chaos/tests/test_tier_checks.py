@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from chaos.checks.check import Check
-from chaos.checks.producer_replay import read_snapshot
+from chaos.checks.producers import read_snapshot
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.tier import (
     NEEDED,
