@@ -13,8 +13,18 @@ from kio.schema.api_versions.v4.response import (
 )
 from kio.static.primitive import i16
 
-from chaos.checks.draft_layout import AT_FIRST, REQUESTS, RESPONSES, THEN_EACH, DraftLayout, difference, read
-from chaos.checks.drafts_unnoticed import EVERYWHERE, OF_METADATA_EPOCH, DraftsUnnoticed
+from chaos.checks.drafts import (
+    AT_FIRST,
+    EVERYWHERE,
+    OF_METADATA_EPOCH,
+    REQUESTS,
+    RESPONSES,
+    THEN_EACH,
+    DraftLayout,
+    DraftsUnnoticed,
+    difference,
+    read,
+)
 from chaos.mutants import applied, by_name
 from chaos.tests.surroundings import around
 from reference_broker.apis.proposing import NO_THROTTLE
