@@ -8,8 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from chaos import checks
-from chaos.checks.check import Check
-from chaos.checks.surroundings import Surroundings
+from chaos.checks.check import Check, Surroundings
 from reports.guarantees import GUARANTEES
 
 

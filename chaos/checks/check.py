@@ -1,4 +1,6 @@
-"""A check watches one guarantee: it is told what happens, and collects the violations that it saw.
+"""What checks are made from: the cluster's settings, and the views of its nodes that several checks share.
+
+A check watches one guarantee: it is told what happens, and collects the violations that it saw.
 
 Checks of the mechanisms look at trace rows, and at the node after every event. Such a look costs only what the event
 touched. Checks of what clients saw judge the recorded history at the run's end. Checks run in the simulator; the Spark
@@ -7,9 +9,12 @@ jobs judge recorded runs by the same guarantees. ``watching.py`` calls each chec
 
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from chaos.checks.history import Place
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
 from reports.guarantees import GUARANTEES
@@ -19,8 +24,38 @@ if TYPE_CHECKING:
     from chaos.checks.fetch_model import Answer
     from chaos.checks.history import History
     from chaos.checks.quorum_view import Member
-    from chaos.checks.surroundings import Surroundings
     from reference_broker.core.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the checks must know of the cluster.
+
+    The times in microseconds say how long no fault must have touched a node before it is judged: ``settled_us`` before
+    its leader must stay, ``session_us`` before a broker must stay unfenced, ``in_sync_us`` before a follower must stay
+    in sync. With ``tombstone_horizon`` replicas heed the marker of their leader (H-1 to H-7).
+    """
+
+    first_session_epoch: int = 1
+    settled_us: int = 6_000_000
+    session_us: int = 12_000_000
+    in_sync_us: int = 45_000_000
+    tombstone_horizon: bool = False
+    subscribed: Mapping[str, Sequence[Place]] = field(default_factory=dict)
+    """by group: the partitions that its members share"""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """``alone`` means that the check runs inside one node's process and sees no other node. ``tier`` holds the objects
+    of the remote tier, by their keys."""
+
+    settings: Settings
+    quorum: QuorumView
+    replicas: ReplicaView
+    alone: bool = False
+    tier: Mapping[str, bytes] = field(default_factory=dict)
+
 
 Kind: TypeAlias = type | str | int | tuple[type, int]
 """What an event touches: the key of the API that is asked or answered in it, the names of its notes, ``Send`` with the

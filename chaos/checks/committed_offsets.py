@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.reads import reads
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.groups.offsets.values import OffsetKey

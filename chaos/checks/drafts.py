@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kio.schema.api_versions.v4.response import ApiVersionsResponse
 
-from chaos.checks.check import Check
-from chaos.checks.surroundings import Surroundings
+from chaos.checks.check import Check, Surroundings
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.wire.messages import encode_request, encode_response

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, Named, partitions_of
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Close, Effect, Note, Reply
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.metrics.metrics import Counter, Gauge

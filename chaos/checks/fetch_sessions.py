@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS
 from chaos.checks.history import without_node
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.wire.fetch import FetchRequest, FetchResponse

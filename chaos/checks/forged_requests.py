@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 
-from chaos.checks.check import Check
-from chaos.checks.surroundings import Surroundings
+from chaos.checks.check import Check, Surroundings
 from chaos.node_requests import BY_CLIENTS, FORGED, tells_a_lie
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.compacted_topics import missable_offsets
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.reads import known_offsets, moved_forward, reads
-from chaos.checks.surroundings import Surroundings
 from reports.rows import HistoryRow, MembershipRow, TraceRow
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.replica_view import Copy, Held, ReplicaCheck, Replicated
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 from reference_broker.core.events import Event
 from reference_broker.metadata.image import MetadataImage, PartitionImage

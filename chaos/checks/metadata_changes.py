@@ -8,11 +8,10 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from bench.fleet.behaviours.admin import FIRST_VALUE
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.history import History, grouped
 from chaos.checks.metadata_transactions import MARKER_KINDS
 from chaos.checks.quorum_view import Member
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 from reports.rows import ChangeRow, MetadataReadRow
 

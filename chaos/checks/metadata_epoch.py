@@ -7,10 +7,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from chaos.checks.batches import read_batches, records_in
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.fetch_model import FETCH
 from chaos.checks.history import OFFSETS_TOPIC, History, Place, grouped, place
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, Request
 from reference_broker.log.partition_log import PartitionLog

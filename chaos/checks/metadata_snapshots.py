@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.fetch_model import Answer
 from chaos.checks.history import without_node
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
-from chaos.checks.surroundings import Surroundings
 from chaos.watched_disk import WatchedDisk
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Closed, Event, Request

@@ -4,8 +4,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from chaos.checks.batches import Batch, records_in
+from chaos.checks.check import Surroundings
 from chaos.checks.quorum_view import Member, QuorumCheck
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 
 BEGIN, END, ABORT = 23, 24, 25

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from chaos.checks.check import Check
-from chaos.checks.surroundings import Surroundings
+from chaos.checks.check import Check, Surroundings
 from chaos.sim.disk import SimDisk
 from reference_broker.core.events import Event, Request
 from reference_broker.core.node import Node

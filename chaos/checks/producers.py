@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from chaos.checks.batches import Batch, Producing, batches_of, last_sequence_of, producing_of, read_batches, records_in
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.history import without_node
-from chaos.checks.surroundings import Surroundings
 from chaos.watched_disk import WatchedDisk
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request

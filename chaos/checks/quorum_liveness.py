@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
-from chaos.checks.surroundings import Surroundings
 from chaos.metadata_digest import digest_of
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Closed, Event, Request

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from chaos.checks.batches import Batch
+from chaos.checks.check import Surroundings
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 
 

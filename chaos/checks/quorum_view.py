@@ -12,7 +12,7 @@ from chaos.checks.check import Check
 from reference_broker.core.effects import Note
 
 if TYPE_CHECKING:
-    from chaos.checks.surroundings import Surroundings
+    from chaos.checks.check import Surroundings
     from chaos.checks.trouble import Trouble
     from reference_broker.core.node import Node
 

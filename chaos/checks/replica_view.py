@@ -21,7 +21,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 
 if TYPE_CHECKING:
-    from chaos.checks.surroundings import Surroundings
+    from chaos.checks.check import Surroundings
     from chaos.checks.trouble import Trouble
     from reference_broker.core.node import Node
 

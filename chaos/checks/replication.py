@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import Batch, read_batches
+from chaos.checks.check import Surroundings
 from chaos.checks.compacted_log import Compacted, Left, marker_in, records_of, wrongly_cleaned
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.metadata.image import NO_LEADER

@@ -11,9 +11,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.batches import Batch, batches_of, read_batches
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.producers import ProducerState, read_snapshot, replayed
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
 from reference_broker.log.partition_log import PartitionLog

@@ -15,7 +15,7 @@ from reference_broker.metadata.image import NO_LEADER
 from reports.rows import PositionRow
 
 if TYPE_CHECKING:
-    from chaos.checks.surroundings import Surroundings
+    from chaos.checks.check import Surroundings
     from reference_broker.core.node import Node
 
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.history import History, Place, grouped, place
-from chaos.checks.surroundings import Surroundings
 from chaos.checks.transactions import Transaction, transactions
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request

@@ -7,12 +7,11 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, Asked, asked
 from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, Place, Sent, expanded, grouped, once, place
 from chaos.checks.reads import reads
-from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Note
 from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING
 
-from chaos.checks.check import Check, Kind, overriding
+from chaos.checks.check import Check, Kind, Surroundings, overriding
 from chaos.checks.fetch_model import EVICTED, FETCH, FetchModel
 from chaos.checks.history import History
-from chaos.checks.surroundings import Surroundings
 from chaos.metadata_digest import Digest
 from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request

@@ -22,7 +22,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
-    from chaos.checks.surroundings import Surroundings
+    from chaos.checks.check import Surroundings
     from reference_broker.core.node import Node
 
 NEVER_US: Final = 1 << 62

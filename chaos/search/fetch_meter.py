@@ -24,8 +24,8 @@ from reference_broker.wire.messages import encode_request, encode_response
 from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:
+    from chaos.checks.check import Surroundings
     from chaos.checks.quorum_view import Member
-    from chaos.checks.surroundings import Surroundings
     from reference_broker.core.node import Node
 
 ONE_LAYOUT: Final = 12

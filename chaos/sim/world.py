@@ -5,6 +5,8 @@ from bench.fleet.fleet import Fleet
 from bench.fleet.fleet import make_fleet
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import Check
+from chaos.checks.check import Settings
+from chaos.checks.check import Surroundings
 from chaos.checks.groups import AllAssigned
 from chaos.checks.history import History
 from chaos.checks.history import Place
@@ -14,8 +16,6 @@ from chaos.checks.reads import AnswersAfterHeal
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replica_view import TouchedLogs
 from chaos.checks.replication import ReplicasConverge
-from chaos.checks.surroundings import Settings
-from chaos.checks.surroundings import Surroundings
 from chaos.checks.tier import ClosedSegmentsStored
 from chaos.checks.trouble import Trouble
 from chaos.checks.watching import Watching

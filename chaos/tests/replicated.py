@@ -1,12 +1,12 @@
 """A cluster as the checks of replicated partitions see it, for their tests."""
 
 from chaos.checks.all_checks import check_kinds
+from chaos.checks.check import Settings
+from chaos.checks.check import Surroundings
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaCheck
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replication import NoAckedLost
-from chaos.checks.surroundings import Settings
-from chaos.checks.surroundings import Surroundings
 from chaos.checks.trouble import Trouble
 from dataclasses import dataclass
 from dataclasses import field

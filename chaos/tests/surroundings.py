@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from chaos.checks.check import Settings, Surroundings
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
-from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 
 

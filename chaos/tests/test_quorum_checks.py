@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from chaos.checks.all_checks import check_kinds
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Settings, Surroundings
 from chaos.checks.metadata_snapshots import SnapshotTransfer
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
-from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 from chaos.checks.watching import Watching
 from reference_broker.core.effects import Note

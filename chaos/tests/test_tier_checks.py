@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.producers import read_snapshot
-from chaos.checks.surroundings import Surroundings
 from chaos.checks.tier import (
     NEEDED,
     ClosedSegmentsStored,
