@@ -13,7 +13,7 @@ from reference_broker.core.effects import Note
 
 if TYPE_CHECKING:
     from chaos.checks.check import Surroundings
-    from chaos.checks.trouble import Trouble
+    from chaos.checks.fault_times import Trouble
     from reference_broker.core.node import Node
 
 

@@ -22,7 +22,7 @@ from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Met
 
 if TYPE_CHECKING:
     from chaos.checks.check import Surroundings
-    from chaos.checks.trouble import Trouble
+    from chaos.checks.fault_times import Trouble
     from reference_broker.core.node import Node
 
 

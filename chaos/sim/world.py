@@ -7,6 +7,7 @@ from chaos.checks.all_checks import all_checks
 from chaos.checks.check import Check
 from chaos.checks.check import Settings
 from chaos.checks.check import Surroundings
+from chaos.checks.fault_times import Trouble
 from chaos.checks.groups import AllAssigned
 from chaos.checks.history import History
 from chaos.checks.history import Place
@@ -17,7 +18,6 @@ from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replica_view import TouchedLogs
 from chaos.checks.replication import ReplicasConverge
 from chaos.checks.tier import ClosedSegmentsStored
-from chaos.checks.trouble import Trouble
 from chaos.checks.watching import Watching
 from chaos.presets import presets_for
 from chaos.sim.agenda import Agenda

@@ -3,9 +3,9 @@
 from typing import Any
 
 from chaos.checks.check import Settings, Surroundings
+from chaos.checks.fault_times import Trouble
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
-from chaos.checks.trouble import Trouble
 
 
 def around(*, alone: bool = False, **settings: Any) -> Surroundings:

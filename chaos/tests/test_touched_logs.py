@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from chaos.checks.fault_times import Trouble
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
-from chaos.checks.trouble import Trouble
 from reference_broker.log.config import LogConfig
 from reference_broker.log.log_view import LogView
 from reference_broker.log.partition_log import open_log, run_to_end
