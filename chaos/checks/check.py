@@ -4,7 +4,7 @@ A check watches one guarantee: it is told what happens, and collects the violati
 
 Checks of the mechanisms look at trace rows, and at the node after every event. Such a look costs only what the event
 touched. Checks of what clients saw judge the recorded history at the run's end. Checks run in the simulator; the Spark
-jobs judge recorded runs by the same guarantees. ``watching.py`` calls each check only for what it overrides.
+jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check only for what it overrides.
 """
 
 from bisect import insort
@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from chaos.checks.history import Place
-from chaos.checks.quorum_view import QuorumView
-from chaos.checks.replica_view import ReplicaView
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
 from reports.guarantees import GUARANTEES
@@ -23,7 +21,8 @@ from reports.rows import TraceRow
 if TYPE_CHECKING:
     from chaos.checks.fetch_model import Answer
     from chaos.checks.history import History
-    from chaos.checks.quorum_view import Member
+    from chaos.checks.quorum_view import Member, QuorumView
+    from chaos.checks.replica_view import ReplicaView
     from reference_broker.core.node import Node
 
 
@@ -51,8 +50,8 @@ class Surroundings:
     of the remote tier, by their keys."""
 
     settings: Settings
-    quorum: QuorumView
-    replicas: ReplicaView
+    quorum: "QuorumView"
+    replicas: "ReplicaView"
     alone: bool = False
     tier: Mapping[str, bytes] = field(default_factory=dict)
 

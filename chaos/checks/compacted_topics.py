@@ -1,7 +1,8 @@
 """Compacted topics as clients see them: what was written under which key, and what a reader must hold of it.
 
-X-11: from some time on a reader may miss a record, because a cleaner may have removed it. ``OperationRow.type`` says what is known of a write: ok
-(it took effect), fail (it never did, or was aborted), info.
+X-11: from some time on a reader may miss a record, because a cleaner may have removed it.
+
+``OperationRow.type`` says what is known of a write: ok (it took effect), fail (it never did, or was aborted), info.
 """
 
 from bisect import bisect_left, bisect_right

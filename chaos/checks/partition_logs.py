@@ -1,16 +1,11 @@
 """The logs of one node: their high watermarks, and records that the disk has damaged."""
 
-from typing import TYPE_CHECKING
-
 from chaos.checks.check import Check, Surroundings
 from chaos.sim.disk import SimDisk
 from reference_broker.core.events import Event, Request
 from reference_broker.core.node import Node
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import ProduceRequest
-
-if TYPE_CHECKING:
-    from reference_broker.core.node import Node
 
 
 class LogConsistent(Check):

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from reference_broker.core.effects import Note
 
 if TYPE_CHECKING:
-    from chaos.checks.check import Surroundings
     from chaos.checks.fault_times import Trouble
     from reference_broker.core.node import Node
 
@@ -148,7 +147,7 @@ class QuorumView:
 class QuorumCheck(Check):
     """A check overrides the methods for what it wants to see."""
 
-    def __init__(self, around: "Surroundings") -> None:
+    def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self.view = around.quorum
         for method, told in (

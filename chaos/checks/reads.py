@@ -1,4 +1,4 @@
-"""How each fetcher walked through its partitions: records that it skipped or read twice, and where it stands at the end.
+"""How each fetcher walked through its partitions: records that it skipped or read twice, and its position at the end.
 
 A read follows another without a gap if no offset that is known to hold a record lies between them. Seeks and new
 assignments begin a new walk. X-11: a cleaner may have removed a record before the second read

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.check import Check
+from chaos.checks.check import Check, Surroundings
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
 from chaos.checks.history import OFFSETS_TOPIC, Place
@@ -21,7 +21,6 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 
 if TYPE_CHECKING:
-    from chaos.checks.check import Surroundings
     from chaos.checks.fault_times import Trouble
     from reference_broker.core.node import Node
 
@@ -437,7 +436,7 @@ def _key_of(log: LogView) -> PartitionKey:
 class ReplicaCheck(Check):
     """A check overrides the methods for what it wants to see."""
 
-    def __init__(self, around: "Surroundings") -> None:
+    def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self.replicas = around.replicas
         self.replicas.checks.append(self)

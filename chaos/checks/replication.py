@@ -23,7 +23,7 @@ class ReplicasEqual(ReplicaCheck):
     A new leader must hold all committed batches, even those above its own high watermark.
 
     In a compacted partition records are compared instead of batches. Each record must be at its offset as it was
-    committed. ``compacted.py`` and ``cleaned.py`` say what a replica may lack, and what its cleaned part must lack.
+    committed. ``compacted_log.py`` says what a replica may lack, and what its cleaned part must lack.
     """
 
     guarantee = "replicas-equal"

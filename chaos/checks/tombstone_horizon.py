@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from chaos.checks.batches import left_of_keys
-from chaos.checks.check import Check, Kind
+from chaos.checks.check import Check, Kind, Surroundings
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
@@ -15,7 +15,6 @@ from reference_broker.metadata.image import NO_LEADER
 from reports.rows import PositionRow
 
 if TYPE_CHECKING:
-    from chaos.checks.check import Surroundings
     from reference_broker.core.node import Node
 
 
@@ -47,7 +46,7 @@ class TombstonesMarked(ReplicaCheck):
 
     guarantee = "tombstones-marked"
 
-    def __init__(self, around: "Surroundings") -> None:
+    def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._seen: dict[PartitionKey, dict[int, _Seen]] = {}
         """by partition and node"""
@@ -211,7 +210,7 @@ class OneBootstrapPerMarker(Check):
     guarantee = "one-bootstrap-per-marker"
     acts_on: ClassVar[tuple[Kind, ...]] = (BEGUN,)
 
-    def __init__(self, around: "Surroundings") -> None:
+    def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._begun: dict[tuple[int, str], tuple[int, int]] = {}
         """by node and partition: the leader epoch and the marker of the last bootstrap"""

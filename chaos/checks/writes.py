@@ -120,7 +120,7 @@ class LostWrite(Check):
     A value is not there if the partition does not exist any more, or if its log ends below the value's offset, whoever
     may have read it before. Deletions and cleaners take records at the start of a log or in its middle, never at its
     end. It is not there either if the log begins above the value's offset, and retention does not explain that
-    (``written.may_be_deleted``). This is judged only where the broker promises that acknowledged writes survive
+    (``may_be_deleted``). This is judged only where the broker promises that acknowledged writes survive
     (``History.writes_promised``).
     """
 

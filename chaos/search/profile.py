@@ -4,35 +4,28 @@ It replaces the methods of PARTS by ones that look at the clock. So times are so
 their shares hold.
 """
 
-from chaos.checks.all_checks import check_kinds
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+from unittest.mock import patch
+
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FetchModel
-from chaos.checks.quorum_view import QuorumCheck
-from chaos.checks.quorum_view import QuorumView
-from chaos.checks.replica_view import ReplicaCheck
-from chaos.checks.replica_view import ReplicaView
-from chaos.checks.watching import Watching
+from chaos.checks.quorum_view import QuorumCheck, QuorumView
+from chaos.checks.replica_view import ReplicaCheck, ReplicaView
+from chaos.checks.suite import Watching, check_kinds
 from chaos.interceptor import Interceptor
 from chaos.metadata_digest import Digest
 from chaos.sim import network
 from chaos.sim.fleet import Client
 from chaos.sim.machine import Machine
 from chaos.sim.observer import Observer
-from collections import Counter
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from contextlib import ExitStack
-from contextlib import contextmanager
-from dataclasses import dataclass
-from dataclasses import field
-from reference_broker.core.events import PeerReply
-from reference_broker.core.events import Request
+from reference_broker.core.events import PeerReply, Request
 from reference_broker.core.node import Node
 from reference_broker.wire.apis import api_name
-from time import perf_counter_ns
-from typing import Any
-from unittest.mock import patch
 
 PARTS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("nodes", Node, ("start", "handle", "shutdown")),

@@ -1,40 +1,32 @@
 """Plays a scenario in the simulator with one seed or with many, and reports the outcome."""
 
-import click
 import gc
 import time
 import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+
 from chaos.checks.check import Check
 from chaos.checks.metadata_epoch import OUT_OF_RANGE
-from chaos.mutants import Applied
-from chaos.mutants import MutantError
-from chaos.mutants import applied
-from chaos.mutants import by_name
-from chaos.mutants import mutants_of
-from chaos.promises import checked
-from chaos.promises import is_judged
+from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
+from chaos.promises import checked, is_judged
 from chaos.search.children import in_children
-from chaos.search.coverage import coverage_of
-from chaos.search.coverage import coverage_table
+from chaos.search.coverage import coverage_of, coverage_table
 from chaos.search.swarm import materialised
 from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.speedups import plain_values
 from chaos.sim.verdict import SimVerdict
-from chaos.sim.world import RunStuckError
-from chaos.sim.world import World
-from collections import Counter
-from collections.abc import Iterator
-from collections.abc import Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from chaos.sim.world import RunStuckError, World
 from reports.strikes import is_strike
-from reports.verdict import Outcome
-from reports.verdict import worst_outcome
-from scenarios import ledger
-from scenarios import loader
+from reports.verdict import Outcome, worst_outcome
+from scenarios import ledger, loader
 from scenarios.loader import Scenario
 from scenarios.revisions import each_revision
 

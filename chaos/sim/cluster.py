@@ -4,43 +4,34 @@
 copies.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
 from chaos.checks.fault_times import FOR_EVER_US
-from chaos.checks.watching import Watching
+from chaos.checks.suite import Watching
 from chaos.claims import SharedClaims
 from chaos.interceptor import Interceptor
 from chaos.presets import presets_for
 from chaos.rules import rules_for
-from chaos.seeds import number_for
-from chaos.seeds import random_for
+from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.fault_scheduler import FaultScheduler
 from chaos.sim.links import Links
-from chaos.sim.machine import Machine
-from chaos.sim.machine import NodeDied
-from chaos.sim.machine import Watcher
-from chaos.sim.machine import nothing
-from chaos.sim.network import CODED_SHARE
-from chaos.sim.network import Network
-from chaos.sim.observer import Observer
-from chaos.sim.observer import TraceHash
+from chaos.sim.machine import Machine, NodeDied, Watcher, nothing
+from chaos.sim.network import CODED_SHARE, Network
+from chaos.sim.observer import Observer, TraceHash
 from chaos.sim.store import SimStore
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import replace
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Reply
-from reference_broker.core.events import Closed
-from reference_broker.core.events import Event
+from reference_broker.core.events import Closed, Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.memory_store import MemoryStore
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
-from reports.rows import FaultRow
-from reports.rows import TraceRow
+from reports.rows import FaultRow, TraceRow
 from scenarios.model import Scenario
-from typing import NoReturn
 
 CLUSTER_ID = "crucible-simulated-cluster"
 THOROUGH_EVERY = 1_000

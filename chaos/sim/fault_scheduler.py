@@ -3,16 +3,17 @@
 A role becomes a node when the fault begins. ``timed_faults`` and ``stepwise_faults`` say what each kind does.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, TypeAlias
+
 from bench.fleet.behaviours.protocol import Behaviour
-from chaos.checks.fault_times import FOR_EVER_US
-from chaos.checks.fault_times import Trouble
+from chaos.checks.fault_times import FOR_EVER_US, Trouble
 from chaos.faults.kinds import KINDS
-from chaos.node_requests import Forger
-from chaos.node_requests import NodeRequest
-from chaos.node_requests import Recorded
-from chaos.roles import plays
-from chaos.roles import role_of
-from chaos.roles import topic_of_roles
+from chaos.node_requests import Forger, NodeRequest, Recorded
+from chaos.roles import plays, role_of, topic_of_roles
 from chaos.seeds import random_for
 from chaos.sim import timed_faults
 from chaos.sim.agenda import Agenda
@@ -20,28 +21,13 @@ from chaos.sim.fleet import Client
 from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
-from chaos.sim.stepwise_faults import FeatureSwitch
-from chaos.sim.stepwise_faults import Intruder
-from chaos.sim.stepwise_faults import rolling_bounce
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from random import Random
+from chaos.sim.stepwise_faults import FeatureSwitch, Intruder, rolling_bounce
 from reference_broker.metadata.node_names import claimed_node
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow
 from reports.strikes import ANSWERED
-from scenarios.model import Fault
-from scenarios.model import Link
-from scenarios.model import NodeChoice
-from scenarios.model import Scenario
-from scenarios.vocabulary import DAMAGES
-from scenarios.vocabulary import NODE_REQUESTS
-from scenarios.vocabulary import SIM_AT_PERCENT
-from typing import Any
-from typing import TypeAlias
+from scenarios.model import Fault, Link, NodeChoice, Scenario
+from scenarios.vocabulary import DAMAGES, NODE_REQUESTS, SIM_AT_PERCENT
 
 Point: TypeAlias = tuple[str, str, str]
 """The kind of a fault, with the role and the state of the node that it struck."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
-from chaos.checks.watching import Watching
+from chaos.checks.suite import Watching
 from chaos.metadata_digest import ROW, Published, Watch
 from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import reply_bytes, request_bytes

@@ -1,18 +1,14 @@
 """Timed faults of nodes, links and disks in the simulator: the counterpart of Toxiproxy, signals and a bad disk."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
 from chaos.checks.fault_times import Trouble
 from chaos.faults.kinds import KINDS
-from chaos.sim.links import Direction
-from chaos.sim.links import Link
+from chaos.sim.links import Direction, Link
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from contextlib import ExitStack
-from contextlib import contextmanager
-from dataclasses import dataclass
-from dataclasses import replace
 from scenarios.model import Fault
 
 SLICE_US = (200, 3000)

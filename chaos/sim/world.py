@@ -1,50 +1,34 @@
 """A whole run in one process and in virtual time: nodes, clients, links, disks and clocks from one seed."""
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
 from bench.fleet.behaviours.protocol import Behaviour
-from bench.fleet.fleet import Fleet
-from bench.fleet.fleet import make_fleet
-from chaos.checks.all_checks import all_checks
-from chaos.checks.check import Check
-from chaos.checks.check import Settings
-from chaos.checks.check import Surroundings
+from bench.fleet.fleet import Fleet, make_fleet
+from chaos.checks.check import Check, Settings, Surroundings
 from chaos.checks.fault_times import Trouble
 from chaos.checks.groups import AllAssigned
-from chaos.checks.history import History
-from chaos.checks.history import Place
+from chaos.checks.history import History, Place
 from chaos.checks.quorum_liveness import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.reads import AnswersAfterHeal
-from chaos.checks.replica_view import ReplicaView
-from chaos.checks.replica_view import TouchedLogs
+from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.replication import ReplicasConverge
+from chaos.checks.suite import Watching, all_checks
 from chaos.checks.tier import ClosedSegmentsStored
-from chaos.checks.watching import Watching
 from chaos.presets import presets_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.cluster import Cluster
-from chaos.sim.cluster import config_of
-from chaos.sim.fleet import Client
-from chaos.sim.fleet import idle_writer
-from chaos.sim.fleet import spec_of
+from chaos.sim.cluster import Cluster, config_of
+from chaos.sim.fleet import Client, idle_writer, spec_of
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.observer import TraceHash
 from chaos.sim.speedups import shared_coding
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.memory_store import MemoryStore
-from reports.rows import FaultRow
-from reports.rows import HistoryRow
-from reports.rows import TraceRow
+from reports.rows import FaultRow, HistoryRow, TraceRow
 from scenarios.draw import drawn
-from scenarios.load import Groups
-from scenarios.load import Load
-from scenarios.load import MIRROR_GROUP
-from scenarios.load import Workers
-from scenarios.model import Fault
-from scenarios.model import Scenario
-from typing import TypeVar
+from scenarios.load import MIRROR_GROUP, Groups, Load, Workers
+from scenarios.model import Fault, Scenario
 
 BOOT_US = 30_000_000
 PREPARE_US = 30_000_000

@@ -1,34 +1,30 @@
 """A cluster as the checks of replicated partitions see it, for their tests."""
 
-from chaos.checks.all_checks import check_kinds
-from chaos.checks.check import Settings
-from chaos.checks.check import Surroundings
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from chaos.checks.check import Settings, Surroundings
 from chaos.checks.fault_times import Trouble
 from chaos.checks.quorum_view import QuorumView
-from chaos.checks.replica_view import ReplicaCheck
-from chaos.checks.replica_view import ReplicaView
+from chaos.checks.replica_view import ReplicaCheck, ReplicaView
 from chaos.checks.replication import NoAckedLost
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from chaos.checks.suite import check_kinds
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.delta import TopicChange
-from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.image import PartitionImage
-from reference_broker.metadata.image import TOPIC_RESOURCE
-from reference_broker.metadata.image import TopicImage
+from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.quorum.values import Provenance
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
-from reference_broker.wire.produce import ProducePartitionResponse
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceResponse
-from reference_broker.wire.produce import ProduceTopicResponse
+from reference_broker.wire.produce import (
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
 from reference_broker.wire.tags import Tag
-from types import SimpleNamespace
-from typing import Any
 
 TOPIC_ID = b"\x01" * 16
 KEY = (TOPIC_ID, 0)

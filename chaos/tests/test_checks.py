@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import bench.fleet
-from chaos.checks.all_checks import all_checks
 from chaos.checks.check import Check
 from chaos.checks.fetch_session_cache import MetricsExact, session_metrics
 from chaos.checks.fetch_sessions import SessionLost, SessionOrder
 from chaos.checks.history import History
 from chaos.checks.partition_logs import LogConsistent
+from chaos.checks.suite import all_checks
 from chaos.sim.disk import SimDisk
 from chaos.tests.surroundings import around
 from reference_broker.configuration.broker_config import BrokerConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.checks.all_checks import all_checks
+from chaos.checks.suite import all_checks
 from chaos.tests.surroundings import around
 from chaos.tests.test_transaction_checks import history_of
 from reports.tests.test_compaction_judged import OF_COMPACTION, PLANTED, VIEW, Table

@@ -1,33 +1,25 @@
 """Operations of a node's disk that fail: which ones a rule hits, what the node sees, and what is left as evidence."""
 
 import errno
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+
 from chaos.checks.batches import read_batches
 from chaos.checks.fault_times import Trouble
 from chaos.sim import timed_faults
 from chaos.sim.world import World
-from chaos.tests.intercepted import Ended
-from chaos.tests.intercepted import Log
-from chaos.tests.intercepted import NOW
-from chaos.tests.intercepted import interceptor
-from chaos.tests.intercepted import request
-from chaos.tests.intercepted import rule
-from collections.abc import Callable
-from dataclasses import replace
-from reference_broker.core.effects import Note
-from reference_broker.core.effects import Sync
+from chaos.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
+from reference_broker.core.effects import Note, Sync
 from reference_broker.core.events import SyncFailed
-from reference_broker.ports.disk import Disk
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.disk import UndoFailed
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.memory_disk import MemoryDisk
 from scenarios.loader import find
-from scenarios.model import Fault
-from scenarios.model import Match
-from scenarios.model import Range
+from scenarios.model import Fault, Match, Range
 from scenarios.vocabulary import DISK_OPERATIONS
-from types import SimpleNamespace
-from typing import Any
 
 OPERATIONS: dict[str, tuple[Callable[[Disk], object], set[str]]] = {
     "list": (lambda disk: disk.list(""), {"open", "list"}),

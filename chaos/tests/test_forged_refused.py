@@ -1,39 +1,33 @@
 """A forged request is granted if its answer has no error anywhere. True ones are no breach."""
 
-import pytest
-from chaos.checks.forged_requests import ForgedRefused
-from chaos.checks.forged_requests import tells_an_error
-from chaos.node_requests import Forger
-from chaos.node_requests import NodeRequest
-from chaos.node_requests import Recorded
-from chaos.node_requests import tells_a_lie
-from chaos.tests.surroundings import around
-from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnPartitionResult
-from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
-from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResult
-from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnTopicResult
-from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
-from kio.schema.types import BrokerId
-from kio.schema.types import TopicName
-from kio.schema.types import TransactionalId
-from kio.static.primitive import i32
-from kio.static.primitive import i64
 from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.add_partitions_to_txn.v5.response import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
+from kio.schema.types import BrokerId, TopicName, TransactionalId
+from kio.static.primitive import i32, i64
+
+from chaos.checks.forged_requests import ForgedRefused, tells_an_error
+from chaos.node_requests import Forger, NodeRequest, Recorded, tells_a_lie
+from chaos.tests.surroundings import around
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.core.effects import Reply
-from reference_broker.core.events import Closed
-from reference_broker.core.events import Request
+from reference_broker.core.events import Closed, Request
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.quorum import messages
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import FetchTopicResponse
-from reference_broker.wire.fetch import PartitionData
+from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, PartitionData
 from reference_broker.wire.tags import Tag
-from types import SimpleNamespace
-from typing import Any
 
 SENDER = client_id_of(1, bytes(16))
 NODE: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))

@@ -8,7 +8,7 @@ import pytest
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, Answer, FetchModel
 from chaos.checks.fetch_responses import IncrementalExact, NoStarvation
-from chaos.checks.watching import Watching
+from chaos.checks.suite import Watching
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Closed, Request

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.checks.all_checks import check_kinds
+from chaos.checks.suite import check_kinds
 from chaos.promises import checked, is_judged, promised_to_clients
 from chaos.search.run_sim import play
 from chaos.sim.run_folder import write_out

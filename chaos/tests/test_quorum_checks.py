@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.all_checks import check_kinds
 from chaos.checks.check import Check, Settings, Surroundings
 from chaos.checks.fault_times import Trouble
 from chaos.checks.metadata_snapshots import SnapshotTransfer
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
-from chaos.checks.watching import Watching
+from chaos.checks.suite import Watching, check_kinds
 from reference_broker.core.effects import Note
 from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage

@@ -1,34 +1,26 @@
 """Simulated links: late, cut in one direction, down, broken inside a frame; and the codec on some of the messages."""
 
-import pytest
-from bench.fleet.behaviours.protocol import Request as ClientRequest
-from chaos.checks.fault_times import Trouble
-from chaos.sim import codec_check
-from chaos.sim import network
-from chaos.sim.agenda import Agenda
-from chaos.sim.codec_check import CodecMismatchError
-from chaos.sim.links import CLIENTS
-from chaos.sim.links import Connection
-from chaos.sim.links import LATENCY_US
-from chaos.sim.links import Links
-from chaos.sim.network import Network
-from chaos.sim.timed_faults import FaultContext
-from chaos.sim.timed_faults import begin
 from collections.abc import Callable
 from random import Random
+from typing import Any, cast
+
+import pytest
+
+from bench.fleet.behaviours.protocol import Request as ClientRequest
+from chaos.checks.fault_times import Trouble
+from chaos.sim import codec_check, network
+from chaos.sim.agenda import Agenda
+from chaos.sim.codec_check import CodecMismatchError
+from chaos.sim.links import CLIENTS, LATENCY_US, Connection, Links
+from chaos.sim.network import Network
+from chaos.sim.timed_faults import FaultContext, begin
 from reference_broker.core.effects import Reply
-from reference_broker.core.events import Closed
-from reference_broker.core.events import Event
-from reference_broker.core.events import Opened
-from reference_broker.core.events import Request
+from reference_broker.core.events import Closed, Event, Opened, Request
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchResponse
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.tags import Tag
 from scenarios.loader import find
 from scenarios.model import Fault
-from typing import Any
-from typing import cast
 
 FETCH = ClientRequest(ApiKey.FETCH, 12, "c", FetchRequest(session_id=7, session_epoch=3), 1_000_000)
 

@@ -1,22 +1,26 @@
 """The check of answers about snapshots finds each error that does not fit, and bytes that are not the snapshot's."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from kio.schema.types import TopicName
+
 from chaos.checks.metadata_snapshots import SnapshotAnswers
 from chaos.tests.surroundings import around
-from dataclasses import replace
-from kio.schema.types import TopicName
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
-from reference_broker.quorum.snapshots.messages import Piece
-from reference_broker.quorum.snapshots.messages import SnapshotRequest
-from reference_broker.quorum.snapshots.messages import draft_response_of
-from reference_broker.quorum.snapshots.messages import request_for
-from reference_broker.quorum.snapshots.messages import response_of
+from reference_broker.quorum.snapshots.messages import (
+    Piece,
+    SnapshotRequest,
+    draft_response_of,
+    request_for,
+    response_of,
+)
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
-from types import SimpleNamespace
-from typing import Any
 
 KEY, VERSION, DRAFT = 59, 1, 1000
 HELD, BYTES = OffsetAndEpoch(40, 2), b"0123456789"

@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from chaos.checks.all_checks import all_checks
 from chaos.checks.history import History
+from chaos.checks.suite import all_checks
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note
 from reports.columns import ROW_TABLES

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from chaos.checks.all_checks import check_kinds
 from chaos.checks.check import Check, Kind
-from chaos.checks.watching import Watching
+from chaos.checks.suite import Watching, check_kinds
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, Request

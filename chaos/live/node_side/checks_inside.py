@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chaos.checks.all_checks import check_kinds
 from chaos.checks.check import Check, Settings, Surroundings, Violation, overriding
 from chaos.checks.fault_times import Trouble
 from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
+from chaos.checks.suite import check_kinds
 from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
 from chaos.onlooker import Onlooker
 from reference_broker.core.effects import Effect, Note

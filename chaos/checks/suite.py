@@ -1,19 +1,49 @@
-"""Gives each check of a run only what it asks for, so that an event costs what it touched."""
+"""Finds all checks of a simulated run in the files of this folder.
+
+Every run gets all of them, whatever its scenario lists. To add a check, add a file.
+
+Gives each check of a run only what it asks for, so that an event costs what it touched.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from types import NoneType
 from typing import TYPE_CHECKING
 
+from chaos import checks
 from chaos.checks.check import Check, Kind, Surroundings, overriding
 from chaos.checks.fetch_model import EVICTED, FETCH, FetchModel
 from chaos.checks.history import History
 from chaos.metadata_digest import Digest
 from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request
+from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
+
+
+@cache
+def check_kinds() -> tuple[type[Check], ...]:
+    """Returns every class in this folder that names a guarantee, in the order of the guarantees."""
+    modules = [import_module(f"{checks.__name__}.{each.name}") for each in iter_modules(checks.__path__)]
+    found = [
+        each
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, Check) and each.guarantee and each.__module__ == module.__name__
+    ]
+    order = list(GUARANTEES)
+    return tuple(sorted(found, key=lambda each: order.index(each.guarantee)))
+
+
+def all_checks(around: Surroundings) -> tuple[Check, ...]:
+    """Returns fresh checks for one run."""
+    return tuple(kind(around) for kind in check_kinds())
+
 
 PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
 FETCHES: frozenset[Kind] = frozenset({NoneType, FETCH, Closed, EVICTED})
