@@ -19,7 +19,7 @@ def elr_not_kept(original: Function, self: Any, topic: Any, partition: Any, isr:
     return ()
 
 
-@mutant("reference_broker.controller.planning.registration:Registration.is_after_clean_shutdown")
+@mutant("reference_broker.controller.planning.brokers:Registration.is_after_clean_shutdown")
 def unclean_restart_keeps_elr(original: Function, self: Any, known: Any) -> bool:
     """Each shutdown counts as clean, so a broker that lost records stays an eligible leader (E-4)."""
     return known is not None
@@ -52,7 +52,7 @@ def isr_published_before_min_isr(
     return original(self, change, topic, image, False)
 
 
-@mutant("reference_broker.controller.planning.leader_election:has_directory")
+@mutant("reference_broker.controller.planning.partition_changes:has_directory")
 def leads_without_directory(original: Function, partition: Any, replica: int, directories: Any) -> bool:
     """A broker leads a replica although its directory was replaced (E-6)."""
     return True

@@ -30,7 +30,7 @@ def broker_epoch_unchecked(original: Function, self: Any, beat: Any) -> Any:
     return original(self, beat if broker is None else replace(beat, broker_epoch=broker.broker_epoch))
 
 
-@mutant("reference_broker.controller.planning.registration:Restart._is_duplicate")
+@mutant("reference_broker.controller.planning.brokers:Restart._is_duplicate")
 def old_registration_believed(original: Function, self: Any, known: Any) -> bool:
     """A registration takes the ID of a broker that is alive, as an old one does that somebody sends again."""
     del original, self, known

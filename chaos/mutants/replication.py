@@ -55,7 +55,7 @@ def prefers_a_replica_out_of_sync(
     return there[0] if there else original(broker, partition, followers, fetch_offset, rack)
 
 
-@mutant("reference_broker.controller.planning.registration:restarting")
+@mutant("reference_broker.controller.planning.brokers:restarting")
 def unclean_restart_stays_in_sync(original: Function, situation: Any, broker_id: int, uncleanly: bool) -> Any:
     """A broker that comes back after an unclean stop stays among the in-sync replicas."""
     yield from ()

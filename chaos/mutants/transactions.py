@@ -12,9 +12,9 @@ from reference_broker.metadata.records import MARKERS, EndTransactionRecord
 from reference_broker.records.batch import InvalidRecords
 
 BATCH_LOADER = "reference_broker.metadata.batch_loader"
-SUCCESSION = "reference_broker.controller.succession"
+SUCCESSION = "reference_broker.controller.controller_term"
 LOADER = "reference_broker.metadata.loader"
-REIGN = "reference_broker.controller.reign"
+REIGN = "reference_broker.controller.controller_term"
 RECOVERY = "reference_broker.log.recovery"
 METADATA_DIRECTORY = "__cluster_metadata-0/"
 
@@ -62,7 +62,7 @@ def no_abort(
     )
 
 
-@mutant(f"{REIGN}:Reign._append")
+@mutant(f"{REIGN}:ControllerTerm._append")
 def ends_instead_of_abort(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
     """A new controller ends the open transaction at the end of its log, instead of aborting it (T-7, T-8)."""
     if kind == "abort":
@@ -129,7 +129,7 @@ def abort_without_bootstrap(
     return found if found.abort is None else replace(found, bootstrap=())
 
 
-@mutant(f"{REIGN}:Reign._bootstrapped")
+@mutant(f"{REIGN}:ControllerTerm._bootstrapped")
 def goes_on_without_bootstrap(original: Function, self: Any, refusal: Any) -> None:
     """A controller whose disk refused the bootstrap goes on without it (T-7)."""
 
@@ -150,13 +150,13 @@ def torn_batch_kept(original: Function, disk: Any, path: str, end: int) -> Itera
             raise
 
 
-@mutant(f"{REIGN}:Reign._write_transaction")
+@mutant(f"{REIGN}:ControllerTerm._write_transaction")
 def markers_left_out(original: Function, self: Any, operation: Any, batches: Any) -> Generator[None, None, None]:
     """A change that is larger than a batch is written without markers, as several changes (T-1, T-6)."""
     yield from self._write_separately(operation, batches)
 
 
-@mutant(f"{REIGN}:Reign._append")
+@mutant(f"{REIGN}:ControllerTerm._append")
 def answered_at_begin(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
     """A client hears of success once the Begin is written. It does not ask again for what is aborted later (T-10)."""
     last = original(self, values, kind, number, of)
@@ -166,7 +166,7 @@ def answered_at_begin(original: Function, self: Any, values: Any, kind: str, num
     return last
 
 
-@mutant(f"{REIGN}:Reign._append")
+@mutant(f"{REIGN}:ControllerTerm._append")
 def _two_ends(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
     return original(self, [*values, *values] if kind == "end" else values, kind, number, of)
 

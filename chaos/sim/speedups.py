@@ -18,7 +18,7 @@ from dataclasses import MISSING, Field, field, fields, make_dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from reference_broker.controller import operations, reign
+from reference_broker.controller import changes, controller_term
 from reference_broker.metadata import loader
 from reference_broker.metadata.snapshots import writer
 from reference_broker.quorum import metadata_log
@@ -28,8 +28,8 @@ REMEMBERED = 4096
 _ALIKE: tuple[tuple[Any, str], ...] = (
     (metadata_log, "read_batch"),
     (loader, "decoded"),
-    (reign, "encode"),
-    (operations, "encode"),
+    (controller_term, "encode"),
+    (changes, "encode"),
     (writer, "encode"),
     (writer, "data_batch"),
 )

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from reference_broker.apis.parts import HasConfig, HasGroups, HasLifecycle, HasLoader, HasNodeId, HasTransactions
 from reference_broker.apis.topics.automatic_creation import ask_to_create
-from reference_broker.controller.planning.topic_creation import WantedTopic
+from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.groups.storage import topic as offsets_topic
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC

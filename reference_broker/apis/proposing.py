@@ -6,8 +6,8 @@ from uuid import UUID
 
 from kio.static.primitive import i32Timedelta
 
-from reference_broker.controller.refusal import NOT_CONTROLLER as NOT_CONTROLLER
-from reference_broker.controller.refusal import Refusal as Refusal
+from reference_broker.controller.changes import NOT_CONTROLLER as NOT_CONTROLLER
+from reference_broker.controller.changes import Refusal as Refusal
 from reference_broker.wire.errors import ErrorCode
 
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))

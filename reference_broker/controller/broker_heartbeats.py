@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.broker_changes import (
+from reference_broker.controller.changes import NOT_CONTROLLER, ActiveController, Planning, Refusal
+from reference_broker.controller.planning.brokers import (
     BrokerChange,
     fencing,
     is_shut_down,
@@ -22,9 +22,7 @@ from reference_broker.controller.planning.broker_changes import (
     shutting_down,
     unfencing,
 )
-from reference_broker.controller.planning.change import ActiveController
-from reference_broker.controller.planning.leader_election import active_brokers
-from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
+from reference_broker.controller.planning.partition_changes import active_brokers
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.wire.errors import ErrorCode

@@ -1,9 +1,9 @@
-"""The active controller: what it knows, and what it is asked for. Every change of the metadata goes through it.
+"""The active controller, and how a broker reaches it. Every change of the metadata goes through it.
 
 There are two images. ``image`` is what this node publishes. ``latest`` also holds the changes that are written but not
-committed. A change (``planning/``) is queued by ``propose``. Changes are planned and written one at a time
-(``reign.py``) while this node is the active controller (``succession.py``). An answer waits until the records are
-committed and published here. What is published comes from the committed log through the loader, as on every node.
+committed. A change (``planning/``) is queued by ``propose``. Changes are planned and written one at a time while this
+node is the active controller (``controller_term.py``). A response waits until the records are committed and published
+here. What is published comes from the committed log through the loader, as on every node.
 """
 
 from collections.abc import Callable
@@ -12,19 +12,29 @@ from typing import TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.broker_heartbeats import BrokerHeartbeats
+from reference_broker.controller.changes import (
+    NOT_CONTROLLER,
+    Answered,
+    Change,
+    OnBug,
+    Operation,
+    Plan,
+    Refusal,
+    ServeLocally,
+    Situation,
+    raised,
+)
+from reference_broker.controller.controller_term import ControllerTerm, Leadership, Succession
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
-from reference_broker.controller.operations import Answered, OnBug, Operation, Plan, raised
-from reference_broker.controller.planning.change import Change, ServeLocally, Situation
-from reference_broker.controller.planning.registration import BrokerRegistration, Incarnation, Registration, Restart
-from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
-from reference_broker.controller.reign import Leadership, Reign
-from reference_broker.controller.succession import Succession
+from reference_broker.controller.planning.brokers import BrokerRegistration, Incarnation, Registration, Restart
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
 from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.channels import Channel
 from reference_broker.ports.node_ports import Surroundings
+from reference_broker.wire.apis import ApiKey
 
 NO_CONTROLLER = -1
 
@@ -81,14 +91,14 @@ class Controller:
     # What is known
 
     @property
-    def _reign(self) -> Reign | None:
-        return self.succession.reign
+    def _term(self) -> ControllerTerm | None:
+        return self.succession.term
 
     @property
     def is_active(self) -> bool:
         """Whether this node plans and writes changes. A leader does so once the first record of its epoch is committed
         and loaded."""
-        return self._reign is not None
+        return self._term is not None
 
     @property
     def leader_id(self) -> int:
@@ -109,13 +119,13 @@ class Controller:
     def latest(self) -> MetadataImage:
         """The metadata with all changes written so far, by which plans judge. It exists only while this node is
         active."""
-        assert self._reign is not None, "only the active controller knows the changes that are not committed"
-        return self._reign.latest
+        assert self._term is not None, "only the active controller knows the changes that are not committed"
+        return self._term.latest
 
     @property
     def is_writing_transaction(self) -> bool:
         """Whether a transaction of this controller is open, which means that its End or Abort is not written yet."""
-        return self._reign is not None and self._reign.in_transaction
+        return self._term is not None and self._term.in_transaction
 
     @property
     def broker_epoch(self) -> int:
@@ -161,20 +171,20 @@ class Controller:
         or NOT_CONTROLLER if nobody knows whether it was. ``name`` and ``atomic`` are those of a ``Change``. ``on_bug``
         is that of an ``Operation``.
         """
-        reign = self._reign
-        if reign is None:
+        term = self._term
+        if term is None:
             answered(NOT_CONTROLLER)
             return
-        reign.submit(Operation(name, plan, answered, atomic, on_bug))
+        term.submit(Operation(name, plan, answered, atomic, on_bug))
 
     def situation(self) -> Situation:
         """Makes the situation for a plan whose turn has come."""
-        assert self._reign is not None, "plans run on the active controller only"
+        assert self._term is not None, "plans run on the active controller only"
         return Situation(
-            latest=self._reign.latest,
+            latest=self._term.latest,
             published=self.image,
-            config=self.live_config.of(self._reign.latest),
-            spend=self._reign.work.spend,
+            config=self.live_config.of(self._term.latest),
+            spend=self._term.work.spend,
             next_offset=self._loader.end_offset,
             for_topic_ids=self._surroundings.random,
             for_placement=self._for_placement,
@@ -182,6 +192,45 @@ class Controller:
 
     def _progressed(self) -> None:
         self.succession.progressed()
-        if self._reign is not None:
-            self._reign.answer_published()
+        if self._term is not None:
+            self._term.answer_published()
             self.broadcast.progressed()
+
+
+@dataclass(slots=True, eq=False)
+class ControllerChannel:
+    """The way to whichever node is the active controller now."""
+
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    controller: Controller
+
+    @property
+    def has_leader(self) -> bool:
+        return self.controller.leader_id != NO_CONTROLLER
+
+    def ask(
+        self,
+        api_key: int,
+        api_version: int,
+        body: object,
+        replied: Callable[[object], None],
+        failed: Callable[[], None],
+    ) -> None:
+        """Asks the leader that is known now. One of the two callbacks follows, in an event of its own.
+
+        ``failed`` means that no leader is known, or that it did not answer within
+        ``controller.quorum.request.timeout.ms``. It may have acted nevertheless.
+        """
+        leader_id = self.controller.leader_id
+        if leader_id == NO_CONTROLLER:
+            self._surroundings.after(0, failed)
+        elif leader_id == self._surroundings.node_id:
+            self._surroundings.after(0, lambda: self.controller.serve_locally(api_key, body, replied))
+        else:
+            timeout_ms = self._config.controller_quorum_request_timeout_ms
+            channel = Channel.CONTROLLER if api_key in _OF_ITSELF else Channel.FORWARD
+            self._surroundings.ports.send(leader_id, channel, api_key, api_version, body, timeout_ms, replied, failed)
+
+
+_OF_ITSELF = (ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.ASSIGN_REPLICAS_TO_DIRS)

@@ -10,12 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.broker_changes import cost_of, looks
-from reference_broker.controller.planning.change import ActiveController, Situation
-from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.partition_changes import PartitionChanges, election_of
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.changes import ActiveController, Planning, Refusal, Situation
+from reference_broker.controller.planning.brokers import cost_of, looks
+from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
 from reference_broker.ports.node_ports import Surroundings

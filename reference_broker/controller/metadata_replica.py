@@ -8,12 +8,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Endpoint
-from reference_broker.controller.broker_lifecycle import BrokerLifecycle
-from reference_broker.controller.controller import Controller
-from reference_broker.controller.controller_channel import ControllerChannel
-from reference_broker.controller.directory_assignment import DirectoryAssignment
-from reference_broker.controller.planning.registration import Incarnation
+from reference_broker.controller.broker_lifecycle import BrokerLifecycle, DirectoryAssignment
+from reference_broker.controller.controller import Controller, ControllerChannel
+from reference_broker.controller.controller_term import Endpoint
+from reference_broker.controller.planning.brokers import Incarnation
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.snapshots.generator import SnapshotGenerator

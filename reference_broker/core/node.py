@@ -11,7 +11,7 @@ from reference_broker.apis.dispatcher import Dispatcher
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Endpoint
+from reference_broker.controller.controller_term import Endpoint
 from reference_broker.core.admission import Admission, is_taken_before_ready
 from reference_broker.core.assembling import assembled
 from reference_broker.core.calls import UNKNOWN_ORIGIN, ActiveCall, LocalCall, Origin

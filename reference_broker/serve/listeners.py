@@ -16,7 +16,7 @@ from reference_broker.serve.process import StartError, is_out_of_descriptors
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
-    from reference_broker.controller.activation import Endpoint
+    from reference_broker.controller.controller_term import Endpoint
 
 
 ACCEPTS_PER_TURN = 128
@@ -67,7 +67,7 @@ def open_doors(listen: str | None, config: "BrokerConfig") -> tuple[Door, ...]:
 def told_endpoints(doors: Sequence[Door], config: "BrokerConfig", advertise: str | None) -> "tuple[Endpoint, ...]":
     """The addresses that the node registers, one for each listener of brokers. Raises StartError if one of them is no
     address that others can connect to."""
-    from reference_broker.controller.activation import Endpoint  # Late: it loads much, and the sockets come first.
+    from reference_broker.controller.controller_term import Endpoint  # Late: it loads much, and the sockets come first.
 
     plan = config.listener_plan()
     if advertise is not None:

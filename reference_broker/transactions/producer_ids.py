@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from kio.schema.types import BrokerId
 from kio.static.primitive import i64
 
-from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE
+from reference_broker.controller.planning.brokers import BLOCK_SIZE
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -22,7 +22,7 @@ Given: TypeAlias = Callable[[int | Error], None]
 
 
 class AsksController(Protocol):
-    """How this node asks the active controller (``controller.controller_channel``)."""
+    """How this node asks the active controller (``controller.controller.ControllerChannel``)."""
 
     def ask(
         self,

@@ -13,7 +13,7 @@ from kio.schema.create_acls.v3.response import AclCreationResult, CreateAclsResp
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.proposing import NO_THROTTLE, verdict
-from reference_broker.controller.refusal import NO_AUTHORIZER
+from reference_broker.controller.changes import NO_AUTHORIZER
 
 
 def handle(_broker: object, _call: Call, body: CreateAclsRequest) -> CreateAclsResponse:

@@ -24,7 +24,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.isr_changes import IsrChange, IsrOutcomes, WantedIsr
+from reference_broker.controller.planning.partition_requests import IsrChange, IsrOutcomes, WantedIsr
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.errors import ErrorCode
 

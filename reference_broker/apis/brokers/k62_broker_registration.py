@@ -24,7 +24,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.registration import NO_BROKER_EPOCH, Registration
+from reference_broker.controller.planning.brokers import NO_BROKER_EPOCH, Registration
 from reference_broker.metadata.records import NO_UUID
 from reference_broker.wire.errors import ErrorCode
 

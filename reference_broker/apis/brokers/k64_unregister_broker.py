@@ -14,7 +14,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import PassesOn, propose
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.registration import Unregistration
+from reference_broker.controller.planning.brokers import Unregistration
 from reference_broker.wire.apis import ApiKey
 
 

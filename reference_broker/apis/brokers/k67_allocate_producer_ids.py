@@ -15,7 +15,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE, ProducerIdBlock
+from reference_broker.controller.planning.brokers import BLOCK_SIZE, ProducerIdBlock
 
 NO_BLOCK = -1
 

@@ -19,7 +19,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.directory_changes import DirectoryChange
+from reference_broker.controller.planning.partition_requests import DirectoryChange
 from reference_broker.metadata.uuids import NO_DIRECTORY
 
 NO_TOPIC_ID = bytes(16)

@@ -31,8 +31,8 @@ from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cl
 from reference_broker.apis.parts import HasConfig, HasController, HasNodeId, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.apis.sliced import Sliced, in_one_go, respond_in_slices
+from reference_broker.controller.changes import UNKNOWN_TOPIC
 from reference_broker.controller.planning.config_changes import unknown_kind
-from reference_broker.controller.refusal import UNKNOWN_TOPIC
 from reference_broker.metadata.broker_settings import layers_of
 from reference_broker.metadata.image import TOPIC_RESOURCE
 from reference_broker.metadata.topic_names import name_problem

@@ -43,7 +43,7 @@ from reference_broker.apis.proposing import (
 )
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.apis.topics.automatic_creation import ask_to_create
-from reference_broker.controller.planning.topic_creation import WantedTopic, request_problem
+from reference_broker.controller.planning.topics import WantedTopic, request_problem
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.metadata.topic_names import is_internal

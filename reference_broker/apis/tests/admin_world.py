@@ -16,10 +16,10 @@ from reference_broker.apis.dispatcher import Dispatcher
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.registry import SERVED
 from reference_broker.apis.tests.declared import key_of, newest
-from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
-from reference_broker.controller.controller_channel import ControllerChannel
-from reference_broker.controller.planning.registration import Incarnation
+from reference_broker.controller.controller import ControllerChannel
+from reference_broker.controller.controller_term import Endpoint
+from reference_broker.controller.planning.brokers import Incarnation
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metadata.tests.metadata_world import LogInMemory, MetadataWorld, run
 from reference_broker.metrics.metrics import Metrics

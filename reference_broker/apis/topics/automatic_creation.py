@@ -8,7 +8,7 @@ from kio.static.primitive import i16, i32
 
 from reference_broker.apis.parts import HasLifecycle
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.controller.planning.topic_creation import WantedTopic
+from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.lazy_schema import LazySchema
 

@@ -29,8 +29,13 @@ from reference_broker.apis.passing_on import PassesOn, propose
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid, verdict
 from reference_broker.apis.sliced import Sliced, respond_in_slices
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.planning.new_partitions import too_many_partitions
-from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicCreation, TopicOutcomes, WantedTopic
+from reference_broker.controller.planning.topics import (
+    PlannedTopic,
+    TopicCreation,
+    TopicOutcomes,
+    WantedTopic,
+    too_many_partitions,
+)
 from reference_broker.metadata.broker_settings import Layers, layers_of
 from reference_broker.ports.timing import run_slices
 from reference_broker.wire.apis import ApiKey

@@ -16,7 +16,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import PassesOn, propose
 from reference_broker.apis.proposing import NO_THROTTLE, verdict
-from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PartitionGrowth, WantedGrowth
+from reference_broker.controller.planning.topics import GrowthOutcomes, PartitionGrowth, WantedGrowth
 from reference_broker.wire.apis import ApiKey
 
 

@@ -18,8 +18,8 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import PassesOn, propose
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.requested_elections import (
+from reference_broker.controller.planning.partition_changes import Election
+from reference_broker.controller.planning.partition_requests import (
     ElectionOutcomes,
     PartitionOutcome,
     RequestedElections,

@@ -14,9 +14,7 @@ from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYN
 from reference_broker.configuration.setting import ConfigError, Kind
 from reference_broker.configuration.tiering import check_topic
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
-from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Planning, Refusal, Situation
 from reference_broker.metadata.broker_settings import Layers, check_together, normalised_broker_settings
 from reference_broker.metadata.features import keeps_eligible_leaders
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage

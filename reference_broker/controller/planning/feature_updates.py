@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reference_broker.controller.operations import Records
-from reference_broker.controller.planning.change import Change, Situation
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.changes import Change, Records, Refusal, Situation
 from reference_broker.metadata.features import (
     DRAFT_FEATURES,
     DRAFT_LEVEL,

@@ -9,7 +9,7 @@ companions. New partitions of a topic continue after its last one (KAFKA-19577).
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.changes import Refusal
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.ports.chance import RandomSource
 from reference_broker.wire.errors import ErrorCode

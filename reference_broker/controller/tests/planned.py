@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from random import Random
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.operations import planned
-from reference_broker.controller.planning.change import Change, Situation, Spend
+from reference_broker.controller.changes import Change, Situation, Spend, planned
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
 from reference_broker.metadata.records import MetadataRecord

@@ -1,8 +1,8 @@
 """Brokers that live, and topics with several replicas, on an active controller with its log in memory."""
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
-from reference_broker.controller.planning.registration import Registration
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.changes import Refusal
+from reference_broker.controller.planning.brokers import Registration
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from reference_broker.controller.broker_heartbeats import CHECKS_PER_SESSION, Heartbeat, HeartbeatAnswer
-from reference_broker.controller.planning.registration import Registration, Unregistration, registration_problem
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.changes import Refusal
+from reference_broker.controller.planning.brokers import Registration, Unregistration, registration_problem
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id, topic_records
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.controller.activation import activation
+from reference_broker.controller.changes import Refusal
+from reference_broker.controller.controller_term import activation
 from reference_broker.controller.planning.config_changes import DELETE, SET, ConfigChange, WantedConfigs
 from reference_broker.controller.planning.feature_updates import (
     SAFE_DOWNGRADE,
@@ -12,7 +13,6 @@ from reference_broker.controller.planning.feature_updates import (
     FeatureUpdates,
     WantedLevel,
 )
-from reference_broker.controller.refusal import Refusal
 from reference_broker.controller.tests.planned import after, brokers, records_of, situation
 from reference_broker.metadata.features import ELR_FEATURE, METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import BROKER_RESOURCE, EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage

@@ -5,10 +5,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from reference_broker.controller import operations
-from reference_broker.controller import reign as reign_module
-from reference_broker.controller.operations import Planning
-from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
+from reference_broker.controller import changes, controller_term
+from reference_broker.controller.changes import NOT_CONTROLLER, Planning, Refusal
 from reference_broker.metadata.delta import MetadataFault
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
@@ -283,7 +281,7 @@ def test_the_controllers_own_upkeep_goes_out_in_plain_batches_below_the_gate() -
 
 
 def test_operations_and_records_beyond_all_reason_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "MAX_RECORDS_PER_OPERATION", 50)
+    monkeypatch.setattr(changes, "MAX_RECORDS_PER_OPERATION", 50)
     world = started()
     end = world.log.end
     answers = submit(world, [NoOpRecord()] * 51)
@@ -302,7 +300,7 @@ def test_a_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
 
 
 def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reign_module, "UNITS_PER_SLICE", 20)
+    monkeypatch.setattr(controller_term, "UNITS_PER_SLICE", 20)
     world = started()
     events = world.ports.events
     done: list[Refusal | None] = []
@@ -423,8 +421,8 @@ def test_a_controller_whose_disk_refuses_even_the_abort_resigns_so_that_nothing_
         ErrorCode.kafka_storage_error,
         ErrorCode.not_controller,
     ]
-    for reigns in range(1, refused):
-        assert (len(world.quorum.resigned), world.controller.is_active) == (reigns, False)
+    for terms in range(1, refused):
+        assert (len(world.quorum.resigned), world.controller.is_active) == (terms, False)
         assert "no space left" in world.quorum.resigned[-1]
         assert world.kinds()[-1] not in ("end", "abort")
         world.win()
@@ -437,7 +435,7 @@ def test_a_controller_whose_disk_refuses_even_the_abort_resigns_so_that_nothing_
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(("succeeds", "version"), [(0, 27), (1, 27), (2, 27), (0, 12)])
-def test_a_disk_that_refuses_the_bootstrap_ends_the_reign_and_the_next_one_bootstraps(
+def test_a_disk_that_refuses_the_bootstrap_ends_the_term_and_the_next_one_bootstraps(
     succeeds: int, version: int
 ) -> None:
     """A controller that went on would create topics in a cluster without a metadata.version."""

@@ -11,7 +11,7 @@ from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
 from kio.schema.assign_replicas_to_dirs.v0.response import AssignReplicasToDirsResponse
 from kio.static.primitive import i16, i32Timedelta
 
-from reference_broker.controller.directory_assignment import DirectoryAssignment, ReplicaKey
+from reference_broker.controller.broker_lifecycle import DirectoryAssignment, ReplicaKey
 from reference_broker.metadata.tests.metadata_world import ManualPorts
 from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.ports.memory_disk import MemoryDisk

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.controller.planning.broker_changes import fencing, restarting, shutting_down, unfencing
-from reference_broker.controller.planning.change import Situation
-from reference_broker.controller.planning.directory_changes import DirectoryChange
-from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
-from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.partition_changes import RECOVERING
-from reference_broker.controller.planning.registration import Registration
-from reference_broker.controller.planning.requested_elections import RequestedElections
-from reference_broker.controller.planning.topic_creation import TopicCreation, WantedTopic
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.changes import Refusal, Situation
+from reference_broker.controller.planning.brokers import Registration, fencing, restarting, shutting_down, unfencing
+from reference_broker.controller.planning.partition_changes import RECOVERING, Election
+from reference_broker.controller.planning.partition_requests import (
+    DirectoryChange,
+    IsrChange,
+    RequestedElections,
+    WantedIsr,
+)
+from reference_broker.controller.planning.topics import TopicCreation, WantedTopic
 from reference_broker.controller.tests.planned import after, brokers, records_of, situation
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.metadata.min_isr import cluster_min_isr_record

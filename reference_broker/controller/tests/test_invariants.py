@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from reference_broker.controller import partition_invariants
-from reference_broker.controller.reign import Reign
+from reference_broker.controller import changes
+from reference_broker.controller.controller_term import ControllerTerm
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
@@ -39,10 +39,10 @@ def submit(world: MetadataWorld, records: Sequence[MetadataRecord], name: str = 
     world.controller.submit(lambda: records, lambda _: None, name=name)
 
 
-def reign_of(world: MetadataWorld) -> Reign:
-    reign = world.controller.succession.reign
-    assert reign is not None
-    return reign
+def term_of(world: MetadataWorld) -> ControllerTerm:
+    term = world.controller.succession.term
+    assert term is not None
+    return term
 
 
 # Partitions
@@ -87,7 +87,7 @@ def test_epochs_of_a_partition_that_do_not_rise_are_never_written(
 
     world = with_topic()
     end = world.log.end
-    monkeypatch.setattr(partition_invariants, "replay", replay)
+    monkeypatch.setattr(changes, "replay", replay)
     with pytest.raises(AssertionError, match=message):
         submit(world, [change(leader=1)])
     assert world.log.end == end
@@ -99,18 +99,18 @@ def test_epochs_of_a_partition_that_do_not_rise_are_never_written(
 def test_a_change_does_not_begin_before_the_last_one_is_over() -> None:
     world = started(crucible_metadata_batch_max_bytes="512")
     submit(world, topic_records("big", topic_id(3), 40), name="the first")
-    reign = reign_of(world)
+    term = term_of(world)
     submit(world, TOPIC)
     with pytest.raises(AssertionError, match=r"\(the first\) is not over when the next one begins"):
-        next(reign._run_queue())
+        next(term._run_queue())
 
 
 def test_a_step_does_not_begin_inside_another() -> None:
     world = started()
-    reign = reign_of(world)
+    term = term_of(world)
 
     def inside() -> tuple[MetadataRecord, ...]:
-        reign._step()
+        term._step()
         return ()
 
     with pytest.raises(AssertionError, match="inside another step"):
@@ -143,12 +143,12 @@ def test_changes_end_at_rising_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_markers_pair_up(before: tuple[str, ...], kind: str, state: str) -> None:
     world = started()
-    reign = reign_of(world)
+    term = term_of(world)
 
     def append(kind: str) -> None:
         markers: dict[str, MetadataRecord] = {"begin": BeginTransactionRecord(), "end": EndTransactionRecord()}
         record = markers.get(kind, NoOpRecord())
-        reign._append([encode(record)], kind, 1, 1)
+        term._append([encode(record)], kind, 1, 1)
 
     for each in before:
         append(each)

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
+from reference_broker.controller.changes import Answered, Plan, Planning, Refusal
 from reference_broker.controller.controller import Controller
 from reference_broker.controller.leader_balance import MOST_ELECTIONS_AT_ONCE
-from reference_broker.controller.operations import Answered, Plan, Planning
 from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING
-from reference_broker.controller.refusal import Refusal
 from reference_broker.controller.tests.replicated_topics import Brokers
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.metadata.records import ConfigRecord, PartitionChangeRecord

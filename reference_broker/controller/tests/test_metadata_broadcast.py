@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.controller import metadata_content
-from reference_broker.controller.metadata_content import MOST_REMEMBERED, Content, Frames
+from reference_broker.controller import metadata_broadcast
+from reference_broker.controller.metadata_broadcast import MOST_REMEMBERED, Content, Frames
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
@@ -375,7 +375,7 @@ def test_a_large_update_is_made_in_slices() -> None:
     world.change(*(registration(each, each) for each in (SELF, *OTHERS)))
     assert len(world.sent(2)[0].partition_states) == 4000
     assert world.sent(2)[0].partition_states is world.sent(3)[0].partition_states  # Made once.
-    assert world.ports.events - before >= 4000 // metadata_content.PARTITIONS_PER_SLICE
+    assert world.ports.events - before >= 4000 // metadata_broadcast.PARTITIONS_PER_SLICE
 
 
 def test_partitions_that_did_not_change_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.controller.planning.leader_election import Elected, Election, active_brokers, elect
+from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.partition_changes import (
     NO_LEADER_CHANGE,
     RECOVERING,
+    Elected,
+    Election,
     PartitionChanges,
+    active_brokers,
+    elect,
 )
-from reference_broker.controller.planning.requested_elections import RequestedElections
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.planning.partition_requests import RequestedElections
 from reference_broker.controller.tests.planned import after, brokers, records_of
 from reference_broker.controller.tests.test_eligible_leaders import Cluster
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage

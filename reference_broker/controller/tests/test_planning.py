@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from reference_broker.controller import planning
-from reference_broker.controller.planning.change import Change
+from reference_broker.controller.changes import NOT_CONTROLLER, Change, Refusal
+from reference_broker.controller.planning.brokers import BLOCK_SIZE, ProducerIdBlock
 from reference_broker.controller.planning.config_changes import SET, ConfigChange, WantedConfigs
 from reference_broker.controller.planning.feature_updates import (
     SAFE_DOWNGRADE,
@@ -17,14 +18,18 @@ from reference_broker.controller.planning.feature_updates import (
     FeatureUpdates,
     WantedLevel,
 )
-from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
-from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.partition_growth import PartitionGrowth, PlannedGrowth, WantedGrowth
-from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE, ProducerIdBlock
-from reference_broker.controller.planning.requested_elections import RequestedElections
-from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicCreation, WantedTopic
-from reference_broker.controller.planning.topic_deletion import NamedTopic, TopicDeletion
-from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
+from reference_broker.controller.planning.partition_changes import Election
+from reference_broker.controller.planning.partition_requests import IsrChange, RequestedElections, WantedIsr
+from reference_broker.controller.planning.topics import (
+    NamedTopic,
+    PartitionGrowth,
+    PlannedGrowth,
+    PlannedTopic,
+    TopicCreation,
+    TopicDeletion,
+    WantedGrowth,
+    WantedTopic,
+)
 from reference_broker.controller.tests.planned import after, brokers, records_of, situation, slices_of
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage, PartitionImage

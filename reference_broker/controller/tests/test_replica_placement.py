@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
+from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.replica_placement import placement
-from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from reference_broker.wire.errors import ErrorCode
 

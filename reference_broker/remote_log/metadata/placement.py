@@ -4,7 +4,7 @@ from struct import pack
 from typing import Final
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.planning.topic_creation import WantedTopic
+from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
 

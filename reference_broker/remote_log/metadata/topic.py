@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.planning.topic_creation import WantedTopic
+from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.ports.node_ports import Done, Ports
 from reference_broker.ports.timing import later

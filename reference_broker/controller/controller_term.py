@@ -1,4 +1,10 @@
-"""A reign: one period in which this node is the active controller. Changes are planned, written and answered in turn.
+"""A controller term: one period in which this node is the active controller. Changes are planned, written and answered
+in turn.
+
+A leader becomes the active controller when the first record of its epoch is committed and loaded, because it has
+everything that was committed before. It first writes an Abort if its predecessor left a transaction open, and the first
+records of an empty log (Kafka's ActivationRecordsGenerator). When leadership is lost, each pending change gets
+NOT_CONTROLLER.
 
 Each change is planned in slices of less than 5 ms, one in each event. Records that do not fit into one batch are
 written as a transaction: Begin, the batches, End, one append in each event, with nothing between them. Plans judge by
@@ -11,33 +17,108 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Activation
-from reference_broker.controller.operations import (
+from reference_broker.configuration.listeners import DEFAULT_NAME
+from reference_broker.controller.changes import (
+    NOT_CONTROLLER,
     Answered,
     Batch,
     Cut,
     Operation,
+    Refusal,
     Slice,
     TooMuch,
     cut,
     planned,
     replayed,
 )
-from reference_broker.controller.refusal import Refusal
-from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.features import allows_transactions, metadata_version
+from reference_broker.metadata.delta import MetadataDelta, MetadataFault
+from reference_broker.metadata.features import (
+    ELR_FEATURE,
+    ELR_FROM,
+    ELR_LEVEL,
+    METADATA_EPOCH_FEATURE,
+    METADATA_VERSION_FEATURE,
+    TRANSACTION_FEATURE,
+    TRANSACTION_LEVEL_FROM,
+    allows_transactions,
+    check_levels,
+    metadata_version,
+)
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import MetadataLoader
+from reference_broker.metadata.min_isr import cluster_min_isr_record
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
 )
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.values import NOWHERE, NotLeader, Provenance
 from reference_broker.wire.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The address at which others reach this node, on the listener ``name``."""
+
+    host: str
+    port: int
+    name: str = DEFAULT_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """``abort`` is the reason in the Abort record, or None if no transaction is open at the end of the log.
+
+    ``bootstrap`` holds the first records of an empty log. ``as_transaction`` says that they are written as a
+    transaction.
+    """
+
+    abort: str | None
+    bootstrap: tuple[MetadataRecord, ...]
+    as_transaction: bool
+
+
+def activation(
+    image: MetadataImage,
+    in_transaction: bool,
+    bootstrap_version: int,
+    bootstrap_epoch_level: int = 0,
+    bootstrap_min_isr: int = 0,
+    bootstrap_transaction_level: int = 0,
+) -> Activation:
+    """``image`` is the metadata at the end of the log, without the open transaction. The two levels are those of
+    metadata.version and crucible.metadata.epoch in a new cluster. A new cluster keeps eligible leader replicas if its
+    metadata.version has them, unless ``bootstrap_min_isr`` is 0. That is then the cluster's min.insync.replicas. It
+    begins with ``bootstrap_transaction_level`` of transaction.version if its metadata.version has that.
+
+    Raises MetadataFault if a transaction is open although the metadata.version allows none. Then another controller
+    of the quorum is configured differently.
+    """
+    is_empty = metadata_version(image) == 0
+    version = bootstrap_version if is_empty else metadata_version(image)
+    if in_transaction and not allows_transactions(version):
+        raise MetadataFault(
+            f"The metadata log ends in a transaction, which metadata.version {version} does not allow: give all "
+            "controllers the same crucible.bootstrap.metadata.version."
+        )
+    reason = "Bootstrap was not finished" if is_empty else "Controller failover"
+    bootstrap: tuple[MetadataRecord, ...] = ()
+    if is_empty:
+        bootstrap = (FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=version),)
+        if bootstrap_epoch_level:
+            bootstrap += (FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=bootstrap_epoch_level),)
+        if bootstrap_min_isr and version >= ELR_FROM:
+            bootstrap += (FeatureLevelRecord(name=ELR_FEATURE, feature_level=ELR_LEVEL),)
+            bootstrap += (cluster_min_isr_record(bootstrap_min_isr),)
+        if bootstrap_transaction_level and version >= TRANSACTION_LEVEL_FROM:
+            bootstrap += (FeatureLevelRecord(name=TRANSACTION_FEATURE, feature_level=bootstrap_transaction_level),)
+    return Activation(reason if in_transaction else None, bootstrap, is_empty and allows_transactions(version))
+
 
 UNITS_PER_SLICE = 250
 """The work of one event, in units of about 10 us. It takes some 3 ms."""
@@ -51,7 +132,7 @@ _OPENS = {"begin": True, "end": False, "abort": False}
 
 
 class Leadership(Protocol):
-    """The part of ``quorum.quorum.Quorum`` that a reign needs."""
+    """The part of ``quorum.quorum.Quorum`` that a term needs."""
 
     @property
     def leader_id(self) -> int: ...
@@ -67,13 +148,13 @@ class Leadership(Protocol):
         ...
 
 
-class _ReignOver(Exception):  # noqa: N818 - not an error: everyone on the way has been told
+class _TermOver(Exception):  # noqa: N818 - not an error: everyone on the way has been told
     """Leadership was lost inside an append."""
 
 
 @dataclass(slots=True, eq=False)
-class Reign:
-    """One reign. ``latest`` is the metadata with all changes written so far, committed or not. ``work`` is what is left
+class ControllerTerm:
+    """One term. ``latest`` is the metadata with all changes written so far, committed or not. ``work`` is what is left
     of the event's time. ``in_transaction`` says that a Begin is written, but not its End or Abort.
 
     ``_lost`` is called when an append finds that leadership is gone; it calls ``end``. ``_pump`` is the work that goes
@@ -141,7 +222,7 @@ class Reign:
             next(self._pump)
         except StopIteration:
             self._pump = None
-        except _ReignOver:
+        except _TermOver:
             return
         else:
             self._timer = self._surroundings.after(0, self._step)
@@ -269,7 +350,7 @@ class Reign:
         self._written(operation, last_offset)
 
     def _append(self, values: Sequence[bytes], kind: str, number: int, of: int) -> Provenance:
-        """Raises DiskError if nothing was written, and _ReignOver if leadership is lost."""
+        """Raises DiskError if nothing was written, and _TermOver if leadership is lost."""
         assert self.in_transaction == _INSIDE_TRANSACTION[kind], (
             f"the metadata log is about to get {kind} {number} of {of} while a transaction is "
             f"{'open' if self.in_transaction else 'not open'}: its markers would not pair up"
@@ -278,10 +359,10 @@ class Reign:
             last = self._quorum.append(values)
         except NotLeader:
             self._lost()
-            raise _ReignOver from None
+            raise _TermOver from None
         self.in_transaction = _OPENS.get(kind, self.in_transaction)
         if self._is_over:
-            raise _ReignOver
+            raise _TermOver
         self._surroundings.ports.note(
             "metadata_appended",
             ("offset", last.offset),
@@ -314,3 +395,79 @@ def _no_transactions(batches: Cut, latest: MetadataImage) -> str:
         f"{_TOO_LARGE}: {batches.records} metadata records do not fit one batch, and metadata.version "
         f"{metadata_version(latest)} has no transactions."
     )
+
+
+class Upkeep(Protocol):
+    """Work that the active controller does by itself while it is active."""
+
+    def activated(self) -> None: ...
+    def deactivated(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Succession:
+    """``term`` is this node's time as the active controller, or None while it is not. ``_activated`` is called last
+    when a term begins. ``_claim`` is a leadership that has not become a term yet."""
+
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _loader: MetadataLoader
+    _quorum: Leadership
+    _upkeep: Sequence[Upkeep]
+    _activated: Callable[[], None]
+    term: ControllerTerm | None = None
+    _claim: tuple[int, int] | None = None
+    """(epoch, offset of its first record)."""
+
+    def leader_changed(self, leader_id: int, epoch: int) -> None:
+        """Drops the claim if another node leads a newer epoch."""
+        if leader_id != self._surroundings.node_id and self._claim is not None and epoch > self._claim[0]:
+            self._claim = None
+
+    def leadership_won(self, epoch: int, start_offset: int) -> None:
+        """Becomes active once the record at ``start_offset``, the epoch's first, is committed and loaded."""
+        assert self.term is None, f"leadership of epoch {epoch} is won before that of an earlier one was lost"
+        self._claim = (epoch, start_offset)
+        self.progressed()
+
+    def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
+        """Ends the term. Everyone who waits gets NOT_CONTROLLER, because this node will not know what became of their
+        changes."""
+        self._claim = None
+        term, self.term = self.term, None
+        if term is None:
+            return
+        for each in self._upkeep:
+            each.deactivated()
+        self._loader.split_at_epochs(False)
+        for answered in term.end():
+            answered(NOT_CONTROLLER)
+
+    def progressed(self) -> None:
+        """Becomes active if the records that the claim waits for have been loaded."""
+        if self._claim is None or self._loader.last_offset < self._claim[1]:
+            return
+        epoch, start_offset = self._claim
+        self._claim = None
+        image, in_transaction = self._loader.image, self._loader.in_transaction
+        first = self._first(image, in_transaction)
+        term = self.term = ControllerTerm(
+            self._surroundings, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
+        )
+        self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
+        self._loader.split_at_epochs(True)
+        for each in self._upkeep:
+            each.activated()
+        term.begin(first)
+        if self.term is term:  # It ends at once if the disk refuses its first records.
+            self._activated()
+
+    def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
+        """What the term writes first. Raises MetadataFault if this node does not know a finalized feature level."""
+        config = self._config
+        check_levels(image, config)
+        epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0
+        min_isr = config.min_insync_replicas if config.crucible_bootstrap_eligible_leader_replicas else 0
+        version = config.crucible_bootstrap_metadata_version
+        transaction_level = config.crucible_bootstrap_transaction_version
+        return activation(image, in_transaction, version, epoch_level, min_isr, transaction_level)

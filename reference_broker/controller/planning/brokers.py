@@ -1,0 +1,393 @@
+"""The life of a broker in the cluster: registration, fencing, unfencing, controlled shutdown, removal, and its
+blocks of producer IDs (BrokerRegistration, UnregisterBroker, AllocateProducerIds; KIP-631, KIP-730, KIP-858).
+
+A broker that goes leaves every ISR, and leads nothing. Another live member leads, or an eligible leader replica, or
+nobody. A broker that registers anew goes first. If its last shutdown was unclean, it may have lost what it had
+acknowledged, so that it is no eligible leader either (KIP-966).
+
+Without eligible leader replicas the last member stays in the ISR. A partition without other replicas then names a
+broker that restarts as its leader until it is unfenced. Clients are not sent to a fenced broker.
+
+A registration takes two changes. The first passes on what an earlier incarnation holds, which may be much. The second
+is a single record, because its offset is the broker epoch.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
+
+from reference_broker.controller.changes import Change, Planning, Records, Refusal, Situation
+from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
+from reference_broker.metadata.features import keeps_eligible_leaders
+from reference_broker.metadata.image import BrokerImage, MetadataImage, TopicImage, includes
+from reference_broker.metadata.records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from reference_broker.wire.errors import ErrorCode
+
+FENCED, UNFENCED, NO_CHANGE = 1, -1, 0
+"""BrokerRegistrationChangeRecord.Fenced."""
+
+PARTITIONS_PER_UNIT = 50
+CHANGES_PER_UNIT = 2
+"""The number of partitions that a plan can look at, and the number that it can change, in about 10 us."""
+
+PARTITIONS_PER_LOOK = 250
+"""After so many partitions of one topic the plan checks the event's time. Changing all of them takes 1.3 ms."""
+
+RecordSlices: TypeAlias = Generator[None, None, list[MetadataRecord]]
+
+
+BrokerChange: TypeAlias = Callable[[Situation, BrokerImage], RecordSlices]
+
+
+def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> RecordSlices:
+    """Passes on what the broker holds, before a new incarnation of it is registered. After an unclean shutdown it is
+    no eligible leader either (E-4)."""
+    known = situation.latest.brokers.get(broker_id)
+    if not keeps_eligible_leaders(situation.latest):
+        if known is None or known.fenced:
+            return []
+        return (yield from _passing_on(situation, broker_id, single_stay=True))
+    if known is not None and known.fenced and not uncleanly:
+        return []
+    return (yield from _passing_on(situation, broker_id, uncleanly=uncleanly))
+
+
+def fencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
+    """Returns no records for a broker that is fenced."""
+    if broker.fenced:
+        return []
+    records = yield from _passing_on(situation, broker.broker_id)
+    records.append(_change(broker, FENCED, 0))
+    return records
+
+
+def leaving(situation: Situation, broker: BrokerImage) -> RecordSlices:
+    """Begins a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
+    still answer clients that have not heard of this. Returns no records for a broker that is fenced or leaves
+    already."""
+    if broker.fenced or broker.in_controlled_shutdown:
+        return []
+    return [_change(broker, NO_CHANGE, 1), *(yield from _passing_on(situation, broker.broker_id))]
+
+
+def shutting_down(situation: Situation, broker: BrokerImage) -> RecordSlices:
+    """Ends a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
+    if is_shut_down(broker, broker.broker_epoch):
+        return []
+    records = [] if broker.fenced else (yield from _passing_on(situation, broker.broker_id))
+    records.append(_change(broker, NO_CHANGE if broker.fenced else FENCED, 1))
+    return records
+
+
+def unfencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
+    """Lets the broker lead again, and elects leaders for partitions without one. Returns no records for a broker that
+    is not fenced or has shut down."""
+    if not broker.fenced or broker.in_controlled_shutdown:
+        return []
+    changes = PartitionChanges.of(situation.latest, and_with=broker.broker_id)
+    records = yield from _changes(situation, partial(changes.coming, broker_id=broker.broker_id))
+    return [_change(broker, UNFENCED, 0), *records]
+
+
+def unregistering(situation: Situation, broker: BrokerImage) -> RecordSlices:
+    """Removes the broker. Others lead what it led."""
+    records = [] if broker.fenced else (yield from _passing_on(situation, broker.broker_id))
+    records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
+    return records
+
+
+def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
+    """Whether this registration was ended by a controlled shutdown or by a later registration."""
+    return broker is not None and (
+        broker.broker_epoch > broker_epoch
+        or (broker.broker_epoch == broker_epoch and broker.fenced and broker.in_controlled_shutdown)
+    )
+
+
+def _passing_on(
+    situation: Situation, broker_id: int, *, uncleanly: bool = False, single_stay: bool = False
+) -> RecordSlices:
+    """The records by which partitions go on without the broker. A fenced broker is in no ISR that has another
+    member."""
+    changes = PartitionChanges.of(situation.latest, without=broker_id)
+    without = partial(changes.leaving, broker_id=broker_id, uncleanly=uncleanly, single_stay=single_stay)
+    return (yield from _changes(situation, without))
+
+
+def _changes(
+    situation: Situation, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
+) -> RecordSlices:
+    """Returns the records that ``changed`` makes for all topics. It gets a part of one topic at a time."""
+    records: list[MetadataRecord] = []
+    for topic in situation.latest.topics.values():
+        election = election_of(situation.latest, situation.config, topic.name)
+        for indexes in looks(topic):
+            found = list(changed(topic, indexes, election))
+            records += found
+            if situation.spend(cost_of(indexes, found)):
+                yield
+    return records
+
+
+def looks(topic: TopicImage) -> Iterator[range]:
+    """Yields the partitions of a topic in parts."""
+    count = len(topic.partitions)
+    for first in range(0, count, PARTITIONS_PER_LOOK):
+        yield range(first, min(first + PARTITIONS_PER_LOOK, count))
+
+
+def cost_of(indexes: range, changed: Sequence[object]) -> int:
+    """The cost of such a part, in units of about 10 us."""
+    return 1 + len(indexes) // PARTITIONS_PER_UNIT + len(changed) // CHANGES_PER_UNIT
+
+
+def _change(broker: BrokerImage, fenced: int, in_controlled_shutdown: int) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        fenced=fenced,
+        in_controlled_shutdown=in_controlled_shutdown,
+    )
+
+
+class Sessions(Protocol):
+    """The part of ``controller.broker_heartbeats.BrokerHeartbeats`` that is needed here."""
+
+    def heard(self, broker_id: int) -> None: ...
+    def has_session(self, broker_id: int) -> bool: ...
+    def forget(self, broker_id: int) -> None: ...
+
+
+NO_BROKER_EPOCH = -1
+
+
+class Incarnation(NamedTuple):
+    """One start of a broker. ``incarnation_id`` has 16 bytes."""
+
+    broker_id: int
+    incarnation_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker says of itself. ``features`` holds (name, lowest level, highest level)."""
+
+    broker_id: int
+    cluster_id: str
+    incarnation_id: bytes
+    listeners: tuple[tuple[str, str, int, int], ...]
+    """(name, host, port, security protocol)."""
+    features: tuple[tuple[str, int, int], ...]
+    rack: str | None
+    log_dirs: tuple[bytes, ...]
+    previous_broker_epoch: int = NO_BROKER_EPOCH
+    """The broker epoch at its last clean shutdown, or -1 if it ended otherwise (KIP-966)."""
+
+    def is_after_clean_shutdown(self, known: BrokerImage | None) -> bool:
+        """Whether nothing can be lost of what the registration ``known`` held. A broker that was unregistered, or that
+        has other directories now, may have lost everything."""
+        return (
+            known is not None and self.previous_broker_epoch == known.broker_epoch and known.log_dirs == self.log_dirs
+        )
+
+
+def registration_problem(registration: Registration, cluster_id: str, image: MetadataImage) -> Refusal | None:
+    """Why a broker may not register, or None."""
+    if registration.cluster_id != cluster_id:
+        return Refusal(
+            ErrorCode.inconsistent_cluster_id, f"Expected cluster ID {cluster_id}, but got {registration.cluster_id}"
+        )
+    if not registration.listeners:
+        return Refusal(ErrorCode.invalid_registration, "No listeners were given.")
+    for feature, level in image.features.items():
+        if not includes(registration.features, feature, level):
+            return Refusal(
+                ErrorCode.unsupported_version,
+                f"Unable to register because the broker does not support version {level} of {feature}.",
+            )
+    return None
+
+
+def stale_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Refusal | None:
+    """The refusal of a request from a broker that is not registered with that epoch, or None."""
+    known = image.brokers.get(broker_id)
+    if known is not None and known.broker_epoch == broker_epoch:
+        return None
+    return Refusal(ErrorCode.stale_broker_epoch, "Not the epoch of a registered broker.")
+
+
+def registering(registration: Registration, broker_epoch: int) -> RegisterBrokerRecord:
+    """The record that registers the broker, fenced. ``broker_epoch`` is the offset of this record."""
+    return RegisterBrokerRecord(
+        broker_id=registration.broker_id,
+        incarnation_id=registration.incarnation_id,
+        broker_epoch=broker_epoch,
+        end_points=tuple(
+            BrokerEndpoint(name=name, host=host, port=port, security_protocol=protocol)
+            for name, host, port, protocol in registration.listeners
+        ),
+        features=tuple(
+            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, low, high in registration.features
+        ),
+        rack=registration.rack,
+        log_dirs=registration.log_dirs,
+    )
+
+
+@dataclass(slots=True)
+class Restart(Change[None]):
+    """The first change of a registration. Without it a new incarnation would lead, and be in sync, with what the old
+    one may have lost. ``problem`` says why the broker may not register."""
+
+    name = "a broker has restarted"
+    atomic = False
+
+    wanted: Registration
+    cluster_id: str
+    sessions: Sessions
+    own: Incarnation | None
+    """The broker in this process, if there is one."""
+    problem: Refusal | None = None
+
+    def plan(self, situation: Situation) -> Planning:
+        self.judge(situation.latest)
+        known = situation.latest.brokers.get(self.wanted.broker_id)
+        if self.problem is not None or (known is not None and known.incarnation_id == self.wanted.incarnation_id):
+            return ()
+        uncleanly = not self.wanted.is_after_clean_shutdown(known)
+        return (yield from restarting(situation, self.wanted.broker_id, uncleanly))
+
+    def outcome(self, refused: Refusal | None) -> None:
+        self.problem = self.problem or refused
+
+    def judge(self, latest: MetadataImage) -> None:
+        """Sets ``problem``, which does not change once it is set."""
+        if self.problem is not None:
+            return
+        self.problem = registration_problem(self.wanted, self.cluster_id, latest)
+        if self.problem is None and self._is_duplicate(latest.brokers.get(self.wanted.broker_id)):
+            self.problem = Refusal(
+                ErrorCode.duplicate_broker_registration,
+                f"Another broker is registered with ID {self.wanted.broker_id}. If that is an earlier start of this "
+                "one, its session will end.",
+            )
+
+    def _is_duplicate(self, known: BrokerImage | None) -> bool:
+        """Whether another incarnation lives, as far as anybody can tell: it has sent a heartbeat within its session,
+        and has not left. It may be fenced, as a broker is that starts. A replayed registration must not take its ID.
+        The active controller itself knows which incarnation of its own broker lives."""
+        wanted = self.wanted
+        if self.own is not None and wanted.broker_id == self.own.broker_id:
+            return wanted.incarnation_id != self.own.incarnation_id
+        return (
+            known is not None
+            and not has_left(known)
+            and known.incarnation_id != wanted.incarnation_id
+            and self.sessions.has_session(wanted.broker_id)
+        )
+
+
+def has_left(broker: BrokerImage) -> bool:
+    """Whether the broker has ended its controlled shutdown."""
+    return broker.fenced and broker.in_controlled_shutdown
+
+
+@dataclass(slots=True)
+class BrokerRegistration(Change[int | Refusal]):
+    """The second change of a registration. Its outcome is the broker epoch. An incarnation that repeats its request
+    gets the epoch that it has, unless that registration has left."""
+
+    name = "register a broker"
+
+    restart: Restart
+    epoch: int = NO_BROKER_EPOCH
+
+    def plan(self, situation: Situation) -> Records:
+        restart, wanted = self.restart, self.restart.wanted
+        restart.judge(situation.latest)
+        if restart.problem is not None:
+            return ()
+        known = situation.latest.brokers.get(wanted.broker_id)
+        if known is not None and known.incarnation_id == wanted.incarnation_id and not has_left(known):
+            self.epoch = known.broker_epoch
+            return ()
+        restart.sessions.forget(wanted.broker_id)  # A session is that of one broker epoch.
+        self.epoch = situation.next_offset
+        return (registering(wanted, self.epoch),)
+
+    def outcome(self, refused: Refusal | None) -> int | Refusal:
+        return refused or self.restart.problem or self.epoch
+
+
+@dataclass(slots=True)
+class Unregistration(Change[Refusal | None]):
+    """Takes a broker out. The outcome says why that was not done, and is None if it was."""
+
+    name = "unregister a broker"
+
+    broker_id: int
+    sessions: Sessions
+    problem: Refusal | None = None
+
+    def plan(self, situation: Situation) -> Planning:
+        known = situation.latest.brokers.get(self.broker_id)
+        if known is None:
+            message = f"Broker ID {self.broker_id} is not currently registered"
+            self.problem = Refusal(ErrorCode.broker_id_not_registered, message)
+            return ()
+        self.sessions.forget(self.broker_id)
+        return (yield from unregistering(situation, known))
+
+    def outcome(self, refused: Refusal | None) -> Refusal | None:
+        return refused or self.problem
+
+
+BLOCK_SIZE = 1000
+"""The number of IDs in one block (Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE)."""
+
+GREATEST_PRODUCER_ID = 2**63 - 1
+
+
+@dataclass(slots=True)
+class ProducerIdBlock(Change[int | Refusal]):
+    """Gives the next block to one broker. The outcome is the block's first ID."""
+
+    name = "allocate producer IDs"
+
+    broker_id: int
+    broker_epoch: int
+    found: int | Refusal | None = None
+
+    def plan(self, situation: Situation) -> Records:
+        latest = situation.latest
+        stale = stale_epoch(latest, self.broker_id, self.broker_epoch)
+        if stale is not None:
+            self.found = stale
+            return ()
+        if latest.next_producer_id > GREATEST_PRODUCER_ID - BLOCK_SIZE:
+            self.found = Refusal(ErrorCode.unknown_server_error, "There is no block of producer IDs left.")
+            return ()
+        self.found = latest.next_producer_id
+        return (
+            ProducerIdsRecord(
+                broker_id=self.broker_id,
+                broker_epoch=self.broker_epoch,
+                next_producer_id=self.found + BLOCK_SIZE,
+            ),
+        )
+
+    def outcome(self, refused: Refusal | None) -> int | Refusal:
+        if refused is not None:
+            return refused
+        assert self.found is not None, "a block of producer IDs is answered before it is planned"
+        return self.found

@@ -1,0 +1,266 @@
+"""What leaders, brokers and operators request for existing partitions.
+
+- ``IsrChange``: a leader changes in-sync replicas (AlterPartition; KIP-497, KIP-704, KIP-841, KIP-903).
+- ``RequestedElections``: preferred leaders, or unclean leaders for partitions without one (ElectLeaders, KIP-460). A
+  request for an unclean election accepts the loss, so that a replica in no directory is elected if no other can be. The
+  setting unclean.leader.election.enable does not do that, since a person may still bring back its records.
+- ``DirectoryChange``: a broker reports the log directories of its replicas (AssignReplicasToDirs, KIP-858). This broker
+  has one directory. It reports only replicas whose log is damaged, which are in no directory (DirectoryId.LOST), and
+  those that are whole again. A replica in no directory is offline: it leaves the ISR, and it is not elected until it
+  has joined an ISR again, or until its broker reports a directory.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Planning, Refusal, Situation
+from reference_broker.controller.planning.brokers import stale_epoch
+from reference_broker.controller.planning.partition_changes import (
+    NO_LEADER_CHANGE,
+    RECOVERED,
+    RECOVERING,
+    Election,
+    PartitionChanges,
+    election_of,
+)
+from reference_broker.metadata.features import knows_directories
+from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
+from reference_broker.metadata.replay import changed_partition
+from reference_broker.wire.errors import ErrorCode
+
+NO_CHECK = -1
+"""A broker epoch of -1 is not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedIsr:
+    """The ISR that a leader wants for one partition. ``isr`` holds (broker ID, broker epoch) for each replica.
+    ``leader_epoch`` and ``partition_epoch`` are those that the leader knows."""
+
+    index: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+    recovery_state: int
+
+
+WantedIsrs: TypeAlias = Sequence[tuple[bytes | None, Sequence[WantedIsr]]]
+"""(topic ID, the partitions of that topic)."""
+IsrOutcomes: TypeAlias = Sequence[Sequence[PartitionImage | ErrorCode]]
+"""For each partition of each topic in the request, its new state or why it was not changed."""
+
+
+@dataclass(slots=True)
+class IsrChange(Change[IsrOutcomes | Refusal]):
+    """What the broker ``leader_id`` asks for in one request."""
+
+    name = "alter partitions"
+    atomic = False
+
+    leader_id: int
+    broker_epoch: int
+    wanted: WantedIsrs
+    stale: Refusal | None = None
+    found: list[list[PartitionImage | ErrorCode]] = field(default_factory=list)
+
+    def plan(self, situation: Situation) -> Planning:
+        records: list[MetadataRecord] = []
+        self.stale = stale_epoch(situation.latest, self.leader_id, self.broker_epoch)
+        if self.stale is not None:
+            return records
+        changes = PartitionChanges.of(situation.latest)
+        for topic_id, partitions in self.wanted:
+            topic = None if topic_id is None else situation.latest.topic_by_id(topic_id)
+            found: list[PartitionImage | ErrorCode] = []
+            self.found.append(found)
+            for wanted in partitions:
+                found.append(self._change(situation.latest, changes, topic, wanted, records))
+                if situation.spend(UNITS_PER_ENTRY):
+                    yield
+        return records
+
+    def outcome(self, refused: Refusal | None) -> IsrOutcomes | Refusal:
+        return refused or self.stale or self.found
+
+    def _change(
+        self,
+        latest: MetadataImage,
+        changes: PartitionChanges,
+        topic: TopicImage | None,
+        wanted: WantedIsr,
+        records: list[MetadataRecord],
+    ) -> PartitionImage | ErrorCode:
+        """Returns the partition as it will be, and adds the record for that to ``records``."""
+        if topic is None:
+            return ErrorCode.unknown_topic_id
+        if not 0 <= wanted.index < len(topic.partitions):
+            return ErrorCode.unknown_topic_or_partition
+        partition = topic.partitions[wanted.index]
+        problem = self._stale_state(partition, wanted) or _bad_isr(latest, partition, wanted)
+        if problem is not None:
+            return problem
+        isr = tuple(broker_id for broker_id, _ in wanted.isr)
+        record = changes.change(topic, wanted.index, isr=isr, recovery_state=wanted.recovery_state)
+        if record is None:
+            return partition
+        records.append(record)
+        return changed_partition(partition, record)
+
+    def _stale_state(self, partition: PartitionImage, wanted: WantedIsr) -> ErrorCode | None:
+        """The error of a request that is older than the partition. If it is newer, this controller is no longer
+        active."""
+        if wanted.leader_epoch > partition.leader_epoch or wanted.partition_epoch > partition.partition_epoch:
+            return ErrorCode.not_controller
+        if wanted.leader_epoch < partition.leader_epoch:
+            return ErrorCode.fenced_leader_epoch
+        if self.leader_id != partition.leader:
+            return ErrorCode.invalid_request
+        if wanted.partition_epoch < partition.partition_epoch:
+            return ErrorCode.invalid_update_version
+        return None
+
+
+def _bad_isr(image: MetadataImage, partition: PartitionImage, wanted: WantedIsr) -> ErrorCode | None:
+    isr, state = [broker_id for broker_id, _ in wanted.isr], wanted.recovery_state
+    if not isr or len(dict.fromkeys(isr)) != len(isr) or any(replica not in partition.replicas for replica in isr):
+        return ErrorCode.invalid_request
+    if partition.leader not in isr or state not in (RECOVERED, RECOVERING):
+        return ErrorCode.invalid_request
+    if state == RECOVERING and (len(isr) > 1 or partition.leader_recovery_state == RECOVERED):
+        return ErrorCode.invalid_request
+    for broker_id, broker_epoch in wanted.isr:
+        known = image.brokers.get(broker_id)
+        if known is None or known.fenced or known.in_controlled_shutdown:
+            return ErrorCode.ineligible_replica
+        if broker_epoch not in (NO_CHECK, known.broker_epoch):
+            return ErrorCode.ineligible_replica
+    return None
+
+
+NOT_NEEDED = Refusal(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
+NO_PREFERRED = Refusal(ErrorCode.preferred_leader_not_available, "The preferred leader was not available.")
+NO_ELIGIBLE = Refusal(ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available.")
+
+WantedPartitions: TypeAlias = Sequence[tuple[str, Sequence[int]]]
+"""(topic, indexes of its partitions)."""
+PartitionOutcome: TypeAlias = tuple[int, Refusal | None]
+"""(index of a partition, why it got no new leader or None)."""
+ElectionOutcomes: TypeAlias = Sequence[tuple[str, Sequence[PartitionOutcome]]]
+
+
+@dataclass(slots=True)
+class RequestedElections(Change[ElectionOutcomes | Refusal]):
+    """``wanted`` is None for all partitions. Then those that need no election have no outcome."""
+
+    name = "elect leaders"
+    atomic = False
+
+    election: Election
+    wanted: WantedPartitions | None
+    found: list[tuple[str, list[PartitionOutcome]]] = field(default_factory=list)
+
+    def plan(self, situation: Situation) -> Planning:
+        latest = situation.latest
+        changes, records = PartitionChanges.of(latest), list[MetadataRecord]()
+        for name, indexes in self._asked(latest):
+            found: list[PartitionOutcome] = []
+            self.found.append((name, found))
+            for index in indexes:
+                elected = _elect(changes, latest.topics.get(name), name, index, self.election)
+                if isinstance(elected, PartitionChangeRecord):
+                    records.append(elected)
+                    found.append((index, None))
+                elif self.wanted is not None or elected is not NOT_NEEDED:
+                    found.append((index, elected))
+                if situation.spend(UNITS_PER_ENTRY if elected is not NOT_NEEDED else 1):
+                    yield
+        return records
+
+    def outcome(self, refused: Refusal | None) -> ElectionOutcomes | Refusal:
+        return refused or self.found
+
+    def _asked(self, latest: MetadataImage) -> Iterable[tuple[str, Sequence[int]]]:
+        if self.wanted is not None:
+            return self.wanted
+        return [(topic.name, range(len(topic.partitions))) for topic in latest.topics.values()]
+
+
+def _elect(
+    changes: PartitionChanges, topic: TopicImage | None, name: str, index: int, election: Election
+) -> PartitionChangeRecord | Refusal:
+    if topic is None:
+        return Refusal(ErrorCode.unknown_topic_or_partition, f"No such topic as {name}")
+    if not 0 <= index < len(topic.partitions):
+        return Refusal(ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}")
+    partition = topic.partitions[index]
+    if election is Election.PREFERRED and partition.leader == partition.replicas[0]:
+        return NOT_NEEDED
+    if election is Election.UNCLEAN and partition.leader != NO_LEADER:
+        return NOT_NEEDED
+    wanted = Election.GIVING_UP if election is Election.UNCLEAN else election
+    record = changes.change(topic, index, election=wanted)
+    if record is None or record.leader == NO_LEADER_CHANGE:
+        return NO_PREFERRED if election is Election.PREFERRED else NO_ELIGIBLE
+    return record
+
+
+WantedDirectories: TypeAlias = Sequence[tuple[bytes, bytes, Sequence[int]]]
+"""(directory ID, topic ID, partition indexes)."""
+
+_UNKNOWN_DIRECTORIES = Refusal(ErrorCode.unsupported_version, "Directory assignment is not supported yet.")
+
+
+@dataclass(slots=True)
+class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
+    """The outcome has one error code for each partition of ``wanted``, in its order."""
+
+    name = "assign replicas to directories"
+    atomic = False
+
+    broker_id: int
+    broker_epoch: int
+    wanted: WantedDirectories
+    problem: Refusal | None = None
+    found: list[list[ErrorCode]] = field(default_factory=list)
+
+    def plan(self, situation: Situation) -> Planning:
+        records: list[MetadataRecord] = []
+        latest = situation.latest
+        self.problem = stale_epoch(latest, self.broker_id, self.broker_epoch)
+        if self.problem is None and not knows_directories(latest):
+            self.problem = _UNKNOWN_DIRECTORIES
+        if self.problem is not None:
+            return records
+        changes, online = PartitionChanges.of(latest), latest.brokers[self.broker_id].log_dirs
+        for directory, topic_id, indexes in self.wanted:
+            topic = latest.topic_by_id(topic_id)
+            election = Election.ONLINE if topic is None else election_of(latest, situation.config, topic.name)
+            found: list[ErrorCode] = []
+            self.found.append(found)
+            for index in indexes:
+                problem = self._problem(topic, index)
+                found.append(problem or ErrorCode.none)
+                if problem is None and topic is not None:
+                    isr = topic.partitions[index].isr
+                    if directory not in online:
+                        isr = tuple(replica for replica in isr if replica != self.broker_id)
+                    home = (self.broker_id, directory)
+                    record = changes.change(topic, index, isr=isr, election=election, home=home)
+                    records += () if record is None else (record,)
+                if situation.spend(UNITS_PER_ENTRY):
+                    yield
+        return records
+
+    def outcome(self, refused: Refusal | None) -> Sequence[Sequence[ErrorCode]] | Refusal:
+        return refused or self.problem or self.found
+
+    def _problem(self, topic: TopicImage | None, index: int) -> ErrorCode | None:
+        if topic is None:
+            return ErrorCode.unknown_topic_id
+        if not 0 <= index < len(topic.partitions):
+            return ErrorCode.unknown_topic_or_partition
+        if self.broker_id not in topic.partitions[index].replicas:
+            return ErrorCode.not_leader_or_follower
+        return None
