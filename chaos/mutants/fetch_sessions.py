@@ -125,7 +125,7 @@ def session_forgets_its_maker(
     return original(self, "", replica_id, uses_topic_ids, revision)
 
 
-@mutant(f"{READING}:leader_epoch_error", revisions=ONLY_FINAL)
+@mutant("reference_broker.apis.records.led_partitions:leader_epoch_error", revisions=ONLY_FINAL)
 def leader_epoch_not_checked(original: Function, leader_epoch: int, request_epoch: int) -> Any:
     """Any leader epoch that a fetcher sends is accepted (F-13)."""
     return original(leader_epoch, leader_epoch)

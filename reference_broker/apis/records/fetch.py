@@ -47,7 +47,6 @@ from reference_broker.apis.parts import (
 )
 from reference_broker.apis.records.fetch_partition import (
     Look,
-    LooksUpPartitions,
     Reader,
     RemoteReads,
     failed,
@@ -58,7 +57,7 @@ from reference_broker.apis.records.fetch_partition import (
     reader_of,
     told_of,
 )
-from reference_broker.apis.records.leader_endpoints import endpoints_of
+from reference_broker.apis.records.led_partitions import LooksUpPartitions, endpoints_of
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Waiter, direction

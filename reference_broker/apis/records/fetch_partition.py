@@ -19,9 +19,10 @@ take it or not. What has not come by then is asked for again by the next fetch.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
+from reference_broker.apis.parts import HasController
+from reference_broker.apis.records.led_partitions import LooksUpPartitions, leader_epoch_error, led_elsewhere
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import TopicImage
@@ -81,10 +82,6 @@ FOLLOWERS_FROM = 11
 
 Offsets: TypeAlias = tuple[int, int, int]
 """High watermark, last stable offset, log start offset."""
-
-
-class LooksUpPartitions(HasPartitions, HasController, HasNodeId, Protocol):
-    """What a handler needs to find a partition, or to say why it is not led here."""
 
 
 def rack_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> str | None:
@@ -213,40 +210,6 @@ def readable_end(log: PartitionLog, reader: Reader) -> int:
     if reader is Reader.FOLLOWER:
         return log.log_end_offset
     return log.last_stable_offset if reader is Reader.COMMITTED else log.high_watermark
-
-
-def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
-    """``request_epoch`` is the leader epoch that the fetcher knows, or -1 if it does not say."""
-    if request_epoch in (-1, leader_epoch):
-        return ErrorCode.none
-    return ErrorCode.fenced_leader_epoch if request_epoch < leader_epoch else ErrorCode.unknown_leader_epoch
-
-
-def led_elsewhere(broker: LooksUpPartitions, topic: TopicImage, index: int, request_epoch: int) -> Error:
-    """Returns why the partition is not served here.
-
-    A follower compares the leader epoch first (KIP-320). If its own is the older one, it does not know who leads.
-    """
-    there = topic.partitions[index]
-    if (topic.topic_id, index) in broker.partitions.offline:
-        return ErrorCode.kafka_storage_error
-    if broker.node_id in there.replicas:
-        return leader_epoch_error(there.leader_epoch, request_epoch) or ErrorCode.not_leader_or_follower
-    return ErrorCode.not_leader_or_follower
-
-
-def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_leader_epoch: int) -> Partition | Error:
-    """Finds a led partition by the name of its topic, or the error that says why it is not led here.
-
-    ``current_leader_epoch`` is the leader epoch that the requester knows, -1 if it does not say.
-    """
-    partition = broker.partitions.by_name.get((topic, index))
-    if partition is None:
-        known = broker.controller.image.topics.get(topic)
-        if known is None or not 0 <= index < len(known.partitions):
-            return ErrorCode.unknown_topic_or_partition
-        return led_elsewhere(broker, known, index, current_leader_epoch)
-    return leader_epoch_error(partition.leader_epoch, current_leader_epoch) or partition
 
 
 def missing(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool) -> Partition | Look:

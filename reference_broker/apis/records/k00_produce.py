@@ -37,23 +37,22 @@ KIPs: 98, 101, 110, 360, 467, 497, 516, 890, 951, 966, 1050.
 """
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasTraffic
-from reference_broker.apis.records.produce_acknowledging import ALL, Acknowledges, Written, finish, tell
-from reference_broker.apis.records.produce_answers import changed, leader_of, not_led, refused_answer
-from reference_broker.apis.records.produce_bytes import (
-    batch_bytes,
-    is_large,
+from reference_broker.apis.parts import HasController, HasReplication, HasTraffic
+from reference_broker.apis.records.led_partitions import endpoints_of
+from reference_broker.apis.records.produce_transactions import (
+    JudgesTransactions,
+    Verdicts,
     is_transactional,
-    units_to_look_into,
+    judge_transaction,
+    name_of,
 )
-from reference_broker.apis.records.produce_transactions import JudgesTransactions, Verdicts, judge_transaction, name_of
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.verification import Guard
@@ -64,8 +63,8 @@ from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES
 from reference_broker.records.compression import Compression
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.errors import Error, ErrorCode, error_name
+from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch
 from reference_broker.wire.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -76,8 +75,14 @@ from reference_broker.wire.produce import (
     RecordError,
 )
 
+ALL = -1
+"""acks=all: every replica in sync must have the records, and there must be ``min.insync.replicas`` of them."""
+
 ZSTD_FROM = 7
 """The version from which batches may be compressed with zstd (KIP-110)."""
+
+LEADERS_FROM = 10
+"""The version from which NOT_LEADER_OR_FOLLOWER names the leader (KIP-951)."""
 
 WITHOUT_LOG_START = (
     ErrorCode.corrupt_message,
@@ -85,44 +90,58 @@ WITHOUT_LOG_START = (
     ErrorCode.record_list_too_large,
     ErrorCode.unsupported_for_message_format,
 )
-"""What Kafka refuses without a look at the partition's state (ReplicaManager.appendToLocalLog). All other refusals of a
-batch tell where the log starts."""
+"""The errors that Kafka returns without having read the partition's state (ReplicaManager.appendToLocalLog). All other
+errors of a batch come with the log start offset."""
 
 UNITS_PER_SLICE = 600
-"""The work of one event, in units of about 8 us. A batch costs one, and one more for every UNIT_BYTES."""
+"""The work of one event, in units of about 8 us. A batch costs one unit, and one more for every UNIT_BYTES."""
+
 UNIT_BYTES = 1 << 14
+
+SMALL_BYTES = 4096
+"""An uncompressed batch of this size is decoded at once. It holds 576 records at most."""
+
+PACKED_UNIT_BYTES = 1 << 7
+"""Number of bytes whose compression takes a unit. Decoding a record takes a unit, too."""
+
+Written: TypeAlias = tuple[Partition, bool, int]
+"""The partition, whether something new was written, and the offset after it."""
+
+Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
+
+
+class Needs(JudgesTransactions, HasReplication, HasController, HasTraffic, Protocol):
+    """What this API uses of its broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Postponed:
-    """A batch that is appended in a later slice. ``postponed`` stands for its answer."""
+    """A batch that is appended in a later slice."""
 
     topic: ProduceTopic
     wanted: ProducePartition
     partition: Partition
-    postponed: ProducePartitionResponse
+    placeholder: ProducePartitionResponse
+    """Its place in the response, until it is appended."""
     guard: Guard | None
 
 
 @dataclass(slots=True)
 class _Later:
-    """What a request leaves for later slices: batches that must be looked into first, and all that come once the slice
-    is used up. ``units`` is what is left of it."""
+    """The batches of a request that are left for later slices: those whose records must be decoded first, and all that
+    follow once the slice is used up."""
 
     batches: list[_Postponed] = field(default_factory=list)
     units: int = UNITS_PER_SLICE
+    """The remaining work of this slice."""
 
 
-class Needs(JudgesTransactions, Acknowledges, HasTraffic, Protocol):
-    """What this API uses of its broker."""
-
-
-_Found: TypeAlias = bytes | memoryview | RecordsRefused
-"""What looking into a batch gave: what is to be appended, or why nothing may be."""
+_Decoded: TypeAlias = bytes | memoryview | RecordsRefused
+"""The result of decoding a batch: the bytes to be appended, or why they are refused."""
 
 
 class _Appends(Protocol):
-    """Appends one batch, or says why not. The parameters are those of ``_append``."""
+    """Appends one batch, or returns why not. The parameters are those of ``_append``."""
 
     def __call__(
         self,
@@ -138,8 +157,11 @@ class _Appends(Protocol):
 
 
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
-    """Every partition of the request gets its own error code; one refused partition does not stop the others. Large
-    batches that must be looked into go in slices, and are appended when the others are."""
+    """Appends the batches of a request, and responds once they are acknowledged.
+
+    Every partition gets its own error code; one refused partition does not stop the others. Large batches whose records
+    must be decoded are handled in slices, and appended after the others.
+    """
     body = _with_each_partition_once(body)
     append = _append if call.api_version >= ZSTD_FROM else _append_without_zstd
     if body.transactional_id is None:
@@ -152,6 +174,9 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
 
     judge_transaction(broker, call, body, contained(call, produce))
     return None
+
+
+API = Api.of(ProduceRequest, handle)
 
 
 def _with_each_partition_once(body: ProduceRequest) -> ProduceRequest:
@@ -179,54 +204,50 @@ def _produce(broker: Needs, call: Call, body: ProduceRequest, append: _Appends) 
     later = _Later()
     responses = [_append_topic(broker, body, topic, written, later, append) for topic in body.topics]
     if not later.batches:
-        return finish(broker, call, body, responses, written, written)
-    tell(written)
+        return _finish(broker, call, body, responses, written, written)
+    _notify(written)
 
-    def look_into() -> Slices:
+    def append_postponed() -> Slices:
         """A partition may be led elsewhere when its turn comes."""
         new: list[Written] = []
-        told = [*written]
+        notified = [*written]
         answers: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
         units = UNITS_PER_SLICE if later.units < 0 else 0
         for each in later.batches:
-            # What is looked into takes slices of its own.
-            looks = each.partition.log.looks_into_records
-            cost = UNITS_PER_SLICE if looks else 1 + len(each.wanted.records or b"") // UNIT_BYTES
+            cost = 1 + len(each.wanted.records or b"") // UNIT_BYTES
+            if each.partition.log.looks_into_records:
+                cost = UNITS_PER_SLICE  # Decoding takes slices of its own.
             units += cost
             if units > UNITS_PER_SLICE:
                 units = cost
-                tell(new)
-                told += new
+                _notify(new)
+                notified += new
                 new.clear()
                 yield
-            found = yield from _looked_into(broker, each)
-            answers.append(
-                (each.postponed, _append(broker, body, each.topic, each.wanted, new, None, each.guard, found))
-            )
-        told += new
+            decoded = yield from _decoded(broker, each)
+            answer = _append(broker, body, each.topic, each.wanted, new, None, each.guard, decoded)
+            answers.append((each.placeholder, answer))
+        notified += new
 
         def settled(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
             """Postponed answers come in the order of their batches."""
             return answers.popleft()[1] if answers and answers[0][0] is answer else answer
 
-        response = finish(broker, call, body, changed(responses, settled), new, told)
+        response = _finish(broker, call, body, _replaced(responses, settled), new, notified)
         if response is not None:
             call.respond(response)
 
-    run_slices(broker.outside, contained_slices(call, look_into()))
+    run_slices(broker.outside, contained_slices(call, append_postponed()))
     return None
 
 
-def _looked_into(broker: Needs, large: _Postponed) -> Generator[None, None, _Found]:
+def _decoded(broker: Needs, large: _Postponed) -> Generator[None, None, _Decoded]:
     if not large.partition.log.looks_into_records:
         return large.wanted.records or b""
     try:
         return (yield from large.partition.log.look_into(broker.now, large.wanted.records or b""))
     except RecordsRefused as refused:
         return refused
-
-
-API = Api.of(ProduceRequest, handle)
 
 
 def _append_topic(
@@ -237,7 +258,7 @@ def _append_topic(
     later: _Later,
     append: _Appends,
 ) -> ProduceTopicResponse:
-    """Only the broker itself writes to its own topics: what stands there becomes its state at the next start."""
+    """Only the broker itself writes to its own topics: their records become its state at the next start."""
     name = name_of(broker, topic)
     if is_internal(name):
         answers = [_internal(broker, topic, wanted.partition) for wanted in topic.partitions]
@@ -247,9 +268,9 @@ def _append_topic(
 
 
 def _internal(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
-    if leader_of(broker, topic.topic, topic.topic_id, index) is None:
-        return not_led(broker, topic, index)
-    return refused_answer(index, ErrorCode.invalid_topic_exception, "the topic is internal")
+    if _leader_of(broker, topic.topic, topic.topic_id, index) is None:
+        return _not_led(broker, topic, index)
+    return _refused(index, ErrorCode.invalid_topic_exception, "the topic is internal")
 
 
 def _append_without_zstd(
@@ -261,11 +282,11 @@ def _append_without_zstd(
     later: _Later,
     guard: Guard | None = None,
 ) -> ProducePartitionResponse:
-    """For versions whose consumers may not know zstd. The codec's number is in the attributes, as in ``is_large``."""
+    """For versions whose consumers may not know zstd. The codec's number is in the attributes, as in ``_is_large``."""
     records = wanted.records or b""
     if len(records) >= HEADER_BYTES and records[22] & COMPRESSION_MASK == Compression.ZSTD:
         error = ErrorCode.unsupported_compression_type
-        return refused_answer(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
+        return _refused(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
     return _append(broker, request, topic, wanted, written, later, guard)
 
 
@@ -294,30 +315,30 @@ def _append(
     written: list[Written],
     later: _Later | None,
     guard: Guard | None = None,
-    found: _Found | None = None,
+    decoded: _Decoded | None = None,
 ) -> ProducePartitionResponse:
-    """``written`` gets what was written. A duplicate changes nothing, but it is not acknowledged before its first
-    writing may be. ``later`` gets a batch whose turn has not come. It is None once the turn has come, and ``found`` is
-    what looking into the batch gave. ``guard`` is that of the first batch of a transaction in the partition.
+    """Appends one batch, or returns why not.
+
+    What was written is added to ``written``. A duplicate changes nothing, but it is not acknowledged before its first
+    copy may be. A batch whose turn has not come is added to ``later``. That is None once the turn has come, and
+    ``decoded`` is what decoding the batch gave. ``guard`` is that of the first batch of a transaction in the partition.
     """
     index = wanted.partition
     if request.acks not in (-1, 0, 1):
-        return refused_answer(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
+        return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if topic.topic_id != NO_TOPIC_ID:
         partition = broker.partitions.by_id.get((topic.topic_id, index))
     else:
         partition = broker.partitions.by_name.get((topic.topic, index))
     if partition is None:
-        return not_led(broker, topic, index)
+        return _not_led(broker, topic, index)
     traffic = broker.traffic
     if wanted.records is None or len(wanted.records) == 0:
-        return refused_answer(index, ErrorCode.invalid_record, "each partition needs a record batch")
-    if batch_bytes(wanted.records) < len(wanted.records):
-        return refused_answer(index, ErrorCode.invalid_record, "each partition may have only one record batch")
+        return _refused(index, ErrorCode.invalid_record, "each partition needs a record batch")
+    if _batch_bytes(wanted.records) < len(wanted.records):
+        return _refused(index, ErrorCode.invalid_record, "each partition may have only one record batch")
     if request.transactional_id is None and is_transactional(wanted.records):
-        return refused_answer(
-            index, ErrorCode.transactional_id_authorization_failed, "the request names no transactional ID"
-        )
+        return _refused(index, ErrorCode.transactional_id_authorization_failed, "the request names no transactional ID")
     log, followers = partition.log, partition.followers
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
@@ -326,17 +347,17 @@ def _append(
         )
     if later is not None:
         later.units -= 1 + len(wanted.records) // UNIT_BYTES
-        looks_large = log.looks_into_records and is_large(wanted.records)
-        if log.looks_into_records and not looks_large:
-            later.units -= units_to_look_into(wanted.records)
-        if later.units < 0 or looks_large:
-            postponed = ProducePartitionResponse(index, ErrorCode.none)
-            later.batches.append(_Postponed(topic, wanted, partition, postponed, guard))
-            return postponed
+        is_large = log.looks_into_records and _is_large(wanted.records)
+        if log.looks_into_records and not is_large:
+            later.units -= _units_to_decode(wanted.records)
+        if later.units < 0 or is_large:
+            placeholder = ProducePartitionResponse(index, ErrorCode.none)
+            later.batches.append(_Postponed(topic, wanted, partition, placeholder, guard))
+            return placeholder
     try:
-        if isinstance(found, RecordsRefused):
-            raise found
-        records = wanted.records if found is None else found
+        if isinstance(decoded, RecordsRefused):
+            raise decoded
+        records = wanted.records if decoded is None else decoded
         appended = log.append(broker.now, records, partition.leader_epoch, is_looked_into=later is None, guard=guard)
     except RecordsRefused as refused:
         traffic.failed_produce_requests.value += 1
@@ -349,11 +370,11 @@ def _append(
         )
     except DiskError as failure:
         broker.outside.note("append_failed", ("partition", f"{partition.topic}-{index}"), ("reason", str(failure)))
-        return refused_answer(index, ErrorCode.kafka_storage_error, str(failure))
+        return _refused(index, ErrorCode.kafka_storage_error, str(failure))
     written.append((partition, not appended.duplicate, appended.last_offset + 1))
     if not appended.duplicate:
         if followers is None:
-            if not must_be_durable(log):  # Else the sync moves it: what is read must not be lost with the power.
+            if not must_be_durable(log):  # Else the sync moves it: records that were read must survive a power loss.
                 log.advance_high_watermark(log.log_end_offset)
         else:
             broker.replication.leaders.appended(partition)
@@ -369,3 +390,162 @@ def _append(
         log_append_time_ms=appended.log_append_time_ms,
         log_start_offset=appended.log_start_offset,
     )
+
+
+def _units_to_decode(records: bytes | memoryview) -> int:
+    """The work of a small batch. Its header has the number of records at byte 57. The log refuses a number that the
+    bytes cannot hold."""
+    return int.from_bytes(records[57:HEADER_BYTES], "big") + len(records) // PACKED_UNIT_BYTES
+
+
+def _is_large(records: bytes | memoryview) -> bool:
+    """The codec's number is in the attributes, which are big-endian at byte 21."""
+    return len(records) > SMALL_BYTES or (len(records) >= HEADER_BYTES and bool(records[22] & COMPRESSION_MASK))
+
+
+def _batch_bytes(records: bytes | memoryview) -> int:
+    """Returns the size in the first batch's length field. The log checks whether that is right."""
+    return int.from_bytes(records[8:12], "big", signed=True) + 12
+
+
+def _finish(
+    broker: Needs,
+    call: Call,
+    body: ProduceRequest,
+    responses: list[ProduceTopicResponse],
+    new: Sequence[Written],
+    written: Sequence[Written],
+) -> ProduceResponse | None:
+    """Responds once the writes are acknowledged. ``new`` is the part of ``written`` whose watchers were not notified
+    yet."""
+    response = _response(broker, responses, call)
+    due: list[Partition] = []
+    replicated: list[tuple[Partition, int]] = []
+    _notify(new)
+    for partition, _, end in written:
+        if partition.followers is not None:
+            replicated.append((partition, end))
+        if must_be_durable(partition.log):
+            due.append(partition)
+        elif partition.followers is None and partition.log.high_watermark < end and not partition.deleted:
+            # A sync was due at the append, and another one has made it needless since.
+            partition.log.advance_high_watermark(partition.log.log_end_offset)
+            partition.changed()
+    if body.acks == 0:
+        for partition in due:
+            sync_led_then(broker.outside, [partition], nobody_waits)
+        _finish_unacknowledged(call, response)
+        return None
+    if replicated and body.acks == ALL:
+        acknowledge = contained(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
+        if due:
+            sync_led_then(broker.outside, due, acknowledge)
+        else:
+            acknowledge()
+        return None
+    if not due:
+        return response
+    sync_led_then(broker.outside, due, lambda: call.respond(response))
+    return None
+
+
+def _notify(written: Sequence[Written]) -> None:
+    """Wakes the parked fetches and other watchers of partitions that have new records."""
+    for partition, is_new, _ in written:
+        if is_new:
+            partition.changed()
+
+
+def _acknowledge(
+    broker: Needs,
+    call: Call,
+    timeout_ms: int,
+    response: ProduceResponse,
+    replicated: list[tuple[Partition, int]],
+) -> None:
+    """Responds once all replicas in sync have what was written."""
+
+    def answered(errors: dict[Partition, Error]) -> None:
+        call.respond(response_with_errors(broker, call, response, errors) if errors else response)
+
+    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, contained(call, answered))
+    if abandon is not None:
+        call.on_closed(abandon)
+
+
+def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
+    """With acks=0 there is no response. An error closes the client's connection, as in Kafka."""
+    for topic in response.responses:
+        for answer in topic.partitions:
+            if answer.error_code:
+                call.close(f"produce with acks=0 to {topic.topic}-{answer.partition}: {error_name(answer.error_code)}")
+                return
+    call.respond(None)
+
+
+def response_with_errors(
+    broker: HasController, call: Call, response: ProduceResponse, errors: dict[Partition, Error]
+) -> ProduceResponse:
+    """Adds the errors of batches that were appended and may not be replicated. A client that retries may find them
+    written."""
+    by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
+    by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
+
+    def marked(topic: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
+        error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
+        if error is None or answer.error_code:
+            return answer
+        leader = None
+        if error == ErrorCode.not_leader_or_follower:
+            leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
+        return replace(answer, error_code=error, current_leader=leader)
+
+    return _response(broker, _replaced(response.responses, marked), call)
+
+
+def _response(broker: HasController, topics: list[ProduceTopicResponse], call: Call) -> ProduceResponse:
+    """Makes the response. A version that names other leaders also has the addresses of their nodes."""
+    leaders: dict[int, None] = {}
+    for topic in topics:
+        for answer in topic.partitions:
+            if answer.current_leader is not None:
+                leaders[answer.current_leader.leader_id] = None
+    if not leaders:
+        return ProduceResponse(topics)
+    if call.api_version < LEADERS_FROM:
+        return ProduceResponse(_replaced(topics, lambda _, answer: replace(answer, current_leader=None)))
+    return ProduceResponse(topics, node_endpoints=endpoints_of(broker, leaders, call.listener))
+
+
+def _replaced(topics: Sequence[ProduceTopicResponse], change: Change) -> list[ProduceTopicResponse]:
+    """Returns the same topics, with each partition's response replaced by what ``change`` returns for it."""
+    return [replace(topic, partitions=[change(topic, answer) for answer in topic.partitions]) for topic in topics]
+
+
+def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
+    """Returns the partition's leader, as far as this node knows. ``topic_id`` is NO_TOPIC_ID if the request names
+    topics."""
+    image = broker.controller.image
+    known = image.topics.get(topic) if topic_id == NO_TOPIC_ID else image.topic_by_id(topic_id)
+    if known is None or not 0 <= index < len(known.partitions):
+        return None
+    return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
+
+
+def _not_led(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+    """Returns the error of a partition that is not led here: its log is damaged, another node leads it, or it does not
+    exist."""
+    image = broker.controller.image
+    known = image.topics.get(topic.topic) if topic.topic_id == NO_TOPIC_ID else image.topic_by_id(topic.topic_id)
+    if known is not None and (known.topic_id, index) in broker.partitions.offline:
+        return _refused(index, ErrorCode.kafka_storage_error, "the partition's log is damaged, and kept aside")
+    leader = _leader_of(broker, topic.topic, topic.topic_id, index)
+    if leader is not None:
+        return ProducePartitionResponse(index, ErrorCode.not_leader_or_follower, current_leader=leader)
+    if topic.topic_id != NO_TOPIC_ID and broker.controller.image.topic_by_id(topic.topic_id) is None:
+        return _refused(index, ErrorCode.unknown_topic_id)
+    return _refused(index, ErrorCode.unknown_topic_or_partition)
+
+
+def _refused(index: int, error: Error, message: str | None = None) -> ProducePartitionResponse:
+    return ProducePartitionResponse(index, error, error_message=message)

@@ -1,4 +1,4 @@
-"""ListOffsets: tells the first offset, the last one, or the first from a time on.
+"""ListOffsets: returns the first offset, the last one, or the first at or after a timestamp.
 
 * Consumers see offsets up to the high watermark or the last stable offset, followers up to the log end.
 * A new leader may not know yet that its high watermark reaches the start of its epoch. It answers OFFSET_NOT_AVAILABLE
@@ -21,9 +21,10 @@ KIPs: 79, 98, 207, 320, 405, 734.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
 
 from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest
 from kio.schema.list_offsets.v10.response import (
@@ -38,32 +39,32 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasNow, HasOutside, HasRemoteLog
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.records.fetch_partition import (
-    LooksUpPartitions,
-    Reader,
-    led_partition,
-    read_error,
-    readable_end,
-    reader_of,
-)
-from reference_broker.apis.records.list_offsets_remote import Question, RemoteAnswers, RemoteSearches, Told
+from reference_broker.apis.records.fetch_partition import Reader, read_error, readable_end, reader_of
+from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.sliced import answer_in_slices
 from reference_broker.log.lookup import FoundOffset, Overtaken, Search, Work
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
+from reference_broker.remote_log.reading.reader import Abandon, RemoteReader
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
 CONSUMER = -1
 """The replica ID of consumers. Followers send their own, and Kafka's tools that look at any replica send -2."""
+
 LATEST = -1
+
 EARLIEST = -2
+
 MAX_TIMESTAMP = -3
+
 EARLIEST_LOCAL = -4
+
 LATEST_TIERED = -5
+
 SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
-"""The special timestamps, and the version from which each may be asked for."""
+"""The special timestamps, and the version from which each is served."""
 
 NOT_AVAILABLE_FROM = 5
 """The version from which clients know OFFSET_NOT_AVAILABLE."""
@@ -71,26 +72,46 @@ NOT_AVAILABLE_FROM = 5
 TIMEOUT_FROM = 10
 """The version from which a request says how long it waits for the remote tier."""
 
-TOLD_ALREADY = 0
-"""Stands for the number of times that a partition is named, once it was answered."""
+ANSWERED = 0
+"""Replaces the number of times that a partition is named, once it has its result."""
 
 UNITS_PER_NAME = 3
-"""What it costs to look at one topic or partition, in microseconds."""
+"""The cost of one topic or partition in microseconds."""
 
-MOST_SEARCHES = 5
-"""A search begins anew if the log loses records meanwhile, but not for ever."""
+MAX_SEARCHES = 5
+"""Limits how often a search is restarted because the log lost records meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer for one partition. All values are -1 if there is nothing."""
+    """The result of one partition. All values are -1 if there is no such record."""
 
     offset: int = -1
     timestamp_ms: int = -1
     leader_epoch: int = -1
 
 
-Answer: TypeAlias = Search[ListOffsetsPartitionResponse]
+PartitionSearch: TypeAlias = Search[ListOffsetsPartitionResponse]
+
+
+class RemoteOffset(NamedTuple):
+    """The first record at or after the timestamp that the tier has before ``end_offset``, an error, or None."""
+
+    end_offset: int
+    found: FoundOffset | Error | None
+
+
+RemoteOffsets: TypeAlias = Mapping[tuple[str, int], RemoteOffset]
+"""By topic and partition."""
+
+
+class RemoteQuery(NamedTuple):
+    """One partition whose timestamp is searched in the remote tier."""
+
+    topic: str
+    partition: int
+    log: PartitionLog
+    timestamp_ms: int
 
 
 class Needs(LooksUpPartitions, HasConfig, HasNow, HasOutside, HasRemoteLog, Protocol):
@@ -98,15 +119,17 @@ class Needs(LooksUpPartitions, HasConfig, HasNow, HasOutside, HasRemoteLog, Prot
 
 
 def handle(broker: Needs, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
-    """Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and
-    each partition is told once, in the order in which they are named first. What takes more than a slice is answered
-    through ``call``."""
+    """Returns the response, or None if it comes later through ``call`` because it takes more than a slice.
+
+    Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and each
+    partition is in the response once, in the order of their first mention.
+    """
     remote_log = broker.remote_log
-    questions = [] if remote_log is None else list(_questions(broker, body))
-    if remote_log is None or not questions:
+    queries = [] if remote_log is None else list(_remote_queries(broker, body))
+    if remote_log is None or not queries:
         return answer_in_slices(broker, call, _answered(broker, call, body, {}))
 
-    def answer(remote: RemoteAnswers) -> None:
+    def search_locally(remote: RemoteOffsets) -> None:
         response = answer_in_slices(broker, call, _answered(broker, call, body, remote))
         if response is not None:
             call.respond(response)
@@ -114,29 +137,15 @@ def handle(broker: Needs, call: Call, body: ListOffsetsRequest) -> ListOffsetsRe
     wait_ms = broker.config.remote_list_offsets_request_timeout_ms
     if call.api_version >= TIMEOUT_FROM:
         wait_ms = int(body.timeout.total_seconds() * 1000)
-    RemoteSearches(broker, call, answer).begin(remote_log.reader, questions, wait_ms)
+    RemoteSearches(broker, call, search_locally).begin(remote_log.reader, queries, wait_ms)
     return None
-
-
-def _questions(broker: Needs, body: ListOffsetsRequest) -> Iterator[Question]:
-    """What the remote tier is asked. A partition that is named twice is refused anyway."""
-    asked: set[tuple[str, int]] = set()
-    for topic in body.topics:
-        for wanted in topic.partitions:
-            where = (str(topic.name), int(wanted.partition_index))
-            partition = broker.partitions.by_name.get(where)
-            if wanted.timestamp < 0 or partition is None or where in asked:
-                continue
-            if partition.log.local_log_start_offset > partition.log.log_start_offset:
-                asked.add(where)
-                yield Question(*where, partition.log, int(wanted.timestamp))
 
 
 API = Api.of(ListOffsetsRequest, handle)
 
 
 def _answered(
-    broker: Needs, call: Call, body: ListOffsetsRequest, remote: RemoteAnswers
+    broker: Needs, call: Call, body: ListOffsetsRequest, remote: RemoteOffsets
 ) -> Search[ListOffsetsResponse]:
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
     work = Work()
@@ -156,17 +165,17 @@ def _answered(
             answers = topics.setdefault(topic.name, [])
             times = named[topic.name, wanted.partition_index]
             if times > 1:
-                named[topic.name, wanted.partition_index] = TOLD_ALREADY
+                named[topic.name, wanted.partition_index] = ANSWERED
                 answers.append(_response(wanted, ErrorCode.invalid_request))
             elif times == 1:
                 there = remote.get((topic.name, wanted.partition_index))
                 answers.append((yield from _answer(broker, call.api_version, reader, topic.name, wanted, work, there)))
-    told: list[ListOffsetsTopicResponse] = []
+    responses: list[ListOffsetsTopicResponse] = []
     for name, answers in topics.items():
-        told.append(ListOffsetsTopicResponse(name=TopicName(name), partitions=tuple(answers)))
+        responses.append(ListOffsetsTopicResponse(name=TopicName(name), partitions=tuple(answers)))
         if work.spend(UNITS_PER_NAME):
             yield
-    return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(told))
+    return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(responses))
 
 
 def _answer(
@@ -176,8 +185,8 @@ def _answer(
     topic: str,
     wanted: ListOffsetsPartition,
     work: Work,
-    remote: Told | None = None,
-) -> Answer:
+    remote: RemoteOffset | None = None,
+) -> PartitionSearch:
     if wanted.timestamp < 0 and api_version < SINCE_VERSION.get(wanted.timestamp, api_version + 1):
         return _response(wanted, ErrorCode.unsupported_version)
     partition = led_partition(broker, topic, wanted.partition_index, wanted.current_leader_epoch)
@@ -195,14 +204,14 @@ def _answer(
 
 
 def find(
-    partition: Partition, timestamp_ms: int, reader: Reader, work: Work, remote: Told | None = None
+    partition: Partition, timestamp_ms: int, reader: Reader, work: Work, remote: RemoteOffset | None = None
 ) -> Search[Found | Error]:
-    """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special ones. An open
+    """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special values. An open
     transaction holds back the last stable offset of each leader alike, so only the high watermark may lag. ``remote``
-    is what the remote tier has of a time. Where records have moved there since it was asked, the client asks again.
+    is the result of the search in the remote tier. Where records have moved there since, the client must retry.
 
-    Returns OFFSET_NOT_AVAILABLE for what the leader before may have told a consumer already (KIP-207), and where the
-    log changes again and again during the search.
+    Returns OFFSET_NOT_AVAILABLE for offsets that the previous leader may have returned to a consumer already (KIP-207),
+    and where the log changes again and again during the search.
     """
     log, followers = partition.log, partition.followers
     end_offset = readable_end(log, reader)
@@ -226,7 +235,7 @@ def find(
             return Found(there.offset, there.timestamp_ms, there.leader_epoch)
         if there is not None:
             return ErrorCode.offset_not_available if isinstance(there, FoundOffset) else there
-    for _ in range(MOST_SEARCHES):
+    for _ in range(MAX_SEARCHES):
         try:
             found = yield from _search(partition, timestamp_ms, work)
         except Overtaken:
@@ -262,3 +271,73 @@ def _response(wanted: ListOffsetsPartition, error: Error, found: Found | None = 
         offset=i64(found.offset),
         leader_epoch=i32(found.leader_epoch),
     )
+
+
+def _remote_queries(broker: Needs, body: ListOffsetsRequest) -> Iterator[RemoteQuery]:
+    """Yields the partitions whose timestamps must be searched in the remote tier. One that is named twice is refused
+    anyway."""
+    queried: set[tuple[str, int]] = set()
+    for topic in body.topics:
+        for wanted in topic.partitions:
+            where = (str(topic.name), int(wanted.partition_index))
+            partition = broker.partitions.by_name.get(where)
+            if wanted.timestamp < 0 or partition is None or where in queried:
+                continue
+            if partition.log.local_log_start_offset > partition.log.log_start_offset:
+                queried.add(where)
+                yield RemoteQuery(*where, partition.log, int(wanted.timestamp))
+
+
+class RemoteSearchNeeds(HasNow, HasOutside, Protocol):
+    """What searches in the remote tier use of their broker."""
+
+
+@dataclass(slots=True, eq=False)
+class RemoteSearches:
+    """Searches in the remote tier for one request (Kafka's DelayedRemoteListOffsets). Calls ``done`` once with all
+    results.
+
+    The tier is searched for each partition with records there, before the local logs. The request waits for all of
+    these searches, at most for its own timeout, or for ``remote.list.offsets.request.timeout.ms`` in older versions.
+    """
+
+    broker: RemoteSearchNeeds
+    call: Call
+    done: Callable[[RemoteOffsets], None]
+    answers: dict[tuple[str, int], RemoteOffset] = field(default_factory=dict)
+    abandons: list[Abandon] = field(default_factory=list)
+    remaining: int = 0
+    timer: int | None = None
+
+    def begin(self, reader: RemoteReader, queries: Sequence[RemoteQuery], wait_ms: int) -> None:
+        self.remaining = len(queries)
+        for one in queries:
+            end_offset = one.log.local_log_start_offset
+            self.answers[one.topic, one.partition] = RemoteOffset(end_offset, ErrorCode.request_timed_out)
+            found = partial(self._found, (one.topic, one.partition), end_offset)
+            self.abandons.append(reader.first_of_time(one.log, one.partition, one.timestamp_ms, found))
+        self.timer = self.broker.outside.set_timer(self.broker.now.mono_us + wait_ms * 1000, self._time_out)
+        self.call.on_closed(self._connection_closed)
+
+    def _found(self, where: tuple[str, int], end_offset: int, found: FoundOffset | Error | None) -> None:
+        self.answers[where] = RemoteOffset(end_offset, found)
+        self.remaining -= 1
+        if self.remaining == 0 and self.timer is not None:
+            self.broker.outside.cancel_timer(self.timer)
+            self._finish()
+
+    def _time_out(self) -> None:
+        for abandon in self.abandons:
+            abandon()
+        self._finish()
+
+    def _finish(self) -> None:
+        self.timer = None
+        self.call.contain(lambda: self.done(self.answers))
+
+    def _connection_closed(self) -> None:
+        if self.timer is not None:
+            self.broker.outside.cancel_timer(self.timer)
+            self.timer = None
+            for abandon in self.abandons:
+                abandon()

@@ -11,12 +11,10 @@ from typing import Protocol, TypeAlias
 
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasConfig, HasNow, HasOutside, HasPartitions, HasVerifier
-from reference_broker.apis.records.produce_answers import refused_answer
-from reference_broker.apis.records.produce_bytes import is_transactional
 from reference_broker.log.verification import Guard
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.timing import later
-from reference_broker.records.batch import BatchHeader, InvalidRecords, read_header
+from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, InvalidRecords, read_header
 from reference_broker.transactions.markers.marker import TopicPartition
 from reference_broker.transactions.verification.question import (
     Errors,
@@ -105,6 +103,11 @@ def _transactional(broker: HasPartitions, body: ProduceRequest) -> dict[TopicPar
     return found
 
 
+def is_transactional(records: bytes | memoryview) -> bool:
+    """The attributes are big-endian at byte 21."""
+    return len(records) >= HEADER_BYTES and bool(records[22] & TRANSACTIONAL)
+
+
 def _begin(broker: JudgesTransactions, begun: Mapping[TopicPartition, BatchHeader], purpose: Purpose) -> Verdicts:
     verdicts: Verdicts = {}
     for key, header in begun.items():
@@ -116,7 +119,7 @@ def _begin(broker: JudgesTransactions, begun: Mapping[TopicPartition, BatchHeade
         try:
             guard = log.verification.begin(known, header, raises_epoch=purpose.adds, wall_ms=broker.now.wall_ms)
         except InvalidRecords as refused:
-            verdicts[key] = refused_answer(key[1], refused.error, refused.message)
+            verdicts[key] = ProducePartitionResponse(key[1], refused.error, error_message=refused.message)
         else:
             if guard is not None:
                 verdicts[key] = guard
@@ -130,13 +133,15 @@ def _not_verified(index: int, purpose: Purpose, error: Error) -> ProducePartitio
         text = f"the transaction's coordinator could not be asked: {error_name(error)}"
     elif error is ErrorCode.invalid_txn_state:
         text = "the partition was not added to the transaction"
-    return refused_answer(index, told, text)
+    return ProducePartitionResponse(index, told, error_message=text)
 
 
 def _refuse_all(broker: HasPartitions, body: ProduceRequest) -> Verdicts:
     error, text = ErrorCode.invalid_producer_id_mapping, "the transactional batches are of more than one producer"
     return {
-        (name_of(broker, topic), wanted.partition): refused_answer(wanted.partition, error, text)
+        (name_of(broker, topic), wanted.partition): ProducePartitionResponse(
+            wanted.partition, error, error_message=text
+        )
         for topic in body.topics
         for wanted in topic.partitions
     }

@@ -23,7 +23,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.records.fetch_partition import LooksUpPartitions, led_partition
+from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.log.lookup import Work
 from reference_broker.log.partition_log import PartitionLog

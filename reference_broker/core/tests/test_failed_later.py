@@ -10,7 +10,7 @@ import pytest
 
 from reference_broker.apis.groups import k11_join_group
 from reference_broker.apis.metadata import k03_metadata, k06_update_metadata
-from reference_broker.apis.records import produce_acknowledging
+from reference_broker.apis.records import k00_produce
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.controller.planning.topics import TopicCreation
@@ -296,7 +296,7 @@ def test_a_bug_in_an_acknowledgement_costs_the_produce_that_waits_for_it() -> No
     for other in world.members:
         if other != leader:
             world.sever(leader, other)
-    with bug_in(produce_acknowledging, "marked_response"):
+    with bug_in(k00_produce, "response_with_errors"):
         world.begin_produce("t")
         world.run(4000)
     assert costs == [ApiKey.PRODUCE]
