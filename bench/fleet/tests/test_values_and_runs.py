@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from bench.fleet.histogram import bounds_us, bucket_of
+from bench.fleet.recorder import bounds_us, bucket_of
 from bench.fleet.runs import BatchReader, Run, compress, joins
 from bench.fleet.values import FOREIGN, ValueMaker, read_value, smallest_size_bytes
 from reference_broker.client.consumer import TakenBatch
