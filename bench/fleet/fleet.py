@@ -31,8 +31,8 @@ from bench.fleet.plans import (
     worker_plans,
     writer_plans,
 )
-from bench.fleet.runs import BatchReader
 from bench.fleet.spec import FleetSpec, address_of, settings_of
+from bench.fleet.values import BatchReader
 
 REPLICAS_OF_TARGET = 1
 """The second cluster has one node."""

@@ -3,13 +3,25 @@
 The layout is big-endian: magic ``CV`` (2 bytes), CRC-32C of all that follows (4), length of the writer's name (1),
 sequence (8), the name in UTF-8, padding. No two values of a run are equal, because a writer's name is unique in the run
 and its sequence only rises. A tombstone has no value, so a header of the record holds what would be its value.
+
+Runs of records that follow each other in offset and in one writer's sequence. Any irregularity ends a run.
+
+A batch that many fetchers of a process read is decoded once. ``BatchReader`` remembers its runs by the batch's place
+and the CRC of the bytes that came *this time*.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
+
+from reference_broker.client.consumer import TakenBatch
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
+from reference_broker.records.reader import read_records
+from reports.rows import RunRow
 
 _HEAD: Final = Struct(">2sI")
 _BODY: Final = Struct(">Bq")
@@ -74,3 +86,128 @@ def read_value(value: bytes | memoryview | None) -> Value:
 def read_record(value: bytes | memoryview | None, headers: Sequence[tuple[str, bytes | None]]) -> Value:
     """Reads what proves a record: its value or, of a tombstone, its header."""
     return read_value(dict(headers).get(PROOF) if value is None else value)
+
+
+CACHED_BATCHES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``first_sequence`` is -1 if ``writer`` is empty, which stands for foreign or damaged values."""
+
+    first_offset: int
+    count: int
+    producer_id: int
+    writer: str
+    first_sequence: int
+    valid: bool
+
+    def tail(self, from_offset: int) -> "Run | None":
+        """Returns the part of the run from an offset on."""
+        skipped = max(0, from_offset - self.first_offset)
+        if skipped >= self.count:
+            return None
+        if skipped == 0:
+            return self
+        sequence = self.first_sequence + skipped if self.writer else self.first_sequence
+        return replace(
+            self, first_offset=self.first_offset + skipped, count=self.count - skipped, first_sequence=sequence
+        )
+
+
+def read_row(process: str, index: int, position: int, where: TopicPartition, run: Run, isolation: int = 0) -> RunRow:
+    """Makes the row of a run that was read. It is the ``position``-th of its operation. ``isolation`` is the reader's,
+    as Fetch carries it."""
+    return RunRow(
+        process,
+        index,
+        position,
+        "read",
+        where.topic,
+        where.partition,
+        run.first_offset,
+        run.count,
+        run.producer_id,
+        run.writer,
+        run.first_sequence,
+        run.valid,
+        isolation=isolation,
+    )
+
+
+def joins(run: Run, count: int, after: Run) -> bool:
+    """Whether ``after`` continues exactly where ``run`` ends, if that has grown to ``count`` records."""
+    return (
+        after.first_offset == run.first_offset + count
+        and after.writer == run.writer
+        and after.producer_id == run.producer_id
+        and after.valid == run.valid
+        and (not run.writer or after.first_sequence == run.first_sequence + count)
+    )
+
+
+def compress(parts: Iterable[Run]) -> list[Run]:
+    """Returns the fewest runs that say the same, in the same order."""
+    out: list[Run] = []
+    run: Run | None = None
+    count = 0
+    for part in parts:
+        if run is not None and joins(run, count, part):
+            count += part.count
+            continue
+        if run is not None:
+            out.append(run if run.count == count else replace(run, count=count))
+        run, count = part, part.count
+    if run is not None:
+        out.append(run if run.count == count else replace(run, count=count))
+    return out
+
+
+def runs_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[Run, ...]:
+    """Decodes one batch into runs. A damaged batch is one foreign run over its offsets."""
+    try:
+        parts = [
+            Run(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
+            for record in read_records(data)
+            for value in (read_record(record.value, record.headers),)
+        ]
+    except InvalidRecords:
+        parts = [Run(base_offset, max(1, last_offset - base_offset + 1), producer_id, "", -1, False)]
+    return tuple(compress(parts))
+
+
+class BatchReader:
+    """Reads batches for all behaviours of one process. It remembers the runs of at most ``capacity`` batches."""
+
+    __slots__ = ("_capacity", "_found")
+
+    def __init__(self, capacity: int = CACHED_BATCHES) -> None:
+        self._capacity = capacity
+        self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[Run, ...]] = {}
+
+    def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[Run]:
+        """Returns the runs of a partition's batches, from each batch's ``from_offset`` on."""
+        parts: list[Run] = []
+        for batch in taken:
+            found, from_offset = self._runs(where, batch), batch.from_offset
+            if from_offset <= batch.header.base_offset:
+                parts.extend(found)
+            else:
+                parts.extend(tail for run in found if (tail := run.tail(from_offset)) is not None)
+        return compress(parts) if len(parts) > 1 else parts
+
+    def _runs(self, where: TopicPartition, batch: TakenBatch) -> tuple[Run, ...]:
+        header, data, _ = batch
+        crc = checksum(data[CRC_FROM:])
+        key = (where, header.base_offset, header.size_bytes, crc, crc == header.crc)
+        found = self._found.pop(key, None)
+        if found is None:
+            if crc == header.crc:
+                found = runs_of_batch(data, header.producer_id, header.last_offset, header.base_offset)
+            else:
+                count = max(1, header.last_offset_delta + 1)
+                found = (Run(header.base_offset, count, header.producer_id, "", -1, False),)
+            if len(self._found) >= self._capacity:
+                del self._found[next(iter(self._found))]
+        self._found[key] = found
+        return found

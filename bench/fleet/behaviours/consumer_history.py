@@ -12,8 +12,7 @@ from typing import Final, cast
 from bench.fleet.behaviours.consumer_lanes import LaneHistory
 from bench.fleet.behaviours.journal import AssignmentBook, Journal, Operation
 from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
-from bench.fleet.runs import Run, compress, read_row
-from bench.fleet.values import read_record
+from bench.fleet.values import Run, compress, read_record, read_row
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
 from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
 from reference_broker.client.consumer_requests import FETCH, LIST_OFFSETS, listed_offsets

@@ -14,7 +14,7 @@ from bench.fleet.behaviours.bodies import describe_topic_config_request
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.runs import BatchReader, read_row
+from bench.fleet.values import BatchReader, read_row
 from reference_broker.client.aborted import READ_COMMITTED, READ_UNCOMMITTED
 from reference_broker.client.consumer import ConsumerState
 from reference_broker.client.group_coordinator import GroupCoordinator

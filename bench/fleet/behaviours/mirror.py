@@ -18,8 +18,7 @@ from bench.fleet.behaviours.piped import WRITER_SUFFIX, Pipe, Piped
 from bench.fleet.behaviours.producers import BatchDelivery, Slot
 from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.runs import Run, compress
-from bench.fleet.values import read_record
+from bench.fleet.values import Run, compress, read_record
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.producer import Batch, ProducerState
 from reference_broker.records.record import Record

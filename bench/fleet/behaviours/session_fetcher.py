@@ -18,7 +18,7 @@ from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.journal import AssignmentBook
 from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
-from bench.fleet.runs import BatchReader, read_row
+from bench.fleet.values import BatchReader, read_row
 from reference_broker.client.consumer import ConsumerState, is_damaged
 from reference_broker.client.session_handler import (
     FetchPlan,

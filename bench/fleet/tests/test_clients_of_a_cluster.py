@@ -9,8 +9,8 @@ from bench.fleet.behaviours.final_reads import FinalReader
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS, FetcherPlan, SessionFetcher
-from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
+from bench.fleet.values import BatchReader
 from reference_broker.wire.apis import ApiKey
 from reports.rows import OperationRow
 

@@ -3,8 +3,7 @@
 from bench.fleet.behaviours.member_storage import View
 from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.runs import runs_of_batch
-from bench.fleet.values import ValueMaker, read_record
+from bench.fleet.values import ValueMaker, read_record, runs_of_batch
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record

@@ -9,8 +9,8 @@ import pytest
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, Leaving, Request, Stopping, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
-from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
+from bench.fleet.values import BatchReader
 from reference_broker.wire.apis import ApiKey
 from reports.rows import END_OF_RUN_US, OperationRow
 

@@ -14,8 +14,8 @@ from bench.fleet.behaviours.final_reads import FinalReader, without_ends
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
 from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition, Versions
-from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import FakeBroker, Log, World
+from bench.fleet.values import BatchReader
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.records.batch import iterate, read_header
 from reference_broker.records.reader import read_records

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from bench.fleet.recorder import bounds_us, bucket_of
-from bench.fleet.runs import BatchReader, Run, compress, joins
-from bench.fleet.values import FOREIGN, ValueMaker, read_value, smallest_size_bytes
+from bench.fleet.values import FOREIGN, BatchReader, Run, ValueMaker, compress, joins, read_value, smallest_size_bytes
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import read_header
