@@ -20,8 +20,7 @@ from locust import LoadTestShape, events, runners
 from locust.runners import MasterRunner, WorkerRunner
 
 from bench.fleet.processes import BY_HAND_VARIABLE, SPEC_VARIABLE, users_needed
-from bench.fleet.shapes import clients_at
-from bench.fleet.spec import FleetSpec, call_prelude, parse_spec
+from bench.fleet.spec import FleetSpec, call_prelude, clients_at, parse_spec
 from bench.fleet.users import FleetUser, WorkerFleet, sums
 
 __all__ = ["FleetUser"]

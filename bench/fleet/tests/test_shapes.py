@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from bench.fleet.behaviours.protocol import ClientSettings, Leaving
-from bench.fleet.shapes import LoadShape, clients_at, share
-from bench.fleet.spec import SpecError, parse_spec
+from bench.fleet.spec import LoadShape, SpecError, clients_at, parse_spec, share
 from bench.fleet.tests.conftest import World
 from bench.fleet.tests.test_clients_of_a_cluster import HOT, fetcher, producer, settings, spread
 from reports.rows import END_OF_RUN_US

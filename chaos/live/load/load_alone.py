@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bench.fleet.shapes import LoadShape
-from bench.fleet.spec import FleetSpec
+from bench.fleet.spec import FleetSpec, LoadShape
 from chaos.live import identity
 from chaos.live.cluster import ClusterPlan, addresses_of, started
 from chaos.live.errors import NodeDied, SetupError
