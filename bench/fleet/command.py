@@ -18,10 +18,9 @@ from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.negotiation import UnreachableError, announces, negotiate
 from bench.fleet.parquet_sink import ParquetSink
-from bench.fleet.processes import LocustProcesses, WorkerDiedError
+from bench.fleet.processes import LocustProcesses, WorkerDiedError, wait_for_page
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import FleetSpec, SpecError, address_of, call_prelude, parse_spec, write_spec
-from bench.fleet.web import wait_for_page
 from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION, ApiKey
 
 EXIT_OK: Final = 0
