@@ -415,7 +415,7 @@ class TraceRow(Row):
 @dataclass(slots=True)
 class LatencyRow(Row):
     """Lossless histograms: how many operations of a worker's second fell in a bucket (width <= 1 %,
-    bench/fleet/histogram.py)."""
+    bench/fleet/recorder.py)."""
 
     operation: Annotated[str, "as operations.f"]
     measure: Annotated[str, "service (from the send) or response (from the intended send)"]

@@ -1,12 +1,9 @@
 """Starts and ends the Locust processes of a fleet: workers, and a master without a load of its own.
 
-Nothing here imports locust.
-
-Waits for Locust's web page, on which somebody starts, watches and stops the load by hand.
-
-Each start makes new clients of the same spec. Their names begin with the number of the start. Users beyond the spec's
-clients have nothing to do and end at once. The history goes on from start to start. When the fleet ends, all partitions
-are read to their end, so the history can be judged as any other.
+Nothing here imports locust. ``wait_for_page`` waits for Locust's web page, on which somebody starts, watches and stops
+the load by hand. Each start there makes new clients of the same spec. Their names begin with the number of the start.
+Users beyond the spec's clients have nothing to do and end at once. The history goes on from start to start. When the
+fleet ends, all partitions are read to their end, so the history can be judged as any other.
 """
 
 import json

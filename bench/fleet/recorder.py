@@ -1,12 +1,11 @@
-"""Log-linear buckets of a latency histogram. No bucket is wider than 1 % of its lower bound.
+"""Takes history rows from behaviours, derives latency and load from them, and passes all to a sink in batches.
 
-Each power of two has 128 buckets. Below 256 us each microsecond has a bucket of its own. A histogram is a Counter of
-bucket numbers, so the histograms of seconds, workers and runs add up without loss.
-
-Takes history rows from behaviours, derives latency and load from them, and hands all to a sink in batches.
-
-There are two sinks: memory (simulator, tests) and Parquet (parquet_sink.py, fleet workers). A row costs the load
+There are two sinks: memory (simulator, tests) and Parquet (``parquet_sink.py``, fleet workers). A row costs the load
 generator one list append and, for operations, two counts of a histogram. The sink does the expensive work.
+
+Latency histograms have log-linear buckets, none wider than 1 % of its lower bound. Each power of two has 128 buckets.
+Below 256 us each microsecond has a bucket of its own. A histogram is a Counter of bucket numbers, so the histograms of
+seconds, workers and runs add up without loss.
 """
 
 from collections import Counter, defaultdict

@@ -1,9 +1,8 @@
-"""Says how many of a fleet's clients live at each moment of the load. Without a shape all of them live all the time.
+"""What a fleet shall do, as one value. The fleet command reads it from SPEC.json, and the simulator makes it itself.
 
-What a fleet shall do, as one value. The fleet command reads it from SPEC.json, and the simulator makes it itself.
-
-Its load is declared as in scenario files (``scenarios/load.py``). The rest says where and how the load is played.
-Unknown keys are refused.
+Its load is declared as in scenario files (``scenarios/load.py``). The rest says where and how the load is played. A
+``LoadShape`` sets how many of the clients live at each moment; without one all of them live all the time. Unknown keys
+are rejected.
 """
 
 from importlib import import_module
@@ -76,7 +75,7 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``topic_prefix`` begins the names of all topics, and ``process_prefix`` all process names and client IDs.
     - ``start_mono_us`` is the run's start on CLOCK_MONOTONIC; 0 means the moment when the fleet starts.
     - ``workers`` is the number of Locust's worker processes.
-    - ``shape`` says which share of the clients lives when (shapes.py). It needs ``load.seconds``. With None all live
+    - ``shape`` says which share of the clients lives when. It needs ``load.seconds``. With None all live
       from the start.
     - ``reach_ms`` is how long to wait for a broker's first answer.
     - ``dial`` maps a "host:port" that a node advertises to the one to connect to. It serves a proxy that the broker

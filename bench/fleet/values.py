@@ -1,12 +1,12 @@
-"""Record values that prove themselves: (writer, sequence, CRC), padded to a given size.
+"""Record values that prove themselves, and runs of such records.
 
-The layout is big-endian: magic ``CV`` (2 bytes), CRC-32C of all that follows (4), length of the writer's name (1),
-sequence (8), the name in UTF-8, padding. No two values of a run are equal, because a writer's name is unique in the run
-and its sequence only rises. A tombstone has no value, so a header of the record holds what would be its value.
+A value is (writer, sequence, CRC), padded to a given size. The layout is big-endian: magic ``CV`` (2 bytes), CRC-32C of
+all that follows (4), length of the writer's name (1), sequence (8), the name in UTF-8, padding. No two values of a run
+of the fleet are equal, because a writer's name is unique in it and its sequence only rises. A tombstone has no value,
+so a header of the record has what would be its value.
 
-Runs of records that follow each other in offset and in one writer's sequence. Any irregularity ends a run.
-
-A batch that many fetchers of a process read is decoded once. ``BatchReader`` remembers its runs by the batch's place
+A ``Run`` is a row of records that follow each other both in offset and in one writer's sequence. Any irregularity ends
+it. A batch that many fetchers of a process read is decoded once: ``BatchReader`` caches its runs by the batch's place
 and the CRC of the bytes that came *this time*.
 """
 
