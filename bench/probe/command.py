@@ -20,7 +20,10 @@ from bench.probe.oracle import differences
 from bench.probe.play import GONE, play
 from bench.probe.registry import chosen
 from bench.probe.target import Target
-from bench.probe.told import as_json, junit, page, text
+from bench.probe.told.as_json import json_document
+from bench.probe.told.junit import junit_document
+from bench.probe.told.page import page_document
+from bench.probe.told.text import case_line, in_full, outcome_line, outcome_summary, repeat_command
 from bench.probe.verdict import Outcome, Verdict
 from bench.targets.errors import TargetError
 from bench.targets.loader import bundled, find
@@ -66,7 +69,7 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     cases = chosen(wanted.sections, wanted.cases)
     if wanted.dry_run:
         for case in cases:
-            say(text.listed(case))
+            say(case_line(case))
         say(f"{len(cases)} cases")
         return PASSED
     _writable(wanted)
@@ -94,7 +97,7 @@ def _played(
 ) -> int:
     began = time.monotonic()
     outcomes = play(first[0], cases, wanted.hostile, say, first[1])
-    summary = text.summary(outcomes, time.monotonic() - began)
+    summary = outcome_summary(outcomes, time.monotonic() - began)
     red = [each for each in outcomes if each.is_red(wanted.strict)] if before is None else worse(before, outcomes)
     red += [each for each in outcomes if each.is_ours]
     _tell(wanted, outcomes, red, say)
@@ -120,29 +123,29 @@ def _writable(wanted: Wanted) -> None:
 
 def _tell(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], say: Callable[[str], None]) -> None:
     """One line for each case; all about those that are red, and about those that were asked for by ID."""
-    kafka = kafka_answers.told()
+    kafka = kafka_answers.in_words()
     for outcome in outcomes:
         name = outcome.case.id
         if outcome.reason.startswith(GONE):
             continue
         if outcome in red or name in wanted.cases:
-            for line in text.in_full(outcome, text.repeat(wanted.words, name), kafka.get(name, "")):
+            for line in in_full(outcome, repeat_command(wanted.words, name), kafka.get(name, "")):
                 say(line)
         else:
-            say(text.line(outcome))
+            say(outcome_line(outcome))
     missing = [each.reason for each in outcomes if each.reason.startswith(GONE)]
     if missing:
         say(f"{missing[0]}; {len(missing)} of {len(outcomes)} cases were not played")
 
 
 def _write(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], summary: str) -> None:
-    kafka = kafka_answers.told()
+    kafka = kafka_answers.in_words()
     if wanted.json is not None:
-        wanted.json.write_text(as_json.document(wanted.target, outcomes, kafka), encoding="utf-8")
+        wanted.json.write_text(json_document(wanted.target, outcomes, kafka), encoding="utf-8")
     if wanted.junit is not None:
-        wanted.junit.write_text(junit.document(wanted.words, outcomes, wanted.strict, kafka), encoding="utf-8")
+        wanted.junit.write_text(junit_document(wanted.words, outcomes, wanted.strict, kafka), encoding="utf-8")
     if wanted.page is not None:
-        wanted.page.write_text(page.document(wanted.words, outcomes, red, summary, kafka), encoding="utf-8")
+        wanted.page.write_text(page_document(wanted.words, outcomes, red, summary, kafka), encoding="utf-8")
 
 
 @contextmanager

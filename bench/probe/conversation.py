@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.probe.bodies import body as made
-from bench.probe.transcript import HAPPENED, RECEIVED, SENT, Line, told
+from bench.probe.transcript import HAPPENED, RECEIVED, SENT, Line, in_words
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.messages import decode_response, encode_request
@@ -109,7 +109,7 @@ class Conversation:
             correlation_id = self._correlation_id
         body = made(api_key, values)
         frame = b"".join(encode_request(api_key, version, correlation_id, self.client_id, body))
-        return Asked(api_key, version, correlation_id), frame, f"{api_name(api_key)} {version} {told(body)}"
+        return Asked(api_key, version, correlation_id), frame, f"{api_name(api_key)} {version} {in_words(body)}"
 
     def receive(self, asked: Asked, limit_s: float | None = None) -> Any:
         """Takes the next answer, which must be that of ``asked``."""
@@ -119,7 +119,7 @@ class Conversation:
         except ProtocolError as error:
             self._write_down(RECEIVED, f"{asked}, which cannot be decoded: {error}", frame)
             raise Garbled(f"the answer to {asked} cannot be decoded: {error}") from None
-        self._write_down(RECEIVED, f"{asked} {told(body)}", frame, body)
+        self._write_down(RECEIVED, f"{asked} {in_words(body)}", frame, body)
         if correlation_id != asked.correlation_id:
             told_id = f"correlation ID {correlation_id} instead of {asked.correlation_id}"
             raise Garbled(f"the answer to {asked} has {told_id}")

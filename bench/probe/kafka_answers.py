@@ -34,7 +34,7 @@ def recorded(release: str) -> dict[str, tuple[str, str]]:
     return {name: (verdict, decided) for name, verdict, decided in parts}
 
 
-def told() -> Mapping[str, str]:
+def in_words() -> Mapping[str, str]:
     """What each release answers, by the case's ID, in words."""
     words: dict[str, list[str]] = {}
     for release in releases():

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 from bench.probe.surroundings import PREFIX
-from bench.probe.transcript import RECEIVED, flattened, told
+from bench.probe.transcript import RECEIVED, flattened, in_words
 from bench.probe.verdict import Outcome
 
 OWN = frozenset(
@@ -72,4 +72,4 @@ def _plain(path: str, value: object) -> str:
         return "not set" if value in NOTHING else "set"
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
-    return _NAME.sub("", told(value))
+    return _NAME.sub("", in_words(value))

@@ -12,7 +12,7 @@ from bench.probe.command import target
 from bench.probe.play import play
 from bench.probe.registry import all_cases
 from bench.probe.target import Target
-from bench.probe.told.text import summary
+from bench.probe.told.text import outcome_summary
 
 
 def record(own: Target, release: str, folder: Path = kafka_answers.FOLDER) -> str:
@@ -20,7 +20,7 @@ def record(own: Target, release: str, folder: Path = kafka_answers.FOLDER) -> st
     outcomes = play(meet(own.address), all_cases(), target=own)
     text = "\n".join(kafka_answers.lines(release, outcomes)) + "\n"
     (folder / f"{release}.txt").write_text(text, encoding="utf-8")
-    return summary(outcomes, sum(each.seconds for each in outcomes))
+    return outcome_summary(outcomes, sum(each.seconds for each in outcomes))
 
 
 def main(releases: list[str]) -> None:

@@ -12,7 +12,7 @@ from bench.probe.case import ANY, Case
 from bench.probe.conversation import Asked, Broken, Conversation, Silent
 from bench.probe.shape import single
 from bench.probe.target import Target
-from bench.probe.transcript import HAPPENED, Line, told
+from bench.probe.transcript import HAPPENED, Line, in_words
 from bench.probe.verdict import PREPARING, NotAdvertised, Observation, Unexpected, Unsupported
 from bench.targets.errors import TargetError
 from reference_broker.wire.apis import ApiKey, api_name
@@ -159,9 +159,9 @@ class Surroundings:
 
     def expect_that(self, what: str, seen: object, is_so: bool, wanted: str) -> None:
         """The field ``what`` must be so as the words ``wanted`` say."""
-        self._look(what, told(seen), wanted)
+        self._look(what, in_words(seen), wanted)
         if not is_so:
-            raise Unexpected(f"{what} is {told(seen)}, not {wanted}")
+            raise Unexpected(f"{what} is {in_words(seen)}, not {wanted}")
 
     def _look(self, what: str, seen: str, wanted: str) -> None:
         self.observations.append(Observation(what, seen, wanted))

@@ -30,25 +30,25 @@ class Line:
         return self.frame[:MOST_BYTES].hex() + (f"... ({over} more bytes)" if over > 0 else "")
 
 
-def told(value: object) -> str:
+def in_words(value: object) -> str:
     """A value in one short line: ``{error_code: NONE, topics: [{...}]}``."""
-    text = _told(value)
+    text = _words_of(value)
     over = len(text) - MOST_WORDS
     return text if over <= 0 else f"{text[:MOST_WORDS]}... ({over} more characters)"
 
 
-def _told(value: object) -> str:
+def _words_of(value: object) -> str:
     if isinstance(value, Enum):
         return value.name.upper()
     if isinstance(value, bytes | bytearray | memoryview):
         return f"{len(value)} bytes" if len(value) > 32 else bytes(value).hex() or "no bytes"
     if is_dataclass(value) and not isinstance(value, type):
-        inside = ", ".join(f"{each.name}: {_told(getattr(value, each.name))}" for each in fields(value))
+        inside = ", ".join(f"{each.name}: {_words_of(getattr(value, each.name))}" for each in fields(value))
         return f"{{{inside}}}"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_told(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_words_of(each)}' for key, each in value.items())}}}"
     if isinstance(value, list | tuple | set | frozenset):
-        return f"[{', '.join(map(_told, value))}]"
+        return f"[{', '.join(map(_words_of, value))}]"
     if isinstance(value, timedelta):
         return f"{value / timedelta(milliseconds=1):g} ms"
     if isinstance(value, str):

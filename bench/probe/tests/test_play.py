@@ -20,7 +20,9 @@ from bench.probe.play import play, play_one
 from bench.probe.shape import Told, single
 from bench.probe.surroundings import Belongings, Surroundings, remove
 from bench.probe.tests.answering import answering
-from bench.probe.told import as_json, junit, page
+from bench.probe.told.as_json import json_document
+from bench.probe.told.junit import junit_document
+from bench.probe.told.page import STYLE, page_document
 from bench.probe.transcript import RECEIVED, Line
 from bench.probe.verdict import Outcome, Unexpected, Verdict
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -242,7 +244,7 @@ def _outcome(verdict: Verdict, *lines: Line) -> Outcome:
 
 def test_only_what_got_worse_is_red_beside_a_baseline(tmp_path: Path) -> None:
     file = tmp_path / "before.json"
-    file.write_text(as_json.document("host:1", [_outcome(Verdict.DIFFERS)], {}))
+    file.write_text(json_document("host:1", [_outcome(Verdict.DIFFERS)], {}))
     before = read(file)
     assert worse(before, [_outcome(Verdict.FAIL)])
     assert not worse(before, [_outcome(Verdict.DIFFERS)])
@@ -259,7 +261,7 @@ def test_a_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
 def test_junit_counts_what_fails_and_what_is_skipped() -> None:
     found = (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED, Verdict.OUR_ERROR)
     outcomes = [_outcome(each) for each in found]
-    (suite,) = ElementTree.fromstring(junit.document("host:1", outcomes, False, {}))
+    (suite,) = ElementTree.fromstring(junit_document("host:1", outcomes, False, {}))
     counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
     assert counts == {"name": "handshake", "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
     assert [[part.tag for part in test] for test in suite] == [[], ["failure"], ["skipped"], ["error"]]
@@ -269,18 +271,18 @@ def test_junit_counts_what_fails_and_what_is_skipped() -> None:
 def test_the_page_and_the_document_tell_everything() -> None:
     line = Line(1, RECEIVED, "ListGroups 0 {<b>}", b"\x01\x02")
     failed = [_outcome(Verdict.FAIL, line)]
-    shown = page.document("host:1", failed, failed, "1 case", {"handshake/of-test": "4.1.1: pass"})
+    shown = page_document("host:1", failed, failed, "1 case", {"handshake/of-test": "4.1.1: pass"})
     assert "ListGroups 0 {&lt;b&gt;}" in shown
     assert "0102" in shown
     assert "4.1.1: pass" in shown
-    (told,) = json.loads(as_json.document("host:1", [_outcome(Verdict.FAIL, line)], {}))["cases"]
+    (told,) = json.loads(json_document("host:1", [_outcome(Verdict.FAIL, line)], {}))["cases"]
     assert told["conversation"] == [{"connection": 1, "direction": "<", "words": "ListGroups 0 {<b>}", "bytes": "0102"}]
 
 
 def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:
     outcomes = [_outcome(each) for each in (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED)]
-    failed = page.document("host:1", outcomes, outcomes[1:2], "3 cases", {})
-    passed = page.document("host:1", outcomes[:1], (), "1 case", {})
+    failed = page_document("host:1", outcomes, outcomes[1:2], "3 cases", {})
+    passed = page_document("host:1", outcomes[:1], (), "1 case", {})
     assert "<title>failed: Kafka protocol of host:1</title>" in failed
     assert "1 of 3 cases count against the broker" in failed
     assert failed.index("count against the broker") < failed.index("What fails</h2>") < failed.index('class="case"')
@@ -289,7 +291,7 @@ def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:
     for verdict in (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED):
         assert f'<input type="checkbox" value="{verdict.value}" checked>' in failed
         assert f'data-verdict="{verdict.value}"' in failed
-    assert page.STYLE.read_text(encoding="utf-8") in failed
+    assert STYLE.read_text(encoding="utf-8") in failed
 
 
 def test_the_oracle_tells_the_first_field_that_differs() -> None:

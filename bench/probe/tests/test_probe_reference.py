@@ -15,7 +15,7 @@ from bench.probe.command import FAILED, PASSED, Wanted, of_cluster, run
 from bench.probe.conversation import Conversation
 from bench.probe.play import play
 from bench.probe.registry import all_cases, chosen
-from bench.probe.told import text
+from bench.probe.told.text import outcome_line
 from bench.probe.verdict import Verdict
 from reference_broker.wire.apis import ApiKey
 
@@ -69,7 +69,7 @@ def test_no_must_is_broken_over_a_restart(tmp_path: Path, sections: Sequence[str
     with REFERENCE.launched(tmp_path, 1, NO_DELAY) as cluster:
         own = of_cluster(cluster)
         outcomes = play(meet(own.address), chosen(sections, cases), target=own)
-    assert [text.line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
+    assert [outcome_line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
 
 
 def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path
     with tiered(REFERENCE).launched(tmp_path, 1, settings) as cluster:
         cases = chosen(["tier"], ["produce/idempotence/expired"])
         outcomes = play(meet(("127.0.0.1", cluster.ports[0])), cases)
-    assert [text.line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
+    assert [outcome_line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
 
 
 def test_the_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_no_must_is_broken_where_followers_are_read(tmp_path: Path) -> None:
     with REFERENCE.launched(tmp_path, 2, settings) as cluster:
         cases = chosen([], ["fetch/session/preferred-replica", "groups/fetch/error-in-version-1"])
         outcomes = play(meet(("127.0.0.1", cluster.ports[0])), cases)
-    assert [text.line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
+    assert [outcome_line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
 
 
 def test_what_a_run_has_made_is_gone_afterwards(broker: Broker) -> None:

@@ -1,4 +1,4 @@
-"""Outcomes as one JSON document, which --baseline reads again."""
+"""Outcomes as one JSON json_document, which --baseline reads again."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from bench.probe.told.text import needs
 from bench.probe.verdict import Outcome
 
 
-def document(target: str, outcomes: Sequence[Outcome], kafka: Mapping[str, str]) -> str:
+def json_document(target: str, outcomes: Sequence[Outcome], kafka: Mapping[str, str]) -> str:
     """``kafka``: what Apache Kafka answers, by the case's ID."""
     return json.dumps({"target": target, "cases": [_case(each, kafka) for each in outcomes]}, indent=1)
 

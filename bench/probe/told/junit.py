@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from xml.etree import ElementTree
 
-from bench.probe.told.text import in_full, repeat
+from bench.probe.told.text import in_full, repeat_command
 from bench.probe.verdict import Outcome, Verdict
 
 
-def document(target: str, outcomes: Sequence[Outcome], strict: bool, kafka: Mapping[str, str]) -> str:
+def junit_document(target: str, outcomes: Sequence[Outcome], strict: bool, kafka: Mapping[str, str]) -> str:
     """What fails the run is a failure, or an error if it is ours; what does not apply, or may differ, is skipped with
     the reason. ``kafka``: what Apache Kafka answers, by the case's ID."""
     suites = ElementTree.Element("testsuites", name=f"Kafka protocol of {target}")
@@ -19,7 +19,7 @@ def document(target: str, outcomes: Sequence[Outcome], strict: bool, kafka: Mapp
         suite.set("errors", str(sum(each.is_ours for each in members)))
         suite.set("skipped", str(sum(_is_skipped(each, strict) for each in members)))
         for each in members:
-            shown = in_full(each, repeat(target, each.case.id), kafka.get(each.case.id, ""))
+            shown = in_full(each, repeat_command(target, each.case.id), kafka.get(each.case.id, ""))
             _add(suite, each, strict, "\n".join(shown))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"

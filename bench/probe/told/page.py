@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from bench.probe.told.text import in_full, repeat
+from bench.probe.told.text import in_full, repeat_command
 from bench.probe.verdict import Outcome, Verdict
 
 STYLE: Final = Path(__file__).resolve().parents[3] / "reports" / "page" / "style.css"
@@ -117,7 +117,7 @@ _CHIPS = {
 }
 
 
-def document(
+def page_document(
     target: str, outcomes: Sequence[Outcome], red: Sequence[Outcome], summary: str, kafka: Mapping[str, str]
 ) -> str:
     """Return the page. ``red`` are the outcomes for which the command fails, and ``kafka`` is what Apache Kafka
@@ -193,7 +193,7 @@ def _section(name: str, outcomes: Sequence[Outcome], target: str, kafka: Mapping
 
 def _row(outcome: Outcome, target: str, kafka: str) -> str:
     case, verdict = outcome.case, outcome.verdict.value
-    conversation = escape("\n".join(in_full(outcome, repeat(target, case.id), kafka)))
+    conversation = escape("\n".join(in_full(outcome, repeat_command(target, case.id), kafka)))
     words = f"{case.level.value}: {escape(case.words)} <small>{escape(case.source)}</small>"
     why = f'<span class="why">{escape(outcome.reason)}</span>' if outcome.reason else ""
     shown = f"<details><summary>{words}{why}</summary><pre>{conversation}</pre></details>"

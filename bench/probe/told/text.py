@@ -18,12 +18,12 @@ MARKS = {
 }
 
 
-def listed(case: Case) -> str:
+def case_line(case: Case) -> str:
     """A case in one line, for --dry-run."""
     return f"{case.id}  {case.level.value}  {case.words}"
 
 
-def line(outcome: Outcome) -> str:
+def outcome_line(outcome: Outcome) -> str:
     """An outcome in one line."""
     why = f": {outcome.reason}" if outcome.reason else ""
     return f"{MARKS[outcome.verdict]} {outcome.case.id}{why}"
@@ -49,7 +49,7 @@ def in_full(outcome: Outcome, repeat: str, kafka: str) -> Iterator[str]:
     yield f"  again: {repeat}"
 
 
-def repeat(target: str, case_id: str) -> str:
+def repeat_command(target: str, case_id: str) -> str:
     """The command that plays the case again."""
     return f"./crucible probe {target} --case {case_id}"
 
@@ -65,7 +65,7 @@ def _range(versions: Versions) -> str:
     return f" {low}-{high}" if low != high else f" {low}"
 
 
-def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
+def outcome_summary(outcomes: Sequence[Outcome], seconds: float) -> str:
     counted = Counter(each.verdict for each in outcomes)
     parts = [f"{counted[verdict]} {verdict.value}" for verdict in Verdict if counted[verdict]]
     if ends := sum(each.ended for each in outcomes):
