@@ -19,11 +19,17 @@ from bench.probe.case import Case
 from bench.probe.oracle import differences
 from bench.probe.play import GONE, play
 from bench.probe.registry import chosen
+from bench.probe.reporters import (
+    case_line,
+    in_full,
+    json_document,
+    junit_document,
+    outcome_line,
+    outcome_summary,
+    page_document,
+    repeat_command,
+)
 from bench.probe.target import Target
-from bench.probe.told.as_json import json_document
-from bench.probe.told.junit import junit_document
-from bench.probe.told.page import page_document
-from bench.probe.told.text import case_line, in_full, outcome_line, outcome_summary, repeat_command
 from bench.probe.verdict import Outcome, Verdict
 from bench.targets.errors import TargetError
 from bench.targets.loader import bundled, find

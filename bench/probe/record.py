@@ -11,8 +11,8 @@ from bench.probe.broker import meet
 from bench.probe.command import target
 from bench.probe.play import play
 from bench.probe.registry import all_cases
+from bench.probe.reporters import outcome_summary
 from bench.probe.target import Target
-from bench.probe.told.text import outcome_summary
 
 
 def record(own: Target, release: str, folder: Path = kafka_answers.FOLDER) -> str:

@@ -17,12 +17,10 @@ from bench.probe.case import Case, Level, case
 from bench.probe.command import FAILED, UsageError, Wanted, address_of, run, target
 from bench.probe.oracle import first_difference
 from bench.probe.play import play, play_one
+from bench.probe.reporters import STYLE, json_document, junit_document, page_document
 from bench.probe.shape import Told, single
 from bench.probe.surroundings import Belongings, Surroundings, remove
 from bench.probe.tests.answering import answering
-from bench.probe.told.as_json import json_document
-from bench.probe.told.junit import junit_document
-from bench.probe.told.page import STYLE, page_document
 from bench.probe.transcript import RECEIVED, Line
 from bench.probe.verdict import Outcome, Unexpected, Verdict
 from reference_broker.wire.apis import VERSIONS, ApiKey

@@ -15,7 +15,7 @@ from bench.probe.command import FAILED, PASSED, Wanted, of_cluster, run
 from bench.probe.conversation import Conversation
 from bench.probe.play import play
 from bench.probe.registry import all_cases, chosen
-from bench.probe.told.text import outcome_line
+from bench.probe.reporters import outcome_line
 from bench.probe.verdict import Verdict
 from reference_broker.wire.apis import ApiKey
 

@@ -1,14 +1,149 @@
-"""Outcomes as one HTML page in the look of a run's page: the verdict first, then what fails, then all cases."""
+"""Outcomes as text for people.
 
+Outcomes as one JSON json_document, which --baseline reads again.
+
+Outcomes as JUnit XML, one suite for each section.
+
+Outcomes as one HTML page in the look of a run's page: the verdict first, then what fails, then all cases.
+"""
+
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Final
+from xml.etree import ElementTree
 
-from bench.probe.told.text import in_full, repeat_command
+from bench.probe.case import Case, Versions
 from bench.probe.verdict import Outcome, Verdict
+from reference_broker.wire.apis import api_name
+
+MARKS = {
+    Verdict.PASS: "ok  ",
+    Verdict.FAIL: "FAIL",
+    Verdict.DIFFERS: "diff",
+    Verdict.NOT_ADVERTISED: "n/a ",
+    Verdict.INCONSISTENT: "BAD ",
+    Verdict.NOT_PLAYED: "-   ",
+    Verdict.OUR_ERROR: "OURS",
+}
+
+
+def case_line(case: Case) -> str:
+    """A case in one line, for --dry-run."""
+    return f"{case.id}  {case.level.value}  {case.words}"
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """An outcome in one line."""
+    why = f": {outcome.reason}" if outcome.reason else ""
+    return f"{MARKS[outcome.verdict]} {outcome.case.id}{why}"
+
+
+def in_full(outcome: Outcome, repeat: str, kafka: str) -> Iterator[str]:
+    """All about one outcome: what must hold and why, what was sent, what came back, what Apache Kafka answers, and
+    the command that repeats it."""
+    case = outcome.case
+    yield f"{MARKS[outcome.verdict].strip()} {case.id} ({outcome.verdict.value}, {outcome.seconds:.2f} s)"
+    yield f"  {case.level.value}: {case.words}"
+    yield f"  source: {case.source}, since Apache Kafka {case.since}; needs {needs(case)}"
+    if outcome.reason:
+        yield f"  {outcome.reason}"
+    for observation in outcome.observations:
+        yield f"  looked at: {observation.what}: {observation.seen} (wanted: {observation.wanted})"
+    if kafka:
+        yield f"  Apache Kafka: {kafka}"
+    for each in outcome.lines:
+        yield f"  {each.connection} {each.direction} {each.words}"
+        if each.frame:
+            yield f"      {each.hex}"
+    yield f"  again: {repeat}"
+
+
+def repeat_command(target: str, case_id: str) -> str:
+    """The command that plays the case again."""
+    return f"./crucible probe {target} --case {case_id}"
+
+
+def needs(case: Case) -> str:
+    return ", ".join(f"{api_name(key)}{_range(versions)}" for key, versions in case.needs.items()) or "nothing"
+
+
+def _range(versions: Versions) -> str:
+    low, high = versions
+    if high == 0x7FFF:
+        return f" {low}+" if low else ""
+    return f" {low}-{high}" if low != high else f" {low}"
+
+
+def outcome_summary(outcomes: Sequence[Outcome], seconds: float) -> str:
+    counted = Counter(each.verdict for each in outcomes)
+    parts = [f"{counted[verdict]} {verdict.value}" for verdict in Verdict if counted[verdict]]
+    if ends := sum(each.ended for each in outcomes):
+        parts.append(f"the broker ended {ends} time{'s' * (ends > 1)}")
+    return f"{len(outcomes)} cases in {seconds:.1f} s: {', '.join(parts)}"
+
+
+def json_document(target: str, outcomes: Sequence[Outcome], kafka: Mapping[str, str]) -> str:
+    """``kafka``: what Apache Kafka answers, by the case's ID."""
+    return json.dumps({"target": target, "cases": [_case(each, kafka) for each in outcomes]}, indent=1)
+
+
+def _case(outcome: Outcome, kafka: Mapping[str, str]) -> dict[str, object]:
+    case = outcome.case
+    return {
+        "id": case.id,
+        "verdict": outcome.verdict.value,
+        "reason": outcome.reason,
+        "level": case.level.value,
+        "words": case.words,
+        "source": case.source,
+        "since": case.since,
+        "needs": needs(case),
+        "seconds": round(outcome.seconds, 3),
+        "kafka": kafka.get(case.id, ""),
+        "looked_at": [{"what": each.what, "seen": each.seen, "wanted": each.wanted} for each in outcome.observations],
+        "conversation": [
+            {"connection": each.connection, "direction": each.direction, "words": each.words, "bytes": each.hex}
+            for each in outcome.lines
+        ],
+    }
+
+
+def junit_document(target: str, outcomes: Sequence[Outcome], strict: bool, kafka: Mapping[str, str]) -> str:
+    """What fails the run is a failure, or an error if it is ours; what does not apply, or may differ, is skipped with
+    the reason. ``kafka``: what Apache Kafka answers, by the case's ID."""
+    suites = ElementTree.Element("testsuites", name=f"Kafka protocol of {target}")
+    for section, found in groupby(outcomes, key=lambda each: each.case.section):
+        members = list(found)
+        suite = ElementTree.SubElement(suites, "testsuite", name=section, tests=str(len(members)))
+        suite.set("failures", str(sum(each.is_red(strict) for each in members)))
+        suite.set("errors", str(sum(each.is_ours for each in members)))
+        suite.set("skipped", str(sum(_is_skipped(each, strict) for each in members)))
+        for each in members:
+            shown = in_full(each, repeat_command(target, each.case.id), kafka.get(each.case.id, ""))
+            _add(suite, each, strict, "\n".join(shown))
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _is_skipped(outcome: Outcome, strict: bool) -> bool:
+    return outcome.verdict is not Verdict.PASS and not outcome.is_red(strict) and not outcome.is_ours
+
+
+def _add(suite: ElementTree.Element, outcome: Outcome, strict: bool, shown: str) -> None:
+    name = outcome.case.id.rpartition("/")[2]
+    test = ElementTree.SubElement(suite, "testcase", classname=outcome.case.section.replace("/", "."), name=name)
+    test.set("time", f"{outcome.seconds:.3f}")
+    message = f"{outcome.verdict.value}: {outcome.reason}"
+    if outcome.is_red(strict) or outcome.is_ours:
+        kind = "error" if outcome.is_ours else "failure"
+        ElementTree.SubElement(test, kind, message=message).text = shown
+    elif _is_skipped(outcome, strict):
+        ElementTree.SubElement(test, "skipped", message=message)
+
 
 STYLE: Final = Path(__file__).resolve().parents[3] / "reports" / "page" / "style.css"
 """The style of a run's page. It is read as a file, since loads and probes do not import the code of pages."""
