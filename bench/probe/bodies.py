@@ -25,10 +25,10 @@ def body(api_key: int, values: object) -> object:
         return values
     if api_key in OWN:
         return OWN[api_key](**values)
-    return struct(body_class(api_key, "request"), values)
+    return entity_of(body_class(api_key, "request"), values)
 
 
-def struct(entity: type, values: Mapping[str, Any]) -> object:
+def entity_of(entity: type, values: Mapping[str, Any]) -> object:
     """Makes one from plain values, as ``body`` does."""
     known = {each.name: each for each in schema_fields(entity)}
     unknown = values.keys() - known.keys()
@@ -46,7 +46,7 @@ def _value(field: SchemaField, given: Any) -> object:
 
 def _single(field: SchemaField, given: Any) -> object:
     if field.struct is not None and isinstance(given, Mapping):
-        return struct(field.struct, given)
+        return entity_of(field.struct, given)
     if field.kind.startswith("timedelta") and isinstance(given, int):
         return timedelta(milliseconds=given)
     if field.kind.startswith("datetime") and isinstance(given, int):

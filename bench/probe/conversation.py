@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from bench.probe.bodies import body as made
+from bench.probe.bodies import body
 from bench.probe.transcript import HAPPENED, RECEIVED, SENT, Line, in_words
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ProtocolError
@@ -107,9 +107,9 @@ class Conversation:
         if correlation_id is None:
             self._correlation_id += 1
             correlation_id = self._correlation_id
-        body = made(api_key, values)
-        frame = b"".join(encode_request(api_key, version, correlation_id, self.client_id, body))
-        return Asked(api_key, version, correlation_id), frame, f"{api_name(api_key)} {version} {in_words(body)}"
+        request = body(api_key, values)
+        frame = b"".join(encode_request(api_key, version, correlation_id, self.client_id, request))
+        return Asked(api_key, version, correlation_id), frame, f"{api_name(api_key)} {version} {in_words(request)}"
 
     def receive(self, asked: Asked, limit_s: float | None = None) -> Any:
         """Takes the next answer, which must be that of ``asked``."""
@@ -121,8 +121,8 @@ class Conversation:
             raise Garbled(f"the answer to {asked} cannot be decoded: {error}") from None
         self._write_down(RECEIVED, f"{asked} {in_words(body)}", frame, body)
         if correlation_id != asked.correlation_id:
-            told_id = f"correlation ID {correlation_id} instead of {asked.correlation_id}"
-            raise Garbled(f"the answer to {asked} has {told_id}")
+            problem = f"correlation ID {correlation_id} instead of {asked.correlation_id}"
+            raise Garbled(f"the answer to {asked} has {problem}")
         return body
 
     # Bytes

@@ -145,7 +145,7 @@ def _add(suite: ElementTree.Element, outcome: Outcome, strict: bool, shown: str)
         ElementTree.SubElement(test, "skipped", message=message)
 
 
-STYLE: Final = Path(__file__).resolve().parents[3] / "reports" / "page" / "style.css"
+STYLE: Final = Path(__file__).resolve().parents[2] / "reports" / "page" / "style.css"
 """The style of a run's page. It is read as a file, since loads and probes do not import the code of pages."""
 
 _MORE_STYLE = """

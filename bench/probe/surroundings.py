@@ -149,7 +149,7 @@ class Surroundings:
         """The field ``what`` must have one of the ``wanted`` values. Numbers are told as error codes where one is
         wanted."""
         codes = any(isinstance(each, ErrorCode) for each in wanted)
-        name: Callable[[Any], str] = (lambda each: error_name(int(each))) if codes else told
+        name: Callable[[Any], str] = (lambda each: error_name(int(each))) if codes else in_words
         self._look(what, name(seen), " or ".join(map(name, wanted)))
         if seen in wanted:
             return
