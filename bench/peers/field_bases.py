@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from bench.peers.raw_client import PRODUCE_VERSION, RawConnection, produce_request
-from bench.probe.bodies import body
+from bench.probe.conversation import body
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name

@@ -1,18 +1,137 @@
-"""A client over a raw socket that writes down what it sends and what it gets."""
+"""What was sent and what came back, in words and bytes.
+
+Request bodies from plain values, so that a case names only the fields that matter to it.
+
+A client over a raw socket that writes down what it sends and what it gets.
+"""
 
 import socket
 import struct
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID
 
-from bench.probe.bodies import body
-from bench.probe.transcript import HAPPENED, RECEIVED, SENT, Line, in_words
-from reference_broker.wire.apis import api_name
+from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.messages import decode_response, encode_request
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.messages import body_class, decode_response, encode_request
+from reference_broker.wire.produce import ProduceRequest
+from reference_broker.wire.schema import SchemaField, schema_fields
+
+MOST_WORDS = 2_000
+MOST_BYTES = 4_096
+"""So many characters and bytes of one line are shown."""
+SENT, RECEIVED, HAPPENED = ">", "<", "!"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One message, or something else that happened on a connection. ``frame`` begins with the length. ``body`` is what
+    an answer was decoded to, and ``connection`` counts the connections of a case from 1."""
+
+    connection: int
+    direction: str
+    words: str
+    frame: bytes = b""
+    body: Any = None
+
+    @property
+    def hex(self) -> str:
+        over = len(self.frame) - MOST_BYTES
+        return self.frame[:MOST_BYTES].hex() + (f"... ({over} more bytes)" if over > 0 else "")
+
+
+def in_words(value: object) -> str:
+    """A value in one short line: ``{error_code: NONE, topics: [{...}]}``."""
+    text = _words_of(value)
+    over = len(text) - MOST_WORDS
+    return text if over <= 0 else f"{text[:MOST_WORDS]}... ({over} more characters)"
+
+
+def _words_of(value: object) -> str:
+    if isinstance(value, Enum):
+        return value.name.upper()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value)} bytes" if len(value) > 32 else bytes(value).hex() or "no bytes"
+    if is_dataclass(value) and not isinstance(value, type):
+        inside = ", ".join(f"{each.name}: {_words_of(getattr(value, each.name))}" for each in fields(value))
+        return f"{{{inside}}}"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_words_of(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"[{', '.join(map(_words_of, value))}]"
+    if isinstance(value, timedelta):
+        return f"{value / timedelta(milliseconds=1):g} ms"
+    if isinstance(value, str):
+        return repr(value)
+    return "null" if value is None else str(value)
+
+
+def flattened(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Each field of an answer with its path (``topics[0].error_code``), down to plain values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        for each in fields(value):
+            yield from flattened(getattr(value, each.name), f"{path}.{each.name}" if path else each.name)
+    elif isinstance(value, list | tuple):
+        yield f"{path}.count", len(value)
+        for index, each in enumerate(value):
+            yield from flattened(each, f"{path}[{index}]")
+    elif isinstance(value, memoryview):
+        yield path, bytes(value)
+    else:
+        assert value is None or isinstance(value, int | float | str | bytes | Enum | UUID | datetime | timedelta), path
+        yield path, value
+
+
+OWN = {int(ApiKey.FETCH): FetchRequest, int(ApiKey.PRODUCE): ProduceRequest}
+
+
+def body(api_key: int, values: object) -> object:
+    """Makes the body of a request, in the class of the highest version. ``values`` is a mapping of the fields to plain
+    values, with mappings for structs, milliseconds for times and 16 bytes for IDs. A field that is not named has its
+    default. A body that is made already is returned as it is: Fetch and Produce have classes that are short to write.
+
+    Raises KeyError for a field that the API does not have.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    if api_key in OWN:
+        return OWN[api_key](**values)
+    return entity_of(body_class(api_key, "request"), values)
+
+
+def entity_of(entity: type, values: Mapping[str, Any]) -> object:
+    """Makes one from plain values, as ``body`` does."""
+    known = {each.name: each for each in schema_fields(entity)}
+    unknown = values.keys() - known.keys()
+    if unknown:
+        raise KeyError(f"{entity.__name__} has no field {', '.join(sorted(unknown))}")
+    filled = {name: _value(each, values[name]) if name in values else each.default for name, each in known.items()}
+    return entity(**filled)
+
+
+def _value(field: SchemaField, given: Any) -> object:
+    if field.is_array and given is not None:
+        return tuple(_single(field, each) for each in given)
+    return _single(field, given)
+
+
+def _single(field: SchemaField, given: Any) -> object:
+    if field.struct is not None and isinstance(given, Mapping):
+        return entity_of(field.struct, given)
+    if field.kind.startswith("timedelta") and isinstance(given, int):
+        return timedelta(milliseconds=given)
+    if field.kind.startswith("datetime") and isinstance(given, int):
+        return datetime.fromtimestamp(given / 1000, UTC)
+    if field.kind == "uuid" and isinstance(given, bytes):
+        return UUID(bytes=given)
+    return given
+
 
 CLIENT_ID = "crucible-probe"
 LONGEST_FRAME = 64 * 2**20

@@ -9,10 +9,9 @@ from uuid import uuid4
 
 from bench.probe.broker import Address, Broker
 from bench.probe.case import ANY, Case
-from bench.probe.conversation import Asked, Broken, Conversation, Silent
+from bench.probe.conversation import HAPPENED, Asked, Broken, Conversation, Line, Silent, in_words
 from bench.probe.shape import single
 from bench.probe.target import Target
-from bench.probe.transcript import HAPPENED, Line, in_words
 from bench.probe.verdict import PREPARING, NotAdvertised, Observation, Unexpected, Unsupported
 from bench.targets.errors import TargetError
 from reference_broker.wire.apis import ApiKey, api_name

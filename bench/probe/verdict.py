@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from bench.probe.case import Case, Level
-from bench.probe.transcript import Line
+from bench.probe.conversation import Line
 
 
 class Verdict(Enum):

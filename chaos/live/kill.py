@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import psutil
 
-from bench.probe.bodies import body
+from bench.probe.conversation import body
 from chaos.live.cluster_folder import Running, running
 from chaos.live.errors import SetupError
 from reference_broker.blocking.transport import Connection, TransportError

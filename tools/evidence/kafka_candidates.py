@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.target_cluster import launched
-from bench.probe.bodies import body
 from bench.probe.broker import Broker, meet
 from bench.probe.case import ANY, MUST, Case
-from bench.probe.conversation import Asked, Conversation
+from bench.probe.conversation import Asked, Conversation, body
 from bench.probe.data import FETCH, fetch_request, rows, wanted
 from bench.probe.session import Session
 from bench.probe.shape import single

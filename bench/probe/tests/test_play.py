@@ -15,13 +15,13 @@ from bench.probe.baseline import NoBaseline, read, worse
 from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level, case
 from bench.probe.command import FAILED, UsageError, Wanted, address_of, run, target
+from bench.probe.conversation import RECEIVED, Line
 from bench.probe.oracle import first_difference
 from bench.probe.play import play, play_one
 from bench.probe.reporters import STYLE, json_document, junit_document, page_document
 from bench.probe.shape import Told, single
 from bench.probe.surroundings import Belongings, Surroundings, remove
 from bench.probe.tests.answering import answering
-from bench.probe.transcript import RECEIVED, Line
 from bench.probe.verdict import Outcome, Unexpected, Verdict
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bench.probe.bodies import struct as made
 from bench.probe.broker import Address, Broker, NotKafka, meet
 from bench.probe.case import Case, case
+from bench.probe.conversation import struct as made
 from bench.probe.play import play_one
 from bench.probe.surroundings import Belongings, Surroundings
 from bench.probe.tests.answering import answering

@@ -17,7 +17,7 @@ import pytest
 
 from bench.fleet.behaviours.bodies import ALL_TOPICS, create_topics_request, metadata_request, new_topic
 from bench.ports import free_port
-from bench.probe.bodies import body
+from bench.probe.conversation import body
 from chaos.live.probe import probe
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.quorum.messages import begin_epoch
