@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.probe.verdict import Outcome, Verdict
+from bench.probe.case import Outcome, Verdict
 
 RANKS: Mapping[Verdict, int] = {
     Verdict.PASS: 0,

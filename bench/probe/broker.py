@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.probe.case import NotAdvertised
 from bench.probe.conversation import Broken, Conversation, Garbled
-from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
 
 MEETING_LIMIT_S = 10.0

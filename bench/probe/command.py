@@ -15,7 +15,7 @@ from bench.ports import stranger_at
 from bench.probe import kafka_answers
 from bench.probe.baseline import read, worse
 from bench.probe.broker import Address, Broker, NotKafka, meet
-from bench.probe.case import Case
+from bench.probe.case import Case, Outcome, Verdict
 from bench.probe.oracle import differences
 from bench.probe.play import GONE, play
 from bench.probe.registry import chosen
@@ -30,7 +30,6 @@ from bench.probe.reporters import (
     repeat_command,
 )
 from bench.probe.target import Target
-from bench.probe.verdict import Outcome, Verdict
 from bench.targets.errors import TargetError
 from bench.targets.loader import bundled, find
 from bench.targets.model import Chosen

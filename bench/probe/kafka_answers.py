@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from bench.probe.case import Outcome
 from bench.probe.surroundings import PREFIX
-from bench.probe.verdict import Outcome
 
 FOLDER = Path(__file__).resolve().parent / "kafka_answers"
 SETTINGS = {

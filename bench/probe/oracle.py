@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
+from bench.probe.case import Outcome
 from bench.probe.conversation import RECEIVED, flattened, in_words
 from bench.probe.surroundings import PREFIX
-from bench.probe.verdict import Outcome
 
 OWN = frozenset(
     (

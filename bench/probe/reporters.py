@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-from bench.probe.case import Case, Versions
-from bench.probe.verdict import Outcome, Verdict
+from bench.probe.case import Case, Outcome, Verdict, Versions
 from reference_broker.wire.apis import api_name
 
 MARKS = {

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from bench.probe.case import NotAdvertised
 from bench.probe.data import FETCH, fetch_request, wanted
 from bench.probe.surroundings import Surroundings, Topic
-from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchResponse
 

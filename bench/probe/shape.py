@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from bench.probe.verdict import Unexpected
+from bench.probe.case import Unexpected
 
 K = TypeVar("K")
 V = TypeVar("V")

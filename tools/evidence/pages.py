@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from bench.probe.case import Case, Level
+from bench.probe.case import Case, Level, Verdict
 from bench.probe.registry import all_cases
-from bench.probe.verdict import Verdict
 from tools.evidence.kept import FOLDER, Seen
 from tools.evidence.probing import PLAYS, RED
 

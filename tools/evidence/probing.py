@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from bench.peers.errors import PeerError
 from bench.probe.broker import Address, Broker, NotKafka, meet
-from bench.probe.case import Case
+from bench.probe.case import PREPARING, Case, Outcome, Verdict
 from bench.probe.command import started
 from bench.probe.play import play
-from bench.probe.verdict import PREPARING, Outcome, Verdict
 from bench.targets.model import Chosen
 
 PLAYS = 3

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.probe.case import ANY, SHOULD, Versions, case, since_version
+from bench.probe.case import ANY, SHOULD, NotAdvertised, Versions, case, since_version
 from bench.probe.cases.groups import FIND, NEEDS
 from bench.probe.member import DESCRIBE, Member, pair, settled
 from bench.probe.shape import Told, single
 from bench.probe.surroundings import Surroundings, Topic
-from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

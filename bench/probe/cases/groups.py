@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.case import ANY, SHOULD, NotAdvertised, case, since_version
 from bench.probe.member import (
     CONSUMER,
     DESCRIBE,
@@ -18,7 +18,6 @@ from bench.probe.member import (
 )
 from bench.probe.shape import sole
 from bench.probe.surroundings import Surroundings
-from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -4,14 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.case import ANY, SHOULD, NotAdvertised, case, since_version
 from bench.probe.conversation import Conversation
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_request, headers, produce, rows, values, wanted, write
 from bench.probe.session import CLOSE, OPEN, Session
 from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
 from bench.probe.transactional import until
-from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse

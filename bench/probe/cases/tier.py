@@ -1,6 +1,6 @@
 """Topics with a remote tier (KIP-405). The broker needs ``remote.log.storage.system.enable`` (``--config``)."""
 
-from bench.probe.case import ANY, SHOULD, Versions, case, since_version
+from bench.probe.case import ANY, SHOULD, NotAdvertised, Versions, case, since_version
 from bench.probe.cases.offsets import (
     BEGAN_MS,
     DELETE,
@@ -17,7 +17,6 @@ from bench.probe.cases.offsets import (
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, headers, values, wanted, write
 from bench.probe.surroundings import Surroundings, Topic
 from bench.probe.transactional import until
-from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

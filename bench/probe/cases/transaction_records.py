@@ -1,6 +1,6 @@
 """Records in transactions: Produce, and what Fetch and ListOffsets show to readers of each isolation level."""
 
-from bench.probe.case import SHOULD, Versions, case
+from bench.probe.case import SHOULD, NotAdvertised, Versions, case
 from bench.probe.data import PLENTY, PRODUCE, batch, headers, now_ms, records, send_fetch, values, wanted, write
 from bench.probe.surroundings import Surroundings, Topic
 from bench.probe.transactional import (
@@ -15,7 +15,6 @@ from bench.probe.transactional import (
     read,
     until,
 )
-from bench.probe.verdict import NotAdvertised
 from reference_broker.records.builder import Record, build
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bench.probe.case import ANY, Case, case
+from bench.probe.case import ANY, Case, Unsupported, case
 from bench.probe.conversation import Broken
 from bench.probe.surroundings import Surroundings, Topic
-from bench.probe.verdict import Unsupported
 from reference_broker.records.builder import Record, build
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode

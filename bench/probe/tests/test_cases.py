@@ -3,9 +3,8 @@
 import pytest
 
 from bench.probe import kafka_answers
-from bench.probe.case import Level
+from bench.probe.case import Level, Verdict
 from bench.probe.registry import UnknownCase, all_cases, chosen
-from bench.probe.verdict import Verdict
 from reference_broker.wire.apis import VERSIONS
 
 CASES = all_cases()

@@ -13,7 +13,7 @@ import pytest
 
 from bench.probe.baseline import NoBaseline, read, worse
 from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
-from bench.probe.case import Case, Level, case
+from bench.probe.case import Case, Level, Outcome, Unexpected, Verdict, case
 from bench.probe.command import FAILED, UsageError, Wanted, address_of, run, target
 from bench.probe.conversation import RECEIVED, Line
 from bench.probe.oracle import first_difference
@@ -22,7 +22,6 @@ from bench.probe.reporters import STYLE, json_document, junit_document, page_doc
 from bench.probe.shape import Told, single
 from bench.probe.surroundings import Belongings, Surroundings, remove
 from bench.probe.tests.answering import answering
-from bench.probe.verdict import Outcome, Unexpected, Verdict
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import empty_response

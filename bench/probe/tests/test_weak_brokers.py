@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from bench.probe.broker import Address, Broker, NotKafka, meet
-from bench.probe.case import Case, case
+from bench.probe.case import PREPARING, Case, Verdict, case
 from bench.probe.conversation import struct as made
 from bench.probe.play import play_one
 from bench.probe.surroundings import Belongings, Surroundings
 from bench.probe.tests.answering import answering
-from bench.probe.verdict import PREPARING, Verdict
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.messages import body_class, encode_response
 
