@@ -14,7 +14,7 @@ from bench.peers.target_cluster import launched
 from bench.ports import stranger_at
 from bench.probe import kafka_answers
 from bench.probe.baseline import read, worse
-from bench.probe.broker import Address, Broker, NotKafka, meet
+from bench.probe.broker import Address, Broker, NotKafka, Target, meet
 from bench.probe.case import Case, Outcome, Verdict
 from bench.probe.oracle import differences
 from bench.probe.play import GONE, play
@@ -29,7 +29,6 @@ from bench.probe.reporters import (
     page_document,
     repeat_command,
 )
-from bench.probe.target import Target
 from bench.targets.errors import TargetError
 from bench.targets.loader import bundled, find
 from bench.targets.model import Chosen
@@ -186,7 +185,7 @@ def of_cluster(cluster: Cluster, keeps_data: bool = True) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
-    """All nodes of a cluster, as ``bench.probe.target.Processes``."""
+    """All nodes of a cluster, as ``bench.probe.broker.Processes``."""
 
     cluster: Cluster
 

@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.probe.broker import Broker, NotKafka, is_loopback, meet
+from bench.probe.broker import Broker, NotKafka, Target, is_loopback, meet
 from bench.probe.case import Case, Level, NotAdvertised, Outcome, Unexpected, Unsupported, Verdict
 from bench.probe.conversation import Broken
 from bench.probe.surroundings import Belongings, Surroundings, remove
-from bench.probe.target import Target
 from bench.targets.errors import TargetError
 
 AT_ONCE = 8

@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 from bench.probe import kafka_answers
-from bench.probe.broker import meet
+from bench.probe.broker import Target, meet
 from bench.probe.command import target
 from bench.probe.play import play
 from bench.probe.registry import all_cases
 from bench.probe.reporters import outcome_summary
-from bench.probe.target import Target
 
 
 def record(own: Target, release: str, folder: Path = kafka_answers.FOLDER) -> str:

@@ -13,13 +13,12 @@ import pytest
 from bench.children import ends_with_me
 from bench.peers.cluster import until
 from bench.ports import free_port
-from bench.probe.broker import Address, NotKafka, meet
+from bench.probe.broker import Address, NotKafka, Target, meet
 from bench.probe.case import Case, Verdict, case
 from bench.probe.command import FAILED, Wanted, run, started
 from bench.probe.play import GONE, play
 from bench.probe.registry import chosen
 from bench.probe.surroundings import Surroundings
-from bench.probe.target import Target
 from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey
 

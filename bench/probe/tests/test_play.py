@@ -134,7 +134,7 @@ def test_a_case_that_stumbles_is_our_error_and_none_of_the_broker() -> None:
 def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.probe.command.chosen", lambda *_: (stumbles,))
     monkeypatch.setattr("bench.probe.command.meet", _broker)
-    monkeypatch.setattr("bench.probe.target.meet", _broker)
+    monkeypatch.setattr("bench.probe.broker.meet", _broker)
     said: list[str] = []
     assert run(Wanted("127.0.0.1:1"), said.append) == FAILED
     assert "1 our error" in said[-1]
