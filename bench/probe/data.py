@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.probe.conversation import Asked, Conversation
-from bench.probe.shape import Told, single
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import Surroundings, Told, Topic, single
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, read_header, write_header
 from reference_broker.records.builder import Compression, build
 from reference_broker.records.reader import read_records

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.probe.conversation import Asked, Conversation
-from bench.probe.shape import single
-from bench.probe.surroundings import Surroundings
+from bench.probe.surroundings import Surroundings, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

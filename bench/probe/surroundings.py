@@ -1,19 +1,48 @@
-"""What a case may ask for: topics and groups of its own, connections, versions, and a place to say what it expects."""
+"""What an answer must hold before a case can look at it: a broker decides how long its lists are.
+
+What a case may ask for: topics and groups of its own, connections, versions, and a place to say what it expects.
+"""
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 from bench.probe.broker import Address, Broker, Target
 from bench.probe.case import ANY, PREPARING, Case, NotAdvertised, Observation, Unexpected, Unsupported
 from bench.probe.conversation import HAPPENED, Asked, Broken, Conversation, Line, Silent, in_words
-from bench.probe.shape import single
 from bench.targets.errors import TargetError
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+def sole(items: Sequence[T], what: str) -> T:
+    """The one entry of a list, which an answer calls ``what``. Raises Unexpected if it has none or several."""
+    if len(items) != 1:
+        raise Unexpected(f"{what} of the answer has {len(items)} entries, not one")
+    return items[0]
+
+
+def single(answer: Any, *names: str) -> Any:
+    """The one entry of a list, of the list in that entry, and so on: ``single(answer, "topics", "partitions")``.
+    Raises Unexpected if a list has none or several."""
+    for name in names:
+        answer = sole(getattr(answer, name) or (), name)
+    return answer
+
+
+class Told(dict[K, V]):
+    """What an answer tells, by some key. To look at what it does not tell raises Unexpected."""
+
+    def __missing__(self, key: K) -> V:
+        raise Unexpected(f"the answer tells nothing of {key}")
+
 
 PREFIX = "crucible-probe"
 AGAIN_AFTER_S = 0.02

@@ -12,8 +12,7 @@ from typing import Any
 from bench.probe.case import ANY, PREPARING, NotAdvertised, Unsupported, Versions, since_version
 from bench.probe.conversation import Conversation
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, produce_request, wanted
-from bench.probe.shape import Told, single
-from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, Surroundings, Topic, address_of
+from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, Surroundings, Told, Topic, address_of, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import PartitionData

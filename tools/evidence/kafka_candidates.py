@@ -20,8 +20,7 @@ from bench.probe.case import ANY, MUST, Case
 from bench.probe.conversation import Asked, Conversation, body
 from bench.probe.data import FETCH, fetch_request, rows, wanted
 from bench.probe.session import Session
-from bench.probe.shape import single
-from bench.probe.surroundings import Belongings, Surroundings, Topic
+from bench.probe.surroundings import Belongings, Surroundings, Topic, single
 from bench.probe.transactional import COMMIT_OFFSETS, Transactional
 from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey

@@ -5,8 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.shape import Told, single, sole
-from bench.probe.surroundings import TIMEOUT_MS, Surroundings
+from bench.probe.surroundings import TIMEOUT_MS, Surroundings, Told, single, sole
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

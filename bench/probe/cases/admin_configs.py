@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.shape import Told, single
-from bench.probe.surroundings import AGAIN_AFTER_S, Surroundings
+from bench.probe.surroundings import AGAIN_AFTER_S, Surroundings, Told, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

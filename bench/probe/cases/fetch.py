@@ -16,8 +16,7 @@ from bench.probe.data import (
     wanted,
     write,
 )
-from bench.probe.shape import single
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import Surroundings, Topic, single
 from reference_broker.records.builder import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

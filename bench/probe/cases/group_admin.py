@@ -7,8 +7,7 @@ from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.cases.group_offsets import OFFSET, SIMPLE, commits, expect_offset
 from bench.probe.cases.groups import NEEDS, PROTOCOL
 from bench.probe.member import CONSUMER, DESCRIBE, Member, settled
-from bench.probe.shape import Told, single
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import Surroundings, Told, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -7,8 +7,7 @@ from bench.probe.case import SHOULD, NotAdvertised, case, since_version
 from bench.probe.cases.groups import NEEDS, PROTOCOL
 from bench.probe.conversation import Silent
 from bench.probe.member import AGAIN_AFTER_S, JOIN, LEAVE, SYNC, Member, pair, settled
-from bench.probe.shape import Told, single, sole
-from bench.probe.surroundings import Surroundings
+from bench.probe.surroundings import Surroundings, Told, single, sole
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -6,8 +6,7 @@ from typing import Any
 from bench.probe.case import ANY, SHOULD, NotAdvertised, Versions, case, since_version
 from bench.probe.cases.groups import FIND, NEEDS
 from bench.probe.member import DESCRIBE, Member, pair, settled
-from bench.probe.shape import Told, single
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import Surroundings, Told, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

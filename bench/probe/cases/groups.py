@@ -16,8 +16,7 @@ from bench.probe.member import (
     pair,
     settled,
 )
-from bench.probe.shape import sole
-from bench.probe.surroundings import Surroundings
+from bench.probe.surroundings import Surroundings, sole
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

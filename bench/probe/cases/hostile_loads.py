@@ -16,8 +16,7 @@ from bench.probe.cases.hostile import (
 )
 from bench.probe.conversation import Closed
 from bench.probe.data import FETCH, altered, batch, produce, produce_request, send_fetch
-from bench.probe.shape import single
-from bench.probe.surroundings import TIMEOUT_MS, Surroundings
+from bench.probe.surroundings import TIMEOUT_MS, Surroundings, single
 from reference_broker.records.builder import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -5,8 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.shape import single
-from bench.probe.surroundings import Surroundings
+from bench.probe.surroundings import Surroundings, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

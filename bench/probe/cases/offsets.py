@@ -4,8 +4,7 @@ from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.data import PRODUCE, write
-from bench.probe.shape import Told, single
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import Surroundings, Told, Topic, single
 from reference_broker.records.builder import Compression, Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -5,8 +5,7 @@ from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.data import altered, batch, log_end, now_ms, produce
-from bench.probe.shape import single
-from bench.probe.surroundings import TIMEOUT_MS, Surroundings, Topic
+from bench.probe.surroundings import TIMEOUT_MS, Surroundings, Topic, single
 from bench.probe.transactional import (
     ADD,
     ADD_OFFSETS,

@@ -21,8 +21,7 @@ from bench.probe.cases.offsets import (
 )
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, headers, log_end, values, wanted, write
 from bench.probe.member import Member, settled
-from bench.probe.shape import single
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import Surroundings, Topic, single
 from bench.probe.transactional import COMMITTED, UNCOMMITTED, Transactional, latest, read
 from bench.probe.transactional import NEEDS as TRANSACTIONAL
 from reference_broker.wire.apis import ApiKey

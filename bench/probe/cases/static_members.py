@@ -7,8 +7,7 @@ from bench.probe.cases.group_members import LATE_S, SLOW_S, shortest_session_ms
 from bench.probe.cases.group_offsets import COMMIT, commit
 from bench.probe.cases.groups import NEEDS
 from bench.probe.member import AGAIN_AFTER_S, DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, settled
-from bench.probe.shape import Told, single
-from bench.probe.surroundings import Surroundings
+from bench.probe.surroundings import Surroundings, Told, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
-from bench.probe.shape import Told, single
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import Surroundings, Told, Topic, single
 from bench.probe.transactional import (
     COMMITTED,
     NEEDS,

@@ -6,8 +6,7 @@ from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.cases.group_offsets import FETCH, commits, expect_offset, fetched, fetched_group
 from bench.probe.cases.groups import NEEDS as OF_MEMBERS
 from bench.probe.member import DESCRIBE, Member, settled
-from bench.probe.shape import single
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import Surroundings, Topic, single
 from bench.probe.transactional import (
     ADD_OFFSETS,
     COMMIT_OFFSETS,

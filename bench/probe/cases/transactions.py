@@ -1,8 +1,7 @@
 """The coordinator of transactions: who is found, IDs and epochs, partitions."""
 
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
-from bench.probe.shape import single
-from bench.probe.surroundings import Surroundings
+from bench.probe.surroundings import Surroundings, single
 from bench.probe.transactional import (
     ADD,
     COMMITTED,

@@ -19,8 +19,7 @@ from bench.probe.conversation import RECEIVED, Line
 from bench.probe.oracle import first_difference
 from bench.probe.play import play, play_one
 from bench.probe.reporters import STYLE, json_document, junit_document, page_document
-from bench.probe.shape import Told, single
-from bench.probe.surroundings import Belongings, Surroundings, remove
+from bench.probe.surroundings import Belongings, Surroundings, Told, remove, single
 from bench.probe.tests.answering import answering
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
