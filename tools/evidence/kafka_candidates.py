@@ -18,8 +18,7 @@ from bench.peers.target_cluster import launched
 from bench.probe.broker import Broker, meet
 from bench.probe.case import ANY, MUST, Case
 from bench.probe.conversation import Asked, Conversation, body
-from bench.probe.data import FETCH, fetch_request, rows, wanted
-from bench.probe.session import Session
+from bench.probe.data import FETCH, Session, fetch_request, rows, wanted
 from bench.probe.surroundings import Belongings, Surroundings, Topic, single
 from bench.probe.transactional import COMMIT_OFFSETS, Transactional
 from bench.targets.loader import find

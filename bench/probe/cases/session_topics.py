@@ -3,8 +3,7 @@
 from typing import Any
 
 from bench.probe.case import ANY, NotAdvertised, case, since_version
-from bench.probe.data import FETCH, PRODUCE, batch, fetch_request, rows, values, wanted, write
-from bench.probe.session import OPEN, Session
+from bench.probe.data import FETCH, OPEN, PRODUCE, Session, batch, fetch_request, rows, values, wanted, write
 from bench.probe.surroundings import Surroundings, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

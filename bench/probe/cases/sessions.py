@@ -6,8 +6,21 @@ from typing import Any
 
 from bench.probe.case import ANY, SHOULD, NotAdvertised, case, since_version
 from bench.probe.conversation import Conversation
-from bench.probe.data import FETCH, PRODUCE, batch, fetch_request, headers, produce, rows, values, wanted, write
-from bench.probe.session import CLOSE, OPEN, Session
+from bench.probe.data import (
+    CLOSE,
+    FETCH,
+    OPEN,
+    PRODUCE,
+    Session,
+    batch,
+    fetch_request,
+    headers,
+    produce,
+    rows,
+    values,
+    wanted,
+    write,
+)
 from bench.probe.surroundings import Surroundings, Topic, single
 from bench.probe.transactional import until
 from reference_broker.wire.apis import ApiKey
