@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from bench.peers.field_bases import BASES, OTHER_TOPIC, Side, Valid
-from bench.probe.conversation import body, struct
+from bench.probe.conversation import body, entity_of
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ErrorCode, ProtocolError, error_name

@@ -20,7 +20,7 @@ class NoBaseline(Exception):  # noqa: N818
     """The file was not written by --json."""
 
 
-def read(path: Path) -> dict[str, Verdict]:
+def read_baseline(path: Path) -> dict[str, Verdict]:
     """The verdicts of an older run, by the case's ID. Raises NoBaseline."""
     try:
         cases = json.loads(path.read_text(encoding="utf-8"))["cases"]

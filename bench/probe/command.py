@@ -13,7 +13,7 @@ from bench.peers.errors import PeerError
 from bench.peers.target_cluster import launched
 from bench.ports import stranger_at
 from bench.probe import kafka_answers
-from bench.probe.baseline import read, worse
+from bench.probe.baseline import read_baseline, worse
 from bench.probe.broker import Address, Broker, NotKafka, Target, meet
 from bench.probe.case import Case, Outcome, Verdict
 from bench.probe.oracle import differences
@@ -77,7 +77,7 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
         say(f"{len(cases)} cases")
         return PASSED
     _writable(wanted)
-    before = read(wanted.baseline) if wanted.baseline else None
+    before = read_baseline(wanted.baseline) if wanted.baseline else None
     with ExitStack() as started:
         first = _met(started.enter_context(target(wanted.target, wanted.config)))
         second = _met(started.enter_context(target(wanted.oracle))) if wanted.oracle else None

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.probe.baseline import NoBaseline, read, worse
+from bench.probe.baseline import NoBaseline, read_baseline, worse
 from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level, Outcome, Unexpected, Verdict, case
 from bench.probe.command import FAILED, UsageError, Wanted, address_of, run, target
@@ -241,7 +241,7 @@ def _outcome(verdict: Verdict, *lines: Line) -> Outcome:
 def test_only_what_got_worse_is_red_beside_a_baseline(tmp_path: Path) -> None:
     file = tmp_path / "before.json"
     file.write_text(json_document("host:1", [_outcome(Verdict.DIFFERS)], {}))
-    before = read(file)
+    before = read_baseline(file)
     assert worse(before, [_outcome(Verdict.FAIL)])
     assert not worse(before, [_outcome(Verdict.DIFFERS)])
     assert not worse(before, [_outcome(Verdict.PASS)])
@@ -251,7 +251,7 @@ def test_only_what_got_worse_is_red_beside_a_baseline(tmp_path: Path) -> None:
 def test_a_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("[]")
     with pytest.raises(NoBaseline, match="is no baseline"):
-        read(tmp_path / "bad.json")
+        read_baseline(tmp_path / "bad.json")
 
 
 def test_junit_counts_what_fails_and_what_is_skipped() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bench.probe.broker import Address, Broker, NotKafka, meet
 from bench.probe.case import PREPARING, Case, Verdict, case
-from bench.probe.conversation import struct as made
+from bench.probe.conversation import entity_of as made
 from bench.probe.play import play_one
 from bench.probe.surroundings import Belongings, Surroundings
 from bench.probe.tests.answering import answering
