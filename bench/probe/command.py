@@ -13,10 +13,9 @@ from bench.peers.errors import PeerError
 from bench.peers.target_cluster import launched
 from bench.ports import stranger_at
 from bench.probe import kafka_answers
-from bench.probe.baseline import read_baseline, worse
 from bench.probe.broker import Address, Broker, NotKafka, Target, meet
 from bench.probe.case import Case, Outcome, Verdict
-from bench.probe.oracle import differences
+from bench.probe.comparison import differences, read_baseline, worse
 from bench.probe.play import GONE, play
 from bench.probe.registry import chosen
 from bench.probe.reporters import (

@@ -11,12 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.probe.baseline import NoBaseline, read_baseline, worse
 from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level, Outcome, Unexpected, Verdict, case
 from bench.probe.command import FAILED, UsageError, Wanted, address_of, run, target
+from bench.probe.comparison import NoBaseline, first_difference, read_baseline, worse
 from bench.probe.conversation import RECEIVED, Line
-from bench.probe.oracle import first_difference
 from bench.probe.play import play, play_one
 from bench.probe.reporters import STYLE, json_document, junit_document, page_document
 from bench.probe.surroundings import Belongings, Surroundings, Told, remove, single
