@@ -464,7 +464,7 @@ def evidence(
     whose build takes a quarter of an hour or more.
     """
     from bench.peers.errors import PeerError
-    from bench.probe.registry import UnknownCase
+    from bench.probe.cases import UnknownCase
     from bench.targets.errors import TargetError
     from terminal import one_sentence, progress
     from tools.evidence import command

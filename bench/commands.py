@@ -110,8 +110,8 @@ def probe(
     from bench.peers.errors import PeerError
     from bench.probe import command
     from bench.probe.broker import NotKafka
+    from bench.probe.cases import UnknownCase
     from bench.probe.comparison import NoBaseline
-    from bench.probe.registry import UnknownCase
     from terminal import one_sentence
 
     wanted = command.Wanted(

@@ -16,8 +16,8 @@ from bench.children import ends_with_me
 from bench.ports import free_port
 from bench.probe.broker import Address, Broker, NotKafka, meet
 from bench.probe.case import MUST, Case
+from bench.probe.cases import all_cases, chosen
 from bench.probe.play import play
-from bench.probe.registry import all_cases, chosen
 from chaos.mutants.mutant import apply
 from chaos.mutants.wrong_habits import PLAYED, found
 

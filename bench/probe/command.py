@@ -15,9 +15,9 @@ from bench.ports import stranger_at
 from bench.probe import kafka_answers
 from bench.probe.broker import Address, Broker, NotKafka, Target, meet
 from bench.probe.case import Case, Outcome, Verdict
+from bench.probe.cases import chosen
 from bench.probe.comparison import differences, read_baseline, worse
 from bench.probe.play import GONE, play
-from bench.probe.registry import chosen
 from bench.probe.reporters import (
     case_line,
     in_full,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.probe.registry import all_cases
+from bench.probe.cases import all_cases
 from chaos.mutants.wrong_habits import PLAYED, found
 from chaos.probed import NO_DEFECT_YET, seen_by, unproven
 

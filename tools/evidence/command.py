@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.probe.registry import chosen as cases_of
+from bench.probe.cases import chosen as cases_of
 from bench.targets.loader import bundled, find
 from bench.targets.model import Chosen
 from tools.evidence import kept, pages

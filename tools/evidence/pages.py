@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 
 from bench.probe.case import Case, Level, Verdict
-from bench.probe.registry import all_cases
+from bench.probe.cases import all_cases
 from tools.evidence.kept import FOLDER, Seen
 from tools.evidence.probing import PLAYS, RED
 

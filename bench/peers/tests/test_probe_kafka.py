@@ -15,9 +15,9 @@ from bench.peers.systems import KAFKA
 from bench.probe import kafka_answers
 from bench.probe.broker import meet
 from bench.probe.case import Case
+from bench.probe.cases import all_cases
 from bench.probe.command import of_cluster
 from bench.probe.play import play
-from bench.probe.registry import all_cases
 
 pytestmark = pytest.mark.peer
 

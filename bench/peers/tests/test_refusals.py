@@ -14,7 +14,7 @@ from bench.peers.jars import VERSION
 from bench.peers.tests.test_batches_like_kafka import DIFFERENT
 from bench.probe import kafka_answers
 from bench.probe.case import Case
-from bench.probe.registry import all_cases
+from bench.probe.cases import all_cases
 from reference_broker.wire.errors import ErrorCode
 
 SOURCE = Path(reference_broker.__file__).parent

@@ -1,0 +1,56 @@
+"""Finds all cases."""
+
+import pkgutil
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+
+from bench.probe.case import Case
+from scenarios.fields import did_you_mean
+
+ORDER = (
+    *("handshake", "metadata", "produce", "fetch", "offsets", "groups", "admin", "transactions", "tier"),
+    *("restarts", "hostile"),
+)
+"""The first words of the IDs, in the order in which they are told."""
+
+
+class UnknownCase(Exception):  # noqa: N818
+    """No case or section has this name."""
+
+
+@cache
+def all_cases() -> tuple[Case, ...]:
+    """Every case of the files in ``cases``, section by section in the order of the IDs."""
+    found = [
+        each
+        for module in pkgutil.iter_modules(__path__)
+        for value in vars(import_module(f"{__name__}.{module.name}")).values()
+        for each in (value if isinstance(value, tuple) else (value,))
+        if isinstance(each, Case)
+    ]
+    by_id = {each.id: each for each in found}
+    assert len({id(each) for each in found}) == len(by_id), "two cases have the same ID"
+    return tuple(sorted(by_id.values(), key=lambda each: (ORDER.index(each.id.partition("/")[0]), each.id)))
+
+
+def chosen(sections: Sequence[str], ids: Sequence[str]) -> tuple[Case, ...]:
+    """The cases of these sections and with these IDs; all if none is named. A section holds those below it: ``fetch``
+    holds ``fetch/session``. Raises UnknownCase."""
+    everything = all_cases()
+    if not sections and not ids:
+        return everything
+    known = {each.id for each in everything}
+    for name in ids:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise UnknownCase(f"no case {name!r}{near}; --dry-run lists all")
+    for name in sections:
+        if not any(_is_in(each, name) for each in everything):
+            near = did_you_mean(name, {each.section for each in everything})
+            raise UnknownCase(f"no section {name!r}{near}; --dry-run lists all cases")
+    return tuple(each for each in everything if each.id in ids or any(_is_in(each, name) for name in sections))
+
+
+def _is_in(case: Case, section: str) -> bool:
+    return f"{case.section}/".startswith(f"{section.rstrip('/')}/")

@@ -4,7 +4,7 @@ import pytest
 
 from bench.probe import kafka_answers
 from bench.probe.case import Level, Verdict
-from bench.probe.registry import UnknownCase, all_cases, chosen
+from bench.probe.cases import UnknownCase, all_cases, chosen
 from reference_broker.wire.apis import VERSIONS
 
 CASES = all_cases()

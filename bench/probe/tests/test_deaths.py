@@ -15,9 +15,9 @@ from bench.peers.cluster import until
 from bench.ports import free_port
 from bench.probe.broker import Address, NotKafka, Target, meet
 from bench.probe.case import Case, Verdict, case
+from bench.probe.cases import chosen
 from bench.probe.command import FAILED, Wanted, run, started
 from bench.probe.play import GONE, play
-from bench.probe.registry import chosen
 from bench.probe.surroundings import Surroundings
 from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey

@@ -12,10 +12,10 @@ from bench.peers.tiered import tiered
 from bench.probe import kafka_answers
 from bench.probe.broker import Broker, meet
 from bench.probe.case import Verdict
+from bench.probe.cases import all_cases, chosen
 from bench.probe.command import FAILED, PASSED, Wanted, of_cluster, run
 from bench.probe.conversation import Conversation
 from bench.probe.play import play
-from bench.probe.registry import all_cases, chosen
 from bench.probe.reporters import outcome_line
 from reference_broker.wire.apis import ApiKey
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.probe.case import PREPARING, Outcome, Verdict
-from bench.probe.registry import all_cases, chosen
+from bench.probe.cases import all_cases, chosen
 from bench.targets.loader import find
 from tools.evidence import kept, pages, scenario_plays
 from tools.evidence.command import targets

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from bench.peers.errors import PeerError
-from bench.probe.registry import chosen as cases_of
+from bench.probe.cases import chosen as cases_of
 from bench.targets.errors import TargetError
 from bench.targets.model import Chosen
 from chaos.live.errors import SetupError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.probe.registry import all_cases
+from bench.probe.cases import all_cases
 from bench.results import Figure, Results
 from bench.targets.errors import TargetError
 from bench.targets.model import Chosen
