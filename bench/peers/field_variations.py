@@ -127,7 +127,7 @@ def frame(side: Side, variation: Variation, version: int) -> bytes:
         return b"".join(encode_request(api_key, version, 7, "variations", body(api_key, values)))
     layout, out = _layout(api_key, version), bytearray()
     out += write_request_header(RequestHeader(api_key, version, 7, "variations"))
-    encoder(layout, layout)(out, struct(layout, values))
+    encoder(layout, layout)(out, entity_of(layout, values))
     return len(out).to_bytes(4, "big") + out
 
 

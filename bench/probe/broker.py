@@ -1,6 +1,6 @@
 """The broker that is probed: its nodes, and the versions that it advertises.
 
-The target of a probe: a broker that runs already, or one that the probe has started and can start again.
+A ``Target`` is a broker that runs already, or one that the probe has started and can start again.
 """
 
 import ipaddress

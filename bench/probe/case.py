@@ -1,7 +1,4 @@
-"""What a case is: one statement about a broker, with its source, and a short conversation that shows it.
-
-What came of a case.
-"""
+"""A case: one statement about a broker, with its source, and a short conversation that shows it. And its verdict."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from bench.probe.conversation import Line
 
 if TYPE_CHECKING:
-    from bench.probe.surroundings import Surroundings
+    from bench.probe.surroundings import ProbeContext
 
 
 NEWEST = 0x7FFF
@@ -29,7 +26,7 @@ class Level(Enum):
 
 MUST, SHOULD = Level.MUST, Level.SHOULD
 
-Play: TypeAlias = "Callable[[Surroundings], None]"
+Play: TypeAlias = "Callable[[ProbeContext], None]"
 Versions: TypeAlias = tuple[int, int]
 """The lowest and the highest version of an API, both included."""
 

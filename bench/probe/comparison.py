@@ -1,9 +1,10 @@
-"""Lays the answers of two brokers to the same case side by side, and finds the first field that differs.
+"""Compares a run with another broker's, and with an older one.
 
+``differences`` lays the responses of two brokers to the same case side by side, and finds the first field that differs.
 What must differ between two brokers is compared only by whether it is set: IDs, addresses, and times of the broker. The
 wording of error messages, and what a broker advertises, is not compared.
 
-Compares a run with an older one, so that only what got worse is red.
+``worse`` compares a run with its baseline, so that only what got worse is red.
 """
 
 import json

@@ -1,8 +1,6 @@
-"""What was sent and what came back, in words and bytes.
+"""A client over a raw socket that writes down what it sends and what it receives, in words and bytes.
 
-Request bodies from plain values, so that a case names only the fields that matter to it.
-
-A client over a raw socket that writes down what it sends and what it gets.
+``body`` makes a request from plain values, so that a case names only the fields that matter to it.
 """
 
 import socket

@@ -1,7 +1,4 @@
-"""Producing and fetching, which many cases need: batches with few words, and requests for one topic.
-
-A fetch session of a case (KIP-227).
-"""
+"""Produce, Fetch and fetch sessions (KIP-227), which many cases need: batches with few words, requests for one topic."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +6,7 @@ from typing import Any
 
 from bench.probe.case import NotAdvertised
 from bench.probe.conversation import Asked, Conversation
-from bench.probe.surroundings import Surroundings, Told, Topic, single
+from bench.probe.surroundings import ProbeContext, ByKey, Topic, single
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, read_header, write_header
 from reference_broker.records.builder import Compression, build
 from reference_broker.records.reader import read_records
@@ -71,7 +68,7 @@ def produce_request(
 
 
 def produce(
-    at: Surroundings,
+    at: ProbeContext,
     topic: Topic,
     data: bytes,
     partition: int = 0,
@@ -86,7 +83,7 @@ def produce(
     return told
 
 
-def write(at: Surroundings, topic: Topic, *batches: bytes, partition: int = 0) -> None:
+def write(at: ProbeContext, topic: Topic, *batches: bytes, partition: int = 0) -> None:
     """Writes batches that the broker must take."""
     for data in batches:
         at.expect(
@@ -102,7 +99,7 @@ def wanted(partition: int = 0, offset: int = 0, max_bytes: int = PLENTY, **more:
 
 
 def fetch_request(
-    at: Surroundings,
+    at: ProbeContext,
     topics: Iterable[tuple[Topic, Sequence[FetchPartition]]],
     forgotten: Iterable[tuple[Topic, Sequence[int]]] = (),
     **fields: Any,
@@ -117,7 +114,7 @@ def fetch_request(
 
 
 def fetch(
-    at: Surroundings, topic: Topic, *partitions: FetchPartition, on: Conversation | None = None, **fields: Any
+    at: ProbeContext, topic: Topic, *partitions: FetchPartition, on: Conversation | None = None, **fields: Any
 ) -> FetchResponse:
     """Fetches partitions of one topic; its first one from the start if none is named."""
     request = fetch_request(at, [(topic, partitions or (wanted(),))], **fields)
@@ -126,12 +123,12 @@ def fetch(
     return answer
 
 
-def send_fetch(at: Surroundings, topic: Topic, *partitions: FetchPartition, **fields: Any) -> Asked:
+def send_fetch(at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> Asked:
     """Sends a fetch on the case's own connection, whose answer is taken with ``at.main.receive``."""
     return at.send(FETCH, fetch_request(at, [(topic, partitions or (wanted(),))], **fields))
 
 
-def fetch_one(at: Surroundings, topic: Topic, partition: FetchPartition | None = None, **fields: Any) -> PartitionData:
+def fetch_one(at: ProbeContext, topic: Topic, partition: FetchPartition | None = None, **fields: Any) -> PartitionData:
     """Fetches one partition and returns what is told of it."""
     answer = fetch(at, topic, partition or wanted(), **fields)
     at.expect("error code of the answer", answer.error_code, ErrorCode.none)
@@ -142,7 +139,7 @@ def fetch_one(at: Surroundings, topic: Topic, partition: FetchPartition | None =
 
 def rows(answer: FetchResponse) -> dict[int, PartitionData]:
     """What is told of each partition, in an answer about one topic."""
-    return Told({data.partition: data for each in answer.responses for data in each.partitions})
+    return ByKey({data.partition: data for each in answer.responses for data in each.partitions})
 
 
 def headers(data: PartitionData) -> list[BatchHeader]:
@@ -174,7 +171,7 @@ def values(data: PartitionData) -> list[bytes | None]:
     return [each.value for each in records(data)]
 
 
-def log_end(at: Surroundings, topic: Topic, partition: int = 0) -> int:
+def log_end(at: ProbeContext, topic: Topic, partition: int = 0) -> int:
     """The high watermark of a partition, which is where its log ends on one node."""
     told = fetch_one(at, topic, wanted(partition, 0, 1))
     return told.high_watermark
@@ -187,7 +184,7 @@ CLOSE, OPEN = -1, 0
 class Session:
     """It counts its own epochs."""
 
-    def __init__(self, at: Surroundings, topic: Topic, *partitions: FetchPartition, **fields: Any) -> None:
+    def __init__(self, at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> None:
         self._at, self._topic = at, topic
         self.first = self._ask(0, OPEN, partitions or (wanted(),), (), **fields)
         at.expect("error code of the answer that opens the session", self.first.error_code, ErrorCode.none)

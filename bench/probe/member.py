@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.probe.conversation import Asked, Conversation
-from bench.probe.surroundings import Surroundings, single
+from bench.probe.surroundings import ProbeContext, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -28,7 +28,7 @@ class Member:
     """``protocols``: metadata by the protocol's name. ``instance``: the instance ID of a static member. ``member_id``,
     ``generation``, ``leader`` and ``protocol`` are what the last join told."""
 
-    at: Surroundings
+    at: ProbeContext
     group_id: str
     protocols: Mapping[str, bytes] = field(default_factory=lambda: {"range": b"metadata"})
     instance: str | None = None
@@ -147,7 +147,7 @@ def _while(holds: Callable[[], bool], within_s: float) -> None:
         time.sleep(AGAIN_AFTER_S)
 
 
-def settled(at: Surroundings, **options: Any) -> Member:
+def settled(at: ProbeContext, **options: Any) -> Member:
     """The one member of a stable group, with the assignment ``b"mine"``. ``options``: of Member."""
     member = Member(at, at.group(), **options)
     member.enter()
@@ -166,7 +166,7 @@ def beside(first: Member, **options: Any) -> tuple[Member, Any, Any]:
     return second, again, second.joined(asked)
 
 
-def pair(at: Surroundings, first: Mapping[str, Any] | None = None, **second: Any) -> tuple[Member, Member]:
+def pair(at: ProbeContext, first: Mapping[str, Any] | None = None, **second: Any) -> tuple[Member, Member]:
     """Two members of one generation, the leader before. Nobody has synced. The options are those of Member."""
     one = settled(at, **(first or {}))
     other, _, _ = beside(one, **second)

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.probe.broker import Broker, NotKafka, Target, is_loopback, meet
 from bench.probe.case import Case, Level, NotAdvertised, Outcome, Unexpected, Unsupported, Verdict
 from bench.probe.conversation import Broken
-from bench.probe.surroundings import Belongings, Surroundings, remove
+from bench.probe.surroundings import Belongings, ProbeContext, remove
 from bench.targets.errors import TargetError
 
 AT_ONCE = 8
@@ -156,7 +156,7 @@ def _place(error: Exception) -> str:
 
 def play_one(broker: Broker, case: Case, belongings: Belongings, target: Target | None = None) -> Outcome:
     """Plays one case. It never raises what a broker may cause."""
-    at = Surroundings(case, broker, belongings, target)
+    at = ProbeContext(case, broker, belongings, target)
     began = time.monotonic()
     verdict, reason = Verdict.PASS, ""
     try:

@@ -1,11 +1,4 @@
-"""Outcomes as text for people.
-
-Outcomes as one JSON json_document, which --baseline reads again.
-
-Outcomes as JUnit XML, one suite for each section.
-
-Outcomes as one HTML page in the look of a run's page: the verdict first, then what fails, then all cases.
-"""
+"""Outcomes of cases as text for people, as JSON, as JUnit XML and as one HTML page."""
 
 import json
 from collections import Counter

@@ -1,6 +1,7 @@
-"""What an answer must hold before a case can look at it: a broker decides how long its lists are.
+"""What a case may use: topics and groups of its own, connections, versions, and a place to say what it expects.
 
-What a case may ask for: topics and groups of its own, connections, versions, and a place to say what it expects.
+A broker decides how long the lists of its responses are. ``sole``, ``single`` and ``ByKey`` fail a case whose broker
+returned none of what the case looks up, or more.
 """
 
 import threading
@@ -37,7 +38,7 @@ def single(answer: Any, *names: str) -> Any:
     return answer
 
 
-class Told(dict[K, V]):
+class ByKey(dict[K, V]):
     """What an answer tells, by some key. To look at what it does not tell raises Unexpected."""
 
     def __missing__(self, key: K) -> V:
@@ -90,7 +91,7 @@ class Belongings:
 
 
 @dataclass(slots=True)
-class Surroundings:
+class ProbeContext:
     """The broker as one case sees it. All that is asked and answered lands in ``lines``, and each field that the case
     looks at in ``observations``."""
 

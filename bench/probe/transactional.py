@@ -12,7 +12,7 @@ from typing import Any
 from bench.probe.case import ANY, PREPARING, NotAdvertised, Unsupported, Versions, since_version
 from bench.probe.conversation import Conversation
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, produce_request, wanted
-from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, Surroundings, Told, Topic, address_of, single
+from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, ProbeContext, ByKey, Topic, address_of, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import PartitionData
@@ -50,7 +50,7 @@ NEEDS_2: dict[int, Versions] = {**NEEDS, END: since_version(5), PRODUCE: since_v
 """What those need whose epoch is raised (transaction.version 2, KIP-890)."""
 
 
-def needs_version_2(at: Surroundings) -> None:
+def needs_version_2(at: ProbeContext) -> None:
     """Raises NotAdvertised unless ``transaction.version`` is finalized at 2 or higher: then clients may use it."""
     told = at.ask(ApiKey.API_VERSIONS, {"client_software_name": "probe", "client_software_version": "1"})
     levels = {str(each.name): int(each.max_version_level) for each in getattr(told, "finalized_features", ())}
@@ -65,7 +65,7 @@ def allowed(code: int) -> None:
 
 
 def until(
-    at: Surroundings, holds: Callable[[], bool], within_s: float = WITHIN_S, every_s: float = AGAIN_AFTER_S
+    at: ProbeContext, holds: Callable[[], bool], within_s: float = WITHIN_S, every_s: float = AGAIN_AFTER_S
 ) -> None:
     """Asks until it holds or the time is over. The case then looks at what there is."""
     end = time.monotonic() + min(within_s, at.left_s() - 1)
@@ -79,7 +79,7 @@ class Transactional:
     to its coordinator, which is that of ``on_node_of`` if it is given. Sequences begin at 0 in each partition and
     epoch."""
 
-    at: Surroundings
+    at: ProbeContext
     name: str = ""
     producer_id: int = -1
     epoch: int = -1
@@ -262,7 +262,7 @@ def _is_on_the_way(code: int) -> bool:
 def codes(told: Any) -> dict[tuple[str, int], int]:
     """The error codes of AddPartitionsToTxn, by topic and partition, of an answer about one transaction."""
     topics = single(told, "results_by_transaction").topic_results
-    return Told(
+    return ByKey(
         {
             (str(topic.name), int(one.partition_index)): int(one.partition_error_code)
             for topic in topics
@@ -271,7 +271,7 @@ def codes(told: Any) -> dict[tuple[str, int], int]:
     )
 
 
-def _coordinator(at: Surroundings, name: str) -> tuple[str, int]:
+def _coordinator(at: ProbeContext, name: str) -> tuple[str, int]:
     found: list[Any] = []
 
     def is_there() -> bool:
@@ -288,12 +288,12 @@ def _coordinator(at: Surroundings, name: str) -> tuple[str, int]:
 # What readers see
 
 
-def read(at: Surroundings, topic: Topic, isolation: int, offset: int = 0, partition: int = 0) -> PartitionData:
+def read(at: ProbeContext, topic: Topic, isolation: int, offset: int = 0, partition: int = 0) -> PartitionData:
     """Fetches a partition with this isolation level."""
     return fetch_one(at, topic, wanted(partition, offset), isolation_level=isolation)
 
 
-def latest(at: Surroundings, topic: Topic, isolation: int, timestamp: int = LATEST, *, seen: bool = True) -> int:
+def latest(at: ProbeContext, topic: Topic, isolation: int, timestamp: int = LATEST, *, seen: bool = True) -> int:
     """The offset that ListOffsets tells of partition 0."""
     one = {"partition_index": 0, "timestamp": timestamp}
     asked = {"replica_id": -1, "isolation_level": isolation, "topics": [{"name": topic.name, "partitions": [one]}]}
@@ -304,11 +304,11 @@ def latest(at: Surroundings, topic: Topic, isolation: int, timestamp: int = LATE
     return int(told.offset)
 
 
-def settle(at: Surroundings, *topics: Topic, within_s: float = WITHIN_S) -> None:
+def settle(at: ProbeContext, *topics: Topic, within_s: float = WITHIN_S) -> None:
     """Waits until no transaction is open in partition 0 of the topics: the markers come after EndTxn is answered."""
     for topic in topics:
         until(at, lambda topic=topic: _open_records(at, topic) == 0, within_s)  # type: ignore[misc]
 
 
-def _open_records(at: Surroundings, topic: Topic) -> int:
+def _open_records(at: ProbeContext, topic: Topic) -> int:
     return latest(at, topic, UNCOMMITTED, seen=False) - latest(at, topic, COMMITTED, seen=False)

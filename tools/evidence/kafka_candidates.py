@@ -19,7 +19,7 @@ from bench.probe.broker import Broker, meet
 from bench.probe.case import ANY, MUST, Case
 from bench.probe.conversation import Asked, Conversation, body
 from bench.probe.data import FETCH, Session, fetch_request, rows, wanted
-from bench.probe.surroundings import Belongings, Surroundings, Topic, single
+from bench.probe.surroundings import Belongings, ProbeContext, Topic, single
 from bench.probe.transactional import COMMIT_OFFSETS, Transactional
 from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey
@@ -33,7 +33,7 @@ COMMITTERS, ROUNDS = 4, 20
 METADATA_TOPIC = "__cluster_metadata"
 
 
-def session_ids(at: Surroundings, _: Path) -> Iterator[str]:
+def session_ids(at: ProbeContext, _: Path) -> Iterator[str]:
     """Incremental fetches with session IDs that nobody has."""
     for session_id in (1, 2**31 - 9, 2**31 - 8, 2**31 - 1, -1, -268_435_454, -268_435_455, -(2**31)):
         answer = at.ask(FETCH, fetch_request(at, [], session_id=session_id, session_epoch=5))
@@ -42,7 +42,7 @@ def session_ids(at: Surroundings, _: Path) -> Iterator[str]:
             assert other.ask(ApiKey.API_VERSIONS, 0, {}).error_code == 0
 
 
-def bad_offset(at: Surroundings, _: Path) -> Iterator[str]:
+def bad_offset(at: ProbeContext, _: Path) -> Iterator[str]:
     """Long polls of a session with and without a partition whose offset is out of range."""
     topic = at.topic(2)
     for words, offset in (("both offsets at the end", 0), ("one offset out of range", 9)):
@@ -56,7 +56,7 @@ def bad_offset(at: Surroundings, _: Path) -> Iterator[str]:
         yield f"{words}: {count} answers in {took_s:.1f} s, max_wait_ms {LONG_MS}; partitions told: {codes or 'none'}"
 
 
-def snapshot_errors(at: Surroundings, folder: Path) -> Iterator[str]:
+def snapshot_errors(at: ProbeContext, folder: Path) -> Iterator[str]:
     """FetchSnapshot with one thing wrong in each request."""
     port, snapshot = _controller_port(folder), _newest_snapshot(folder)
     with at.connect(("127.0.0.1", port)) as controller:
@@ -76,7 +76,7 @@ def snapshot_errors(at: Surroundings, folder: Path) -> Iterator[str]:
             yield f"{words}: {_words(_asked(controller, each))}"
 
 
-def mixed_errors(at: Surroundings, _folder: Path) -> Iterator[str]:
+def mixed_errors(at: ProbeContext, _folder: Path) -> Iterator[str]:
     """Clients of TxnOffsetCommit 3 and 4 commit offsets of groups that they have not added, alone and side by side."""
     topic = at.topic()
     clients = {version: [_committer(at, topic, version) for _ in range(COMMITTERS)] for version in (3, 4)}
@@ -91,7 +91,7 @@ def mixed_errors(at: Surroundings, _folder: Path) -> Iterator[str]:
             yield f"version {version} {words}: {dict(codes)}"
 
 
-def _committer(at: Surroundings, topic: Topic, version: int) -> Callable[[], tuple[Conversation, Asked]]:
+def _committer(at: ProbeContext, topic: Topic, version: int) -> Callable[[], tuple[Conversation, Asked]]:
     """Sends the request each time that it is called."""
     producer, group_id = Transactional(at).take(), at.group()
     on = at.coordinator(group_id)
@@ -157,7 +157,7 @@ def _newest_snapshot(folder: Path) -> tuple[int, int]:
     raise AssertionError("the node made no snapshot in time")
 
 
-SHOWN: Mapping[str, Callable[[Surroundings, Path], Iterator[str]]] = {
+SHOWN: Mapping[str, Callable[[ProbeContext, Path], Iterator[str]]] = {
     "session-ids": session_ids,
     "bad-offset": bad_offset,
     "snapshot-errors": snapshot_errors,
@@ -175,10 +175,10 @@ def show(name: str, version: str) -> Iterator[str]:
         at.end()
 
 
-def _surroundings(name: str, broker: Broker) -> Surroundings:
+def _surroundings(name: str, broker: Broker) -> ProbeContext:
     needs = {FETCH: ANY}
     shown = Case(name, name, "docs/evidence/kafka.md", MUST, needs, "0.8", False, True, False, LIMIT_S, lambda _: None)
-    return Surroundings(shown, broker, Belongings())
+    return ProbeContext(shown, broker, Belongings())
 
 
 def main(words: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Finds all cases."""
+"""The cases, one file for each subject. This finds them all, by section and by ID."""
 
 import pkgutil
 from collections.abc import Sequence

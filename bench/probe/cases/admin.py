@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.surroundings import TIMEOUT_MS, Surroundings, Told, single, sole
+from bench.probe.surroundings import TIMEOUT_MS, ProbeContext, ByKey, single, sole
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -23,7 +23,7 @@ NOBODY = 2_000_000_000
 STRANGE_ID = UUID(bytes=bytes(range(2, 18)))
 
 
-def _controller(at: Surroundings, api_key: int, values: Mapping[str, object]) -> Any:
+def _controller(at: ProbeContext, api_key: int, values: Mapping[str, object]) -> Any:
     """Asks the controller, on the case's own connection if it leads the case's topics as well."""
     address = at.broker.controller
     on = at.main if address == at.broker.leader else at.connect(address)
@@ -41,7 +41,7 @@ def _placed(name: str, *assignments: tuple[int, list[int]], **more: object) -> d
     return {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": rows, **more}
 
 
-def _create(at: Surroundings, *topics: Mapping[str, object], validate_only: bool = False) -> dict[str, Any]:
+def _create(at: ProbeContext, *topics: Mapping[str, object], validate_only: bool = False) -> dict[str, Any]:
     """What CreateTopics tells of each topic, by name. A name that is told twice breaks a case."""
     answer = _controller(at, CREATE, {"topics": topics, "validate_only": validate_only})
     told = {str(each.name): each for each in answer.topics}
@@ -49,21 +49,21 @@ def _create(at: Surroundings, *topics: Mapping[str, object], validate_only: bool
     return told
 
 
-def _refused(at: Surroundings, topic: Mapping[str, object], *codes: ErrorCode) -> None:
+def _refused(at: ProbeContext, topic: Mapping[str, object], *codes: ErrorCode) -> None:
     """A topic that must not be made, neither when it is only checked nor when it is meant."""
     for validate_only in (True, False):
         told = _create(at, topic, validate_only=validate_only)[str(topic["name"])]
         at.expect("error code of the topic", told.error_code, *codes)
 
 
-def _made(at: Surroundings, name: str) -> None:
+def _made(at: ProbeContext, name: str) -> None:
     """A topic of this name can be made, and so was not there before."""
     told = _create(at, _plain(name))[name]
     at.expect("error code when the topic is made at last", told.error_code, ErrorCode.none)
 
 
 @case("admin/create/made", CREATE_SCHEMA, {**CREATES, METADATA: since_version(4)}, since="0.10.1")
-def made(at: Surroundings) -> None:
+def made(at: ProbeContext) -> None:
     """A topic gets as many partitions and replicas as it was asked for."""
     topic = at.topic(3)
     told = single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
@@ -72,13 +72,13 @@ def made(at: Surroundings) -> None:
 
 
 @case("admin/create/exists", CREATE_SCHEMA, CREATES, since="0.10.1")
-def exists(at: Surroundings) -> None:
+def exists(at: ProbeContext) -> None:
     """A name that a topic has already is refused with TOPIC_ALREADY_EXISTS."""
     _refused(at, _plain(at.topic().name), ErrorCode.topic_already_exists)
 
 
 @case("admin/create/validate-only", CREATE_SCHEMA, CREATES, since="0.10.2")
-def validate_only(at: Surroundings) -> None:
+def validate_only(at: ProbeContext) -> None:
     """A request that only validates answers as if the topic were made, and makes none."""
     name = at.topic_name()
     at.expect("error code", _create(at, _plain(name), validate_only=True)[name].error_code, ErrorCode.none)
@@ -86,7 +86,7 @@ def validate_only(at: Surroundings) -> None:
 
 
 @case("admin/create/named-twice", "KIP-4", CREATES, since="0.10.1")
-def named_twice(at: Surroundings) -> None:
+def named_twice(at: ProbeContext) -> None:
     """A name that stands twice in a request is refused with INVALID_REQUEST, told once, and not made."""
     name = at.topic_name()
     told = _create(at, _plain(name), _plain(name, num_partitions=2))
@@ -95,21 +95,21 @@ def named_twice(at: Surroundings) -> None:
 
 
 @case("admin/create/invalid-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1", level=SHOULD)
-def invalid_name(at: Surroundings) -> None:
+def invalid_name(at: ProbeContext) -> None:
     """Names that are empty, a dot, too long or have other characters are refused with INVALID_TOPIC_EXCEPTION."""
     for name in ("", ".", "..", "no/slash", "no space", "n" * 250, "ä"):
         _refused(at, _plain(name), ErrorCode.invalid_topic_exception)
 
 
 @case("admin/create/longest-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1", level=SHOULD)
-def longest_name(at: Surroundings) -> None:
+def longest_name(at: ProbeContext) -> None:
     """A name may have 249 characters."""
     name = at.topic_name().ljust(249, "n")
     at.expect("error code", _create(at, _plain(name), validate_only=True)[name].error_code, ErrorCode.none)
 
 
 @case("admin/create/colliding-name", "KAFKA-13743", CREATES, since="0.10.1", level=SHOULD)
-def colliding_name(at: Surroundings) -> None:
+def colliding_name(at: ProbeContext) -> None:
     """A name that differs from another topic's only in a dot for an underscore is refused, because names of metrics
     would collide."""
     name = at.topic_name() + "_a.b"
@@ -119,21 +119,21 @@ def colliding_name(at: Surroundings) -> None:
 
 
 @case("admin/create/no-partitions", CREATE_SCHEMA, CREATES, since="0.10.1")
-def no_partitions(at: Surroundings) -> None:
+def no_partitions(at: ProbeContext) -> None:
     """Zero or fewer partitions are refused with INVALID_PARTITIONS. Only -1 asks for the default (KIP-464)."""
     for count in (0, -2, -(2**31)):
         _refused(at, _plain(at.topic_name(), num_partitions=count), ErrorCode.invalid_partitions)
 
 
 @case("admin/create/too-many-replicas", CREATE_SCHEMA, CREATES, since="0.10.1")
-def too_many_replicas(at: Surroundings) -> None:
+def too_many_replicas(at: ProbeContext) -> None:
     """More replicas than brokers are refused with INVALID_REPLICATION_FACTOR, and so are none and fewer than none."""
     for count in (32_767, 0, -2):
         _refused(at, _plain(at.topic_name(), replication_factor=count), ErrorCode.invalid_replication_factor)
 
 
 @case("admin/create/defaults", "KIP-464", {CREATE: since_version(4)}, since="2.4")
-def defaults(at: Surroundings) -> None:
+def defaults(at: ProbeContext) -> None:
     """From version 4 on, -1 stands for the broker's own number of partitions and of replicas."""
     name = at.topic_name()
     told = _create(at, _plain(name, num_partitions=-1, replication_factor=-1))[name]
@@ -141,7 +141,7 @@ def defaults(at: Surroundings) -> None:
 
 
 @case("admin/create/placed", CREATE_SCHEMA, {CREATE: since_version(5)}, since="2.4")
-def placed(at: Surroundings) -> None:
+def placed(at: ProbeContext) -> None:
     """A topic can be placed by hand. Its number of partitions and of replicas follows from that."""
     name, node = at.topic_name(), at.broker.node_id
     told = _create(at, _placed(name, (0, [node]), (1, [node])))[name]
@@ -151,7 +151,7 @@ def placed(at: Surroundings) -> None:
 
 
 @case("admin/create/placed-and-counted", CREATE_SCHEMA, CREATES, since="0.10.1")
-def placed_and_counted(at: Surroundings) -> None:
+def placed_and_counted(at: ProbeContext) -> None:
     """A topic that is placed by hand must not have a number of partitions or replicas as well."""
     assignment = (0, [at.broker.node_id])
     _refused(at, _placed(at.topic_name(), assignment, num_partitions=1), ErrorCode.invalid_request)
@@ -159,7 +159,7 @@ def placed_and_counted(at: Surroundings) -> None:
 
 
 @case("admin/create/placed-wrongly", REPLICATION, CREATES, since="0.10.1", level=SHOULD)
-def placed_wrongly(at: Surroundings) -> None:
+def placed_wrongly(at: ProbeContext) -> None:
     """Partitions with gaps, with a broker that does not exist or is named twice, or with no broker are refused with
     INVALID_REPLICA_ASSIGNMENT."""
     node = at.broker.node_id
@@ -170,7 +170,7 @@ def placed_wrongly(at: Surroundings) -> None:
 
 
 @case("admin/create/unknown-config", "Apache Kafka's LogConfig.validate", CREATES, since="0.10.1", level=SHOULD)
-def unknown_config(at: Surroundings) -> None:
+def unknown_config(at: ProbeContext) -> None:
     """A setting that topics do not have, or with a value that it cannot have, is refused with INVALID_CONFIG."""
     for key, value in (("no.such.setting", "1"), ("retention.ms", "long"), ("cleanup.policy", "burn")):
         configs = [{"name": key, "value": value}]
@@ -178,14 +178,14 @@ def unknown_config(at: Surroundings) -> None:
 
 
 @case("admin/create/null-config", REPLICATION, CREATES, since="3.0", level=SHOULD)
-def null_config(at: Surroundings) -> None:
+def null_config(at: ProbeContext) -> None:
     """A setting without a value is refused with INVALID_CONFIG."""
     configs = [{"name": "retention.ms", "value": None}]
     _refused(at, _plain(at.topic_name(), configs=configs), ErrorCode.invalid_config, ErrorCode.invalid_request)
 
 
 @case("admin/create/one-of-three", "KIP-4", CREATES, since="0.10.1")
-def one_of_three(at: Surroundings) -> None:
+def one_of_three(at: ProbeContext) -> None:
     """A topic that is refused does not hinder the others of the request. Each has its own error."""
     good, bad, other = (at.topic_name() for _ in range(3))
     told = _create(at, _plain(good), _plain(bad, num_partitions=0), _plain(other))
@@ -195,7 +195,7 @@ def one_of_three(at: Surroundings) -> None:
 
 
 @case("admin/create/tells-size", "KIP-525", {CREATE: since_version(5)}, since="2.4")
-def tells_size(at: Surroundings) -> None:
+def tells_size(at: ProbeContext) -> None:
     """From version 5 on the answer tells the number of partitions and replicas, also when it is only validated."""
     name = at.topic_name()
     for only in (True, False):
@@ -205,14 +205,14 @@ def tells_size(at: Surroundings) -> None:
 
 
 @case("admin/create/tells-configs", "KIP-525", {CREATE: since_version(5)}, since="2.4")
-def tells_configs(at: Surroundings) -> None:
+def tells_configs(at: ProbeContext) -> None:
     """From version 5 on the answer tells the topic's settings: those that were given, and those of the broker."""
     name = at.topic_name()
     given = [{"name": "retention.ms", "value": "123456"}]
     told = _create(at, _plain(name, configs=given))[name]
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("error code of the settings", told.topic_config_error_code, 0)
-    rows = Told({str(each.name): each for each in told.configs or ()})
+    rows = ByKey({str(each.name): each for each in told.configs or ()})
     at.expect("value that was given", rows["retention.ms"].value, "123456")
     at.expect("its source (1: the topic)", rows["retention.ms"].config_source, 1)
     at.expect("cleanup.policy is told, too", "cleanup.policy" in rows, True)
@@ -220,7 +220,7 @@ def tells_configs(at: Surroundings) -> None:
 
 
 @case("admin/create/tells-id", "KIP-516", {CREATE: since_version(7), METADATA: since_version(10)}, since="2.8")
-def tells_id(at: Surroundings) -> None:
+def tells_id(at: ProbeContext) -> None:
     """From version 7 on the answer tells the topic's ID, which Metadata tells as well."""
     name = at.topic_name()
     topic_id = _create(at, _plain(name))[name].topic_id
@@ -233,13 +233,13 @@ def tells_id(at: Surroundings) -> None:
 # DeleteTopics
 
 
-def _delete(at: Surroundings, *topics: Mapping[str, object]) -> list[Any]:
+def _delete(at: ProbeContext, *topics: Mapping[str, object]) -> list[Any]:
     """What DeleteTopics tells of each topic."""
     return list(_controller(at, DELETE, {"topics": topics}).responses)
 
 
 @case("admin/delete/by-name", DELETE_SCHEMA, DELETES, since="0.10.1")
-def by_name(at: Surroundings) -> None:
+def by_name(at: ProbeContext) -> None:
     """A topic is deleted by its name, once: it is unknown afterwards."""
     topic = at.topic()
     for wanted in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
@@ -249,7 +249,7 @@ def by_name(at: Surroundings) -> None:
 
 
 @case("admin/delete/by-id", "KIP-516", BY_ID, since="2.8")
-def by_id(at: Surroundings) -> None:
+def by_id(at: ProbeContext) -> None:
     """From version 6 on a topic is deleted by its ID, once, and the answer tells its name as well."""
     topic = at.topic()
     told = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
@@ -261,7 +261,7 @@ def by_id(at: Surroundings) -> None:
 
 
 @case("admin/delete/unknown-id", "KIP-516", BY_ID, since="2.8")
-def unknown_id(at: Surroundings) -> None:
+def unknown_id(at: ProbeContext) -> None:
     """An ID that no topic has is told with UNKNOWN_TOPIC_ID and without a name."""
     told = sole(_delete(at, {"topic_id": STRANGE_ID}), "responses")
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_id)
@@ -269,7 +269,7 @@ def unknown_id(at: Surroundings) -> None:
 
 
 @case("admin/delete/name-and-id", "KIP-516; Apache Kafka's ControllerApis", BY_ID, since="2.8", level=SHOULD)
-def name_and_id(at: Surroundings) -> None:
+def name_and_id(at: ProbeContext) -> None:
     """A topic with both a name and an ID, or with neither, is refused with INVALID_REQUEST and not deleted."""
     topic = at.topic()
     told = sole(_delete(at, {"name": topic.name, "topic_id": UUID(bytes=topic.id)}), "responses")
@@ -281,7 +281,7 @@ def name_and_id(at: Surroundings) -> None:
 
 
 @case("admin/delete/named-twice", "Apache Kafka's ControllerApis", DELETES, since="2.8", level=SHOULD)
-def deleted_twice(at: Surroundings) -> None:
+def deleted_twice(at: ProbeContext) -> None:
     """A name that stands twice in a request is refused with INVALID_REQUEST, told once, and not deleted."""
     topic = at.topic()
     told = _delete(at, {"name": topic.name}, {"name": topic.name})
@@ -290,7 +290,7 @@ def deleted_twice(at: Surroundings) -> None:
 
 
 @case("admin/delete/beside-unknown", DELETE_SCHEMA, DELETES, since="0.10.1")
-def beside_unknown(at: Surroundings) -> None:
+def beside_unknown(at: ProbeContext) -> None:
     """A topic that does not exist does not hinder the others of the request."""
     known, unknown = at.topic().name, at.topic_name()
     told = {str(each.name): each.error_code for each in _delete(at, {"name": unknown}, {"name": known})}
@@ -301,7 +301,7 @@ def beside_unknown(at: Surroundings) -> None:
 # CreatePartitions
 
 
-def _grow(at: Surroundings, *topics: tuple[str, int, object], validate_only: bool = False) -> dict[str, Any]:
+def _grow(at: ProbeContext, *topics: tuple[str, int, object], validate_only: bool = False) -> dict[str, Any]:
     """What CreatePartitions tells of each topic, by name. A topic has its name, its new number of partitions, and the
     brokers of each new one, or None."""
     rows = [
@@ -309,11 +309,11 @@ def _grow(at: Surroundings, *topics: tuple[str, int, object], validate_only: boo
         for name, count, brokers in topics
     ]
     answer = _controller(at, GROW, {"topics": rows, "validate_only": validate_only})
-    return Told({str(each.name): each for each in answer.results})
+    return ByKey({str(each.name): each for each in answer.results})
 
 
 @case("admin/partitions/grown", "KIP-195", {**GROWS, METADATA: since_version(4)}, since="1.0")
-def grown(at: Surroundings) -> None:
+def grown(at: ProbeContext) -> None:
     """A topic gets as many partitions as the request says, which is their new number."""
     topic = at.topic()
     at.expect("error code", _grow(at, (topic.name, 3, None))[topic.name].error_code, ErrorCode.none)
@@ -323,7 +323,7 @@ def grown(at: Surroundings) -> None:
 
 
 @case("admin/partitions/validate-only", "KIP-195", GROWS, since="1.0")
-def grown_validate_only(at: Surroundings) -> None:
+def grown_validate_only(at: ProbeContext) -> None:
     """A request that only validates answers as if partitions were made, and makes none."""
     topic = at.topic()
     told = _grow(at, (topic.name, 3, None), validate_only=True)[topic.name]
@@ -333,7 +333,7 @@ def grown_validate_only(at: Surroundings) -> None:
 
 
 @case("admin/partitions/not-more", "KIP-195", GROWS, since="1.0")
-def not_more(at: Surroundings) -> None:
+def not_more(at: ProbeContext) -> None:
     """As many partitions as there are, or fewer, are refused with INVALID_PARTITIONS."""
     topic = at.topic(2)
     for count in (2, 1, 0, -1):
@@ -342,7 +342,7 @@ def not_more(at: Surroundings) -> None:
 
 
 @case("admin/partitions/unknown", "KIP-195", GROWS, since="1.0")
-def grown_unknown(at: Surroundings) -> None:
+def grown_unknown(at: ProbeContext) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION, and does not hinder the others."""
     known, unknown = at.topic().name, at.topic_name()
     told = _grow(at, (unknown, 2, None), (known, 2, None))
@@ -351,7 +351,7 @@ def grown_unknown(at: Surroundings) -> None:
 
 
 @case("admin/partitions/placed-wrongly", "KIP-195", GROWS, since="1.0")
-def grown_placed_wrongly(at: Surroundings) -> None:
+def grown_placed_wrongly(at: ProbeContext) -> None:
     """New partitions that are placed by hand are refused with INVALID_REPLICA_ASSIGNMENT if they are not as many as the
     topic grows by, or on a broker that does not exist."""
     topic = at.topic()
@@ -361,7 +361,7 @@ def grown_placed_wrongly(at: Surroundings) -> None:
 
 
 @case("admin/partitions/named-twice", "Apache Kafka's ControllerApis", GROWS, since="2.8", level=SHOULD)
-def grown_twice(at: Surroundings) -> None:
+def grown_twice(at: ProbeContext) -> None:
     """A name that stands twice in a request is refused with INVALID_REQUEST."""
     topic = at.topic()
     told = _grow(at, (topic.name, 2, None), (topic.name, 3, None))[topic.name]

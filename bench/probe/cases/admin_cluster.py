@@ -3,7 +3,7 @@
 import struct
 
 from bench.probe.case import ANY, SHOULD, Case, NotAdvertised, case, since_version
-from bench.probe.surroundings import TIMEOUT_MS, Surroundings, single
+from bench.probe.surroundings import TIMEOUT_MS, ProbeContext, single
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
 
@@ -14,7 +14,7 @@ PREFERRED, UNCLEAN = 0, 1
 ELECTS = {ELECT: ANY, CREATE: ANY}
 
 
-def _elect(at: Surroundings, wanted: object, **more: object) -> object:
+def _elect(at: ProbeContext, wanted: object, **more: object) -> object:
     """The error codes by topic and partition. An error of the whole answer stands for itself."""
     address = at.broker.controller
     on = at.main if address == at.broker.leader else at.connect(address)
@@ -29,7 +29,7 @@ def _elect(at: Surroundings, wanted: object, **more: object) -> object:
 
 
 @case("admin/elect/not-needed", "KIP-183, KIP-460", {**ELECTS, ELECT: since_version(1)}, since="2.4")
-def not_needed(at: Surroundings) -> None:
+def not_needed(at: ProbeContext) -> None:
     """A partition that its preferred replica leads needs no election, and one with a leader needs no unclean one."""
     topic = at.topic(2).name
     told = int(ErrorCode.election_not_needed)
@@ -39,7 +39,7 @@ def not_needed(at: Surroundings) -> None:
 
 
 @case("admin/elect/unknown", "KIP-183", ELECTS, since="2.2")
-def elect_unknown(at: Surroundings) -> None:
+def elect_unknown(at: ProbeContext) -> None:
     """A topic or a partition that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION."""
     topic, unknown = at.topic().name, at.topic_name()
     seen = _elect(at, [{"topic": unknown, "partitions": [0]}, {"topic": topic, "partitions": [7]}])
@@ -48,7 +48,7 @@ def elect_unknown(at: Surroundings) -> None:
 
 
 @case("admin/elect/all", "Apache Kafka's ReplicationControlManager", ELECTS, since="2.2", level=SHOULD)
-def elect_all(at: Surroundings) -> None:
+def elect_all(at: ProbeContext) -> None:
     """A null list stands for all partitions. Those that need no election are left out of the answer."""
     topic = at.topic().name
     seen = _elect(at, None)
@@ -57,7 +57,7 @@ def elect_all(at: Surroundings) -> None:
 
 
 @case("admin/elect/unknown-kind", "Apache Kafka's ReplicationControlManager", ELECTS, since="2.4", level=SHOULD)
-def unknown_kind(at: Surroundings) -> None:
+def unknown_kind(at: ProbeContext) -> None:
     """A kind of election that does not exist is refused with INVALID_REQUEST."""
     topic = at.topic().name
     seen = _elect(at, [{"topic": topic, "partitions": [0]}], election_type=77)
@@ -65,7 +65,7 @@ def unknown_kind(at: Surroundings) -> None:
 
 
 @case("admin/records/negative", "Apache Kafka's Partition", {DELETE: ANY, CREATE: ANY}, since="0.11", level=SHOULD)
-def negative(at: Surroundings) -> None:
+def negative(at: ProbeContext) -> None:
     """Records cannot be deleted up to a negative offset other than -1, which stands for the high watermark."""
     topic = at.topic().name
     asked = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -2}]}], "timeout": TIMEOUT_MS}
@@ -74,7 +74,7 @@ def negative(at: Surroundings) -> None:
 
 
 @case("admin/records/compacted", "Apache Kafka's UnifiedLog", {DELETE: ANY, CREATE: ANY}, since="1.0", level=SHOULD)
-def compacted(at: Surroundings) -> None:
+def compacted(at: ProbeContext) -> None:
     """Records of a topic that is only compacted cannot be deleted: POLICY_VIOLATION."""
     topic = at.topic(configs={"cleanup.policy": "compact"}).name
     asked = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}], "timeout": TIMEOUT_MS}
@@ -83,7 +83,7 @@ def compacted(at: Surroundings) -> None:
 
 
 @case("admin/described/replicas", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
-def replicas(at: Surroundings) -> None:
+def replicas(at: ProbeContext) -> None:
     """DescribeTopicPartitions tells the leader, who is in sync, and nobody who is eligible or was last beside those."""
     topic = at.topic().name
     told = single(at.ask(DESCRIBE, {"topics": [{"name": topic}]}), "topics")
@@ -106,7 +106,7 @@ def _by_hand(
 ) -> Case:
     """A case that asks in one flexible version. The answer has its error code behind the throttle time."""
 
-    def play(at: Surroundings) -> None:
+    def play(at: ProbeContext) -> None:
         low, high = at.broker.versions.get(api_key, (0, -1))
         if not low <= version <= high:
             raise NotAdvertised(f"{api_name(api_key)} {version} is not advertised")

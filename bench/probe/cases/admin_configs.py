@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.surroundings import AGAIN_AFTER_S, Surroundings, Told, single
+from bench.probe.surroundings import AGAIN_AFTER_S, ProbeContext, ByKey, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -40,20 +40,20 @@ TYPES = {
 """Types of settings as KIP-569 numbers them: boolean, string, int, long, double and list."""
 
 
-def _describe(at: Surroundings, name: str, keys: Sequence[str] | None = None, kind: int = TOPIC, **more: Any) -> Any:
+def _describe(at: ProbeContext, name: str, keys: Sequence[str] | None = None, kind: int = TOPIC, **more: Any) -> Any:
     """What DescribeConfigs tells of one resource."""
     wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
     return single(at.ask(DESCRIBE, {"resources": [wanted], **more}), "results")
 
 
-def _rows(at: Surroundings, name: str, keys: Sequence[str] | None = None, **more: Any) -> dict[str, Any]:
+def _rows(at: ProbeContext, name: str, keys: Sequence[str] | None = None, **more: Any) -> dict[str, Any]:
     """The settings of a topic, by their names."""
     told = _describe(at, name, keys, **more)
     at.expect("error code of the topic", told.error_code, ErrorCode.none)
-    return Told({str(each.name): each for each in told.configs})
+    return ByKey({str(each.name): each for each in told.configs})
 
 
-def _becomes(at: Surroundings, topic: str, key: str, wanted: str) -> None:
+def _becomes(at: ProbeContext, topic: str, key: str, wanted: str) -> None:
     """A setting is told with this value, within the time that a broker may take to learn of a change."""
     until = time.monotonic() + SEEN_WITHIN_S
     while (seen := _rows(at, topic, [key])[key].value) != wanted and time.monotonic() < until:
@@ -62,7 +62,7 @@ def _becomes(at: Surroundings, topic: str, key: str, wanted: str) -> None:
 
 
 def _alter(
-    at: Surroundings, topic: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, validate_only: bool = False
+    at: ProbeContext, topic: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, validate_only: bool = False
 ) -> ErrorCode:
     """Changes settings of a resource and returns its error code. A change is a name, an operation and a value."""
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
@@ -71,12 +71,12 @@ def _alter(
     return ErrorCode(told.error_code)
 
 
-def _altered(at: Surroundings, topic: str, *changes: tuple[str, int, str | None]) -> None:
+def _altered(at: ProbeContext, topic: str, *changes: tuple[str, int, str | None]) -> None:
     at.expect("error code of the change", _alter(at, topic, *changes), ErrorCode.none)
 
 
 def _replace(
-    at: Surroundings, topic: str, settings: Mapping[str, str | None], validate_only: bool = False
+    at: ProbeContext, topic: str, settings: Mapping[str, str | None], validate_only: bool = False
 ) -> ErrorCode:
     """Replaces all settings of a topic."""
     configs = [{"name": key, "value": value} for key, value in settings.items()]
@@ -89,14 +89,14 @@ def _replace(
 
 
 @case("admin/configs/complete", "KIP-133", DESCRIBES, since="0.11", level=SHOULD)
-def complete(at: Surroundings) -> None:
+def complete(at: ProbeContext) -> None:
     """All settings of a topic are told, and not only some of them."""
     missing = sorted(COMMON - _rows(at, at.topic().name).keys())
     at.expect_that("settings that are missing", missing, not missing, "none")
 
 
 @case("admin/configs/core", "KIP-133", DESCRIBES, since="0.11")
-def core(at: Surroundings) -> None:
+def core(at: ProbeContext) -> None:
     """At least those are told that tools read: cleanup, retention, the largest batch, and how many must be in sync."""
     wanted = {"cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "min.insync.replicas"}
     missing = sorted(wanted - _rows(at, at.topic().name).keys())
@@ -104,14 +104,14 @@ def core(at: Surroundings) -> None:
 
 
 @case("admin/configs/by-name", "KIP-133", DESCRIBES, since="0.11")
-def by_name(at: Surroundings) -> None:
+def by_name(at: ProbeContext) -> None:
     """Only the settings that are named are told. A name that no setting has is left out."""
     told = _rows(at, at.topic().name, ["retention.ms", "cleanup.policy", "no.such.setting"])
     at.expect("settings", sorted(told), ["cleanup.policy", "retention.ms"])
 
 
 @case("admin/configs/set-for-topic", "KIP-133, KIP-226", {**DESCRIBES, DESCRIBE: since_version(1)}, since="1.1")
-def set_for_topic(at: Surroundings) -> None:
+def set_for_topic(at: ProbeContext) -> None:
     """A setting of the topic itself has its value and source 1, and others have another source."""
     told = _rows(at, at.topic(configs={"retention.ms": "123456"}).name)
     at.expect("value", told["retention.ms"].value, "123456")
@@ -122,7 +122,7 @@ def set_for_topic(at: Surroundings) -> None:
 
 
 @case("admin/configs/synonyms", "KIP-226", {**DESCRIBES, DESCRIBE: since_version(1)}, since="1.1")
-def synonyms(at: Surroundings) -> None:
+def synonyms(at: ProbeContext) -> None:
     """With include_synonyms a setting has all places that give it a value. The first of them is the one that counts."""
     name = at.topic(configs={"max.message.bytes": "54321"}).name
     row = _rows(at, name, ["max.message.bytes"], include_synonyms=True)["max.message.bytes"]
@@ -132,7 +132,7 @@ def synonyms(at: Surroundings) -> None:
 
 
 @case("admin/configs/no-synonyms", "KIP-226", {**DESCRIBES, DESCRIBE: since_version(1)}, since="1.1")
-def no_synonyms(at: Surroundings) -> None:
+def no_synonyms(at: ProbeContext) -> None:
     """Without it no setting has synonyms."""
     told = _rows(at, at.topic(configs={"max.message.bytes": "54321"}).name)
     count = sum(len(each.synonyms) for each in told.values())
@@ -140,7 +140,7 @@ def no_synonyms(at: Surroundings) -> None:
 
 
 @case("admin/configs/types", "KIP-569", {**DESCRIBES, DESCRIBE: since_version(3)}, since="2.6")
-def types(at: Surroundings) -> None:
+def types(at: ProbeContext) -> None:
     """From version 3 on each setting has its type."""
     told = {key: row.config_type for key, row in _rows(at, at.topic().name, list(TYPES)).items()}
     wrong = sorted(key for key, seen in told.items() if seen != TYPES[key])
@@ -149,7 +149,7 @@ def types(at: Surroundings) -> None:
 
 
 @case("admin/configs/documentation", "KIP-569", {**DESCRIBES, DESCRIBE: since_version(3)}, since="2.6", level=SHOULD)
-def documentation(at: Surroundings) -> None:
+def documentation(at: ProbeContext) -> None:
     """From version 3 on a setting is documented if the request asks for that, and only then."""
     name = at.topic().name
     asked = _rows(at, name, ["retention.ms"], include_documentation=True)["retention.ms"].documentation
@@ -158,7 +158,7 @@ def documentation(at: Surroundings) -> None:
 
 
 @case("admin/configs/unknown-topic", "KIP-133", {DESCRIBE: since_version(1)}, since="0.11")
-def unknown_topic(at: Surroundings) -> None:
+def unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION and no settings."""
     told = _describe(at, at.topic_name())
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
@@ -172,13 +172,13 @@ def unknown_topic(at: Surroundings) -> None:
     since="0.11",
     level=SHOULD,
 )
-def invalid_topic(at: Surroundings) -> None:
+def invalid_topic(at: ProbeContext) -> None:
     """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION."""
     at.expect("error code", _describe(at, "no topic!").error_code, ErrorCode.invalid_topic_exception)
 
 
 @case("admin/configs/of-broker", "KIP-133", {DESCRIBE: since_version(1)}, since="0.11")
-def of_broker(at: Surroundings) -> None:
+def of_broker(at: ProbeContext) -> None:
     """A broker tells its own settings, among them some that cannot be changed while it runs."""
     told = _describe(at, str(at.broker.node_id), kind=BROKER)
     at.expect("error code", told.error_code, ErrorCode.none)
@@ -193,7 +193,7 @@ def of_broker(at: Surroundings) -> None:
     since="0.11",
     level=SHOULD,
 )
-def of_strange_broker(at: Surroundings) -> None:
+def of_strange_broker(at: ProbeContext) -> None:
     """The settings of a broker that the asked one is not, or whose name is no number, are refused with
     INVALID_REQUEST."""
     for name in ("2000000000", "broker"):
@@ -201,7 +201,7 @@ def of_strange_broker(at: Surroundings) -> None:
 
 
 @case("admin/configs/beside-unknown", "KIP-133", DESCRIBES, since="0.11")
-def beside_unknown(at: Surroundings) -> None:
+def beside_unknown(at: ProbeContext) -> None:
     """A resource that does not exist does not hinder the others of the request."""
     known, unknown = at.topic().name, at.topic_name()
     wanted = [{"resource_type": TOPIC, "resource_name": name} for name in (unknown, known)]
@@ -214,7 +214,7 @@ def beside_unknown(at: Surroundings) -> None:
 
 
 @case("admin/alter/set-and-delete", "KIP-339", ALTERS, since="2.3")
-def set_and_delete(at: Surroundings) -> None:
+def set_and_delete(at: ProbeContext) -> None:
     """A setting is set, and deleted again, whereupon it has the value that it had before. Others stay as they are."""
     topic = at.topic(configs={"segment.bytes": "2000000"}).name
     before = _rows(at, topic, ["retention.ms"])["retention.ms"].value
@@ -226,7 +226,7 @@ def set_and_delete(at: Surroundings) -> None:
 
 
 @case("admin/alter/append-and-subtract", "KIP-339", ALTERS, since="2.3")
-def append_and_subtract(at: Surroundings) -> None:
+def append_and_subtract(at: ProbeContext) -> None:
     """A value is appended to a list, once, and taken out of it. A setting that was not set begins with its default."""
     topic = at.topic().name
     for _ in range(2):
@@ -237,7 +237,7 @@ def append_and_subtract(at: Surroundings) -> None:
 
 
 @case("admin/alter/append-to-number", "KIP-339", ALTERS, since="2.3")
-def append_to_number(at: Surroundings) -> None:
+def append_to_number(at: ProbeContext) -> None:
     """Nothing can be appended to a setting that is no list, nor taken out of it: INVALID_CONFIG."""
     topic = at.topic().name
     for operation in (APPEND, SUBTRACT):
@@ -246,7 +246,7 @@ def append_to_number(at: Surroundings) -> None:
 
 
 @case("admin/alter/validate-only", "KIP-339", ALTERS, since="2.3")
-def alter_validate_only(at: Surroundings) -> None:
+def alter_validate_only(at: ProbeContext) -> None:
     """A request that only validates finds what is wrong, and changes nothing."""
     topic = at.topic(configs={"retention.ms": "111111"}).name
     change, wrong = ("retention.ms", SET, "123456"), ("retention.ms", SET, "long")
@@ -258,7 +258,7 @@ def alter_validate_only(at: Surroundings) -> None:
 
 
 @case("admin/alter/invalid", "KIP-339", ALTERS, since="2.3")
-def alter_invalid(at: Surroundings) -> None:
+def alter_invalid(at: ProbeContext) -> None:
     """A setting that topics do not have, or a value that it cannot have, is refused with INVALID_CONFIG."""
     topic = at.topic().name
     for key, value in (("no.such.setting", "1"), ("retention.ms", "long"), ("min.insync.replicas", "0")):
@@ -266,7 +266,7 @@ def alter_invalid(at: Surroundings) -> None:
 
 
 @case("admin/alter/all-or-nothing", "KIP-339", ALTERS, since="2.3")
-def all_or_nothing(at: Surroundings) -> None:
+def all_or_nothing(at: ProbeContext) -> None:
     """The changes of one resource are made all together, or none of them if one is wrong."""
     topic = at.topic(configs={"retention.ms": "111111"}).name
     code = _alter(at, topic, ("retention.ms", SET, "123456"), ("segment.bytes", SET, "many"))
@@ -277,21 +277,21 @@ def all_or_nothing(at: Surroundings) -> None:
 
 
 @case("admin/alter/named-twice", "Apache Kafka's ConfigAdminManager", ALTERS, since="2.3", level=SHOULD)
-def altered_twice(at: Surroundings) -> None:
+def altered_twice(at: ProbeContext) -> None:
     """A setting that a request names twice is refused with INVALID_REQUEST."""
     code = _alter(at, at.topic().name, ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
     at.expect("error code", code, ErrorCode.invalid_request)
 
 
 @case("admin/alter/no-value", "Apache Kafka's ConfigAdminManager", ALTERS, since="2.3", level=SHOULD)
-def no_value(at: Surroundings) -> None:
+def no_value(at: ProbeContext) -> None:
     """A setting that is to be set to null is refused with INVALID_REQUEST. Only a deletion needs no value."""
     code = _alter(at, at.topic().name, ("retention.ms", SET, None))
     at.expect("error code", code, ErrorCode.invalid_request)
 
 
 @case("admin/alter/unknown-topic", "KIP-339", ALTERS, since="2.3")
-def alter_unknown_topic(at: Surroundings) -> None:
+def alter_unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION, and does not hinder the others."""
     known, unknown = at.topic().name, at.topic_name()
     configs = [{"name": "retention.ms", "config_operation": SET, "value": "123456"}]
@@ -303,7 +303,7 @@ def alter_unknown_topic(at: Surroundings) -> None:
 
 
 @case("admin/alter/unknown-kind", "Apache Kafka's ConfigAdminManager", ALTERS, since="2.3", level=SHOULD)
-def unknown_kind(at: Surroundings) -> None:
+def unknown_kind(at: ProbeContext) -> None:
     """A kind of resource that does not exist is refused with INVALID_REQUEST."""
     code = _alter(at, at.topic().name, ("retention.ms", SET, "1"), kind=99)
     at.expect("error code", code, ErrorCode.invalid_request)
@@ -313,7 +313,7 @@ def unknown_kind(at: Surroundings) -> None:
 
 
 @case("admin/replace/replaced", "KIP-133", REPLACES, since="0.11")
-def replaced(at: Surroundings) -> None:
+def replaced(at: ProbeContext) -> None:
     """AlterConfigs replaces all settings of a topic: what it does not name has its default again."""
     topic = at.topic(configs={"retention.ms": "111111"}).name
     at.expect("error code", _replace(at, topic, {"segment.bytes": "2000000"}), ErrorCode.none)
@@ -323,7 +323,7 @@ def replaced(at: Surroundings) -> None:
 
 
 @case("admin/replace/validate-only", "KIP-133", {**REPLACES, ALTER: ANY}, since="0.11")
-def replace_validate_only(at: Surroundings) -> None:
+def replace_validate_only(at: ProbeContext) -> None:
     """A request that only validates finds what is wrong, and changes nothing."""
     topic = at.topic(configs={"retention.ms": "111111"}).name
     at.expect("error code", _replace(at, topic, {"retention.ms": "123456"}, validate_only=True), ErrorCode.none)
@@ -335,7 +335,7 @@ def replace_validate_only(at: Surroundings) -> None:
 
 
 @case("admin/replace/unknown-topic", "KIP-133", REPLACES, since="0.11")
-def replace_unknown_topic(at: Surroundings) -> None:
+def replace_unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION."""
     code = _replace(at, at.topic_name(), {"retention.ms": "123456"})
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
@@ -352,7 +352,7 @@ OUT_OF_RANGE = (
 
 
 @case("admin/alter/out-of-range", "Apache Kafka's LogConfig", ALTERS, since="2.3", level=SHOULD)
-def out_of_range(at: Surroundings) -> None:
+def out_of_range(at: ProbeContext) -> None:
     """A value beyond a setting's range is refused with INVALID_CONFIG."""
     topic = at.topic().name
     codes = {key: _alter(at, topic, (key, SET, value)) for key, value in OUT_OF_RANGE}
@@ -361,7 +361,7 @@ def out_of_range(at: Surroundings) -> None:
 
 
 @case("admin/create/out-of-range", "Apache Kafka's LogConfig", DESCRIBES, since="2.3", level=SHOULD)
-def created_out_of_range(at: Surroundings) -> None:
+def created_out_of_range(at: ProbeContext) -> None:
     """So it is for a topic that is made, and the topic is not made then."""
     codes = {}
     for key, value in OUT_OF_RANGE:
@@ -378,7 +378,7 @@ def created_out_of_range(at: Surroundings) -> None:
 
 
 @case("admin/alter/segment-bytes", "KIP-1030", ALTERS, since="4.0", level=SHOULD)
-def smallest_segment(at: Surroundings) -> None:
+def smallest_segment(at: ProbeContext) -> None:
     """Since Apache Kafka 4.0 no segment can be smaller than 1 MiB."""
     topic = at.topic().name
     at.expect("error code of 1048575", _alter(at, topic, ("segment.bytes", SET, "1048575")), ErrorCode.invalid_config)
@@ -386,7 +386,7 @@ def smallest_segment(at: Surroundings) -> None:
 
 
 @case("admin/alter/resource-twice", "Apache Kafka's ConfigAdminManager", ALTERS, since="2.3", level=SHOULD)
-def altered_resource_twice(at: Surroundings) -> None:
+def altered_resource_twice(at: ProbeContext) -> None:
     """A resource that a request names twice is refused with INVALID_REQUEST, and nothing of it is changed."""
     topic = at.topic(configs={"retention.ms": "111111"}).name
     changes = [{"name": key, "config_operation": SET, "value": "1"} for key in ("retention.ms", "segment.ms")]
@@ -397,7 +397,7 @@ def altered_resource_twice(at: Surroundings) -> None:
 
 
 @case("admin/configs/resource-twice", "Apache Kafka's ConfigHelper", DESCRIBES, since="0.11", level=SHOULD)
-def described_resource_twice(at: Surroundings) -> None:
+def described_resource_twice(at: ProbeContext) -> None:
     """A resource that DescribeConfigs names twice is told twice."""
     topic = at.topic().name
     wanted = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}

@@ -16,7 +16,7 @@ from bench.probe.data import (
     wanted,
     write,
 )
-from bench.probe.surroundings import Surroundings, Topic, single
+from bench.probe.surroundings import ProbeContext, Topic, single
 from reference_broker.records.builder import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -34,7 +34,7 @@ SOON_S = 2.0
 NO_NODE = 1_999_999
 
 
-def _log(at: Surroundings, batches: int = 3, count: int = 2, partitions: int = 1) -> tuple[Topic, bytes]:
+def _log(at: ProbeContext, batches: int = 3, count: int = 2, partitions: int = 1) -> tuple[Topic, bytes]:
     """A topic whose partitions have the same batches of equal size. Returns one of the batches, too."""
     topic = at.topic(partitions)
     data = batch(*[bytes(50)] * count)
@@ -47,7 +47,7 @@ def _log(at: Surroundings, batches: int = 3, count: int = 2, partitions: int = 1
 
 
 @case("fetch/offsets/start", SCHEMA, NEEDS, since="0.8")
-def start(at: Surroundings) -> None:
+def start(at: ProbeContext) -> None:
     """A fetch from the start returns the records in the order in which they were written."""
     topic = at.topic()
     write(at, topic, batch(b"1", b"2"), batch(b"3"))
@@ -58,7 +58,7 @@ def start(at: Surroundings) -> None:
 
 
 @case("fetch/offsets/middle-of-batch", SCHEMA, NEEDS, since="0.8")
-def middle_of_batch(at: Surroundings) -> None:
+def middle_of_batch(at: ProbeContext) -> None:
     """A fetch from an offset inside a batch returns that batch whole."""
     topic = at.topic()
     write(at, topic, batch(b"1", b"2", b"3"), batch(b"4"))
@@ -68,7 +68,7 @@ def middle_of_batch(at: Surroundings) -> None:
 
 
 @case("fetch/offsets/middle-of-compressed-batch", SCHEMA, NEEDS, since="0.8")
-def middle_of_compressed(at: Surroundings) -> None:
+def middle_of_compressed(at: ProbeContext) -> None:
     """The same holds for the last record of a compressed batch."""
     topic = at.topic()
     write(at, topic, batch(b"1", b"2", b"3", compression=Compression.GZIP))
@@ -77,7 +77,7 @@ def middle_of_compressed(at: Surroundings) -> None:
 
 
 @case("fetch/offsets/next-batch", SCHEMA, NEEDS, since="0.8")
-def next_batch(at: Surroundings) -> None:
+def next_batch(at: ProbeContext) -> None:
     """A fetch from the first offset of a batch returns nothing before it."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(offset=2))
@@ -85,7 +85,7 @@ def next_batch(at: Surroundings) -> None:
 
 
 @case("fetch/offsets/end", SCHEMA, NEEDS, since="0.8")
-def end(at: Surroundings) -> None:
+def end(at: ProbeContext) -> None:
     """A fetch from the end of the log is no error and returns no records."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(offset=6))
@@ -95,20 +95,20 @@ def end(at: Surroundings) -> None:
 
 
 @case("fetch/offsets/beyond-end", SCHEMA, NEEDS, since="0.8")
-def beyond_end(at: Surroundings) -> None:
+def beyond_end(at: ProbeContext) -> None:
     """A fetch from beyond the end is answered with OFFSET_OUT_OF_RANGE."""
     topic, _ = _log(at)
     at.expect("error code", fetch_one(at, topic, wanted(offset=7)).error_code, ErrorCode.offset_out_of_range)
 
 
 @case("fetch/offsets/negative", SCHEMA, NEEDS, since="0.8")
-def negative(at: Surroundings) -> None:
+def negative(at: ProbeContext) -> None:
     """A fetch from a negative offset is answered with OFFSET_OUT_OF_RANGE."""
     topic, _ = _log(at)
     at.expect("error code", fetch_one(at, topic, wanted(offset=-1)).error_code, ErrorCode.offset_out_of_range)
 
 
-def _delete_before(at: Surroundings, topic: Topic, offset: int) -> None:
+def _delete_before(at: ProbeContext, topic: Topic, offset: int) -> None:
     partitions = [{"partition_index": 0, "offset": offset}]
     asked = {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000}
     told = single(at.ask(ApiKey.DELETE_RECORDS, asked), "topics", "partitions")
@@ -116,7 +116,7 @@ def _delete_before(at: Surroundings, topic: Topic, offset: int) -> None:
 
 
 @case("fetch/offsets/deleted", "KIP-107", DELETES, since="0.11")
-def deleted(at: Surroundings) -> None:
+def deleted(at: ProbeContext) -> None:
     """A fetch from before the log start is answered with OFFSET_OUT_OF_RANGE, also inside a batch."""
     topic, _ = _log(at)
     _delete_before(at, topic, 3)
@@ -127,7 +127,7 @@ def deleted(at: Surroundings) -> None:
 
 
 @case("fetch/offsets/log-start", "KIP-107", {**DELETES, FETCH: since_version(5)}, since="1.0")
-def log_start(at: Surroundings) -> None:
+def log_start(at: ProbeContext) -> None:
     """From version 5 on the answer tells where the log starts."""
     topic, _ = _log(at)
     at.expect("log start offset", fetch_one(at, topic).log_start_offset, 0)
@@ -136,7 +136,7 @@ def log_start(at: Surroundings) -> None:
 
 
 @case("fetch/offsets/stable", "KIP-98", NEEDS, since="0.11")
-def stable(at: Surroundings) -> None:
+def stable(at: ProbeContext) -> None:
     """Without transactions the last stable offset is the high watermark, and no transaction was aborted."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, isolation_level=1)
@@ -149,14 +149,14 @@ def stable(at: Surroundings) -> None:
 
 
 @case("fetch/unknown/topic", SCHEMA, {FETCH: (4, 12)}, since="0.8")
-def unknown_topic(at: Surroundings) -> None:
+def unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
     data = fetch_one(at, Topic(at.topic_name(), bytes(16), 1), max_wait_ms=LONG_MS)
     at.expect("error code", data.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("fetch/unknown/topic-at-once", "Apache Kafka's ReplicaManager", {FETCH: (4, 12)}, since="0.8", level=SHOULD)
-def unknown_topic_at_once(at: Surroundings) -> None:
+def unknown_topic_at_once(at: ProbeContext) -> None:
     """A fetch of a topic that does not exist is answered at once, however long it would wait for records."""
     topic = Topic(at.topic_name(), bytes(16), 1)
     began = time.monotonic()
@@ -165,14 +165,14 @@ def unknown_topic_at_once(at: Surroundings) -> None:
 
 
 @case("fetch/unknown/topic-id", "KIP-516", {FETCH: since_version(13)}, since="3.1")
-def unknown_id(at: Surroundings) -> None:
+def unknown_id(at: ProbeContext) -> None:
     """A topic ID that does not exist is answered with UNKNOWN_TOPIC_ID."""
     data = fetch_one(at, Topic("", bytes(range(1, 17)), 1))
     at.expect("error code", data.error_code, ErrorCode.unknown_topic_id)
 
 
 @case("fetch/unknown/partition", SCHEMA, NEEDS, since="0.8")
-def unknown_partition(at: Surroundings) -> None:
+def unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, and the others with records."""
     topic, _ = _log(at)
     told = rows(fetch(at, topic, wanted(9), wanted(0)))
@@ -181,7 +181,7 @@ def unknown_partition(at: Surroundings) -> None:
 
 
 @case("fetch/unknown/recreated", "KIP-516", {**NEEDS, FETCH: since_version(13)}, since="3.1")
-def recreated(at: Surroundings) -> None:
+def recreated(at: ProbeContext) -> None:
     """The ID of a deleted topic is answered with UNKNOWN_TOPIC_ID, though its name is there again."""
     old = at.topic()
     at.delete(old)
@@ -191,7 +191,7 @@ def recreated(at: Surroundings) -> None:
 
 
 @case("fetch/unknown/nothing-asked", SCHEMA, {FETCH: since_version(4)}, since="0.8", level=SHOULD)
-def nothing_asked(at: Surroundings) -> None:
+def nothing_asked(at: ProbeContext) -> None:
     """A fetch of no partitions is answered at once."""
     began = time.monotonic()
     answer = at.ask(FETCH, FetchRequest(max_wait_ms=LONG_MS))
@@ -204,14 +204,14 @@ def nothing_asked(at: Surroundings) -> None:
 
 
 @case("fetch/versions/zstd-too-old", "KIP-110", {**NEEDS, FETCH: (4, 9)}, since="2.1", level=SHOULD)
-def zstd_too_old(at: Surroundings) -> None:
+def zstd_too_old(at: ProbeContext) -> None:
     """Before version 10, a topic with compression.type=zstd is answered with UNSUPPORTED_COMPRESSION_TYPE."""
     topic = at.topic(configs={"compression.type": "zstd"})
     at.expect("error code", fetch_one(at, topic).error_code, ErrorCode.unsupported_compression_type)
 
 
 @case("fetch/versions/same-records", SCHEMA, NEEDS, since="0.11")
-def same_records(at: Surroundings) -> None:
+def same_records(at: ProbeContext) -> None:
     """Each version returns the same records."""
     topic, _ = _log(at, 2)
     told = {}
@@ -226,7 +226,7 @@ def same_records(at: Surroundings) -> None:
 
 
 @case("fetch/epochs/of-batch", KIP_320, {**NEEDS, ApiKey.METADATA: since_version(7)}, since="0.11")
-def epoch_of_batch(at: Surroundings) -> None:
+def epoch_of_batch(at: ProbeContext) -> None:
     """A batch carries the epoch of the leader that took it."""
     topic, _ = _log(at, 1)
     epoch = _leader_epoch(at, topic)
@@ -234,7 +234,7 @@ def epoch_of_batch(at: Surroundings) -> None:
     at.expect("the leader epoch of the batch is that of metadata", told, [True])
 
 
-def _leader_epoch(at: Surroundings, topic: Topic) -> int:
+def _leader_epoch(at: ProbeContext, topic: Topic) -> int:
     told = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
     return int(single(told, "partitions").leader_epoch)
 
@@ -244,7 +244,7 @@ DIVERGING = {**EPOCHS, FETCH: since_version(12)}
 
 
 @case("fetch/epochs/right", KIP_320, EPOCHS, since="2.1")
-def right_epoch(at: Surroundings) -> None:
+def right_epoch(at: ProbeContext) -> None:
     """A fetch with the right leader epoch is answered."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(current_leader_epoch=_leader_epoch(at, topic)))
@@ -253,7 +253,7 @@ def right_epoch(at: Surroundings) -> None:
 
 
 @case("fetch/epochs/unknown", KIP_320, EPOCHS, since="2.1")
-def unknown_epoch(at: Surroundings) -> None:
+def unknown_epoch(at: ProbeContext) -> None:
     """A fetch with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(current_leader_epoch=_leader_epoch(at, topic) + 1))
@@ -261,7 +261,7 @@ def unknown_epoch(at: Surroundings) -> None:
 
 
 @case("fetch/epochs/diverging", "KIP-595, KIP-320", DIVERGING, since="2.7")
-def diverging(at: Surroundings) -> None:
+def diverging(at: ProbeContext) -> None:
     """A fetcher that was further in its last epoch than the leader is told where that epoch ends."""
     topic, _ = _log(at)
     epoch = _leader_epoch(at, topic)
@@ -274,7 +274,7 @@ def diverging(at: Surroundings) -> None:
 
 
 @case("fetch/epochs/not-diverging", "KIP-595, KIP-320", DIVERGING, since="2.7")
-def not_diverging(at: Surroundings) -> None:
+def not_diverging(at: ProbeContext) -> None:
     """A fetcher whose last epoch is right gets records."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(offset=2, last_fetched_epoch=_leader_epoch(at, topic)))
@@ -283,7 +283,7 @@ def not_diverging(at: Surroundings) -> None:
 
 
 @case("fetch/replica/none", "Apache Kafka's Partition", EPOCHS, since="2.4", level=SHOULD)
-def no_replica(at: Surroundings) -> None:
+def no_replica(at: ProbeContext) -> None:
     """A node that has no replica of the partition may not fetch as a follower. With the leader epoch the error is
     UNKNOWN_LEADER_EPOCH, since the node may know of a newer assignment than the leader."""
     topic, _ = _log(at)
@@ -297,14 +297,14 @@ def no_replica(at: Surroundings) -> None:
 
 
 @case("fetch/replica/none-preferred", "KIP-392", {**NEEDS, FETCH: since_version(11)}, since="2.4")
-def none_preferred(at: Surroundings) -> None:
+def none_preferred(at: ProbeContext) -> None:
     """A client without a rack is sent to no other replica."""
     topic, _ = _log(at)
     at.expect("preferred read replica", fetch_one(at, topic).preferred_read_replica, -1)
 
 
 @case("fetch/replica/unknown-rack", "KIP-392", {**NEEDS, FETCH: since_version(11)}, since="2.4")
-def unknown_rack(at: Surroundings) -> None:
+def unknown_rack(at: ProbeContext) -> None:
     """A client in a rack without replicas reads from the leader."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, rack_id="no-such-rack")

@@ -19,7 +19,7 @@ from bench.probe.data import (
     wanted,
     write,
 )
-from bench.probe.surroundings import Surroundings, Topic, single
+from bench.probe.surroundings import ProbeContext, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import PartitionData
 
@@ -32,7 +32,7 @@ SOON_S = 2.0
 """Long for an answer at once, and short beside LONG_MS."""
 
 
-def _log(at: Surroundings, batches: int = 3, count: int = 2, partitions: int = 1) -> tuple[Topic, bytes]:
+def _log(at: ProbeContext, batches: int = 3, count: int = 2, partitions: int = 1) -> tuple[Topic, bytes]:
     """A topic whose partitions have the same batches of equal size. Returns one of the batches, too."""
     topic = at.topic(partitions)
     data = batch(*[bytes(50)] * count)
@@ -41,7 +41,7 @@ def _log(at: Surroundings, batches: int = 3, count: int = 2, partitions: int = 1
     return topic, data
 
 
-def _took_s(at: Surroundings, topic: Topic, *partitions: object, **fields: object) -> float:
+def _took_s(at: ProbeContext, topic: Topic, *partitions: object, **fields: object) -> float:
     """How long the answer to a fetch takes."""
     began = time.monotonic()
     fetch(at, topic, *partitions, **fields)  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def _took_s(at: Surroundings, topic: Topic, *partitions: object, **fields: objec
 
 
 @case("fetch/waiting/until-max-wait", SCHEMA, NEEDS, since="0.8")
-def until_max_wait(at: Surroundings) -> None:
+def until_max_wait(at: ProbeContext) -> None:
     """Where there is nothing to read, the answer comes when max_wait_ms is over, and is no error."""
     topic = at.topic()
     took_s = _took_s(at, topic, max_wait_ms=WAIT_MS)
@@ -61,26 +61,26 @@ def until_max_wait(at: Surroundings) -> None:
 
 
 @case("fetch/waiting/no-wait", SCHEMA, NEEDS, since="0.8")
-def no_wait(at: Surroundings) -> None:
+def no_wait(at: ProbeContext) -> None:
     """With max_wait_ms 0 the answer comes at once."""
     at.expect("at once", _took_s(at, at.topic(), max_wait_ms=0) < SOON_S, True)
 
 
 @case("fetch/waiting/no-min-bytes", SCHEMA, NEEDS, since="0.8")
-def no_min_bytes(at: Surroundings) -> None:
+def no_min_bytes(at: ProbeContext) -> None:
     """With min_bytes 0 the answer comes at once, even if there is nothing."""
     at.expect("at once", _took_s(at, at.topic(), max_wait_ms=LONG_MS, min_bytes=0) < SOON_S, True)
 
 
 @case("fetch/waiting/enough", SCHEMA, NEEDS, since="0.8")
-def enough(at: Surroundings) -> None:
+def enough(at: ProbeContext) -> None:
     """Where min_bytes are there, the answer comes at once."""
     topic, _ = _log(at)
     at.expect("at once", _took_s(at, topic, max_wait_ms=LONG_MS, min_bytes=1) < SOON_S, True)
 
 
 @case("fetch/waiting/woken", SCHEMA, NEEDS, since="0.8")
-def woken(at: Surroundings) -> None:
+def woken(at: ProbeContext) -> None:
     """A fetch that waits is answered when records arrive."""
     topic = at.topic()
     asked = send_fetch(at, topic, max_wait_ms=LONG_MS)
@@ -93,7 +93,7 @@ def woken(at: Surroundings) -> None:
 
 
 @case("fetch/waiting/too-few", SCHEMA, NEEDS, since="0.8")
-def too_few(at: Surroundings) -> None:
+def too_few(at: ProbeContext) -> None:
     """With fewer bytes than min_bytes the broker waits for max_wait_ms, and then returns what is there."""
     topic, _ = _log(at)
     began = time.monotonic()
@@ -104,7 +104,7 @@ def too_few(at: Surroundings) -> None:
 
 
 @case("fetch/waiting/adds-up", SCHEMA, NEEDS, since="0.8")
-def adds_up(at: Surroundings) -> None:
+def adds_up(at: ProbeContext) -> None:
     """min_bytes counts the bytes of all partitions together."""
     topic, data = _log(at, 1, partitions=2)
     both = (wanted(0), wanted(1))
@@ -113,7 +113,7 @@ def adds_up(at: Surroundings) -> None:
 
 
 @case("fetch/waiting/error", SCHEMA, NEEDS, since="0.8")
-def error_ends_wait(at: Surroundings) -> None:
+def error_ends_wait(at: ProbeContext) -> None:
     """An offset that is out of range is answered at once, whatever the other partitions wait for."""
     topic = at.topic(2)
     took_s = _took_s(at, topic, wanted(0), wanted(1, offset=7), max_wait_ms=LONG_MS)
@@ -121,7 +121,7 @@ def error_ends_wait(at: Surroundings) -> None:
 
 
 @case("fetch/waiting/unknown-partition", SCHEMA, NEEDS, since="0.8", level=SHOULD)
-def unknown_ends_wait(at: Surroundings) -> None:
+def unknown_ends_wait(at: ProbeContext) -> None:
     """A partition that does not exist is answered at once, too, since the client needs new metadata."""
     topic = at.topic()
     took_s = _took_s(at, topic, wanted(0), wanted(9), max_wait_ms=LONG_MS // 5)
@@ -132,7 +132,7 @@ def unknown_ends_wait(at: Surroundings) -> None:
 
 
 @case("fetch/limits/first-batch", KIP_74, NEEDS, since="0.10.1")
-def first_batch(at: Surroundings) -> None:
+def first_batch(at: ProbeContext) -> None:
     """The first batch is returned whole, even if it is larger than the limit of its partition."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(max_bytes=1))
@@ -140,7 +140,7 @@ def first_batch(at: Surroundings) -> None:
 
 
 @case("fetch/limits/first-batch-of-answer", KIP_74, NEEDS, since="0.10.1")
-def first_batch_of_answer(at: Surroundings) -> None:
+def first_batch_of_answer(at: ProbeContext) -> None:
     """The same holds for the limit of the whole answer."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, max_bytes=1)
@@ -148,7 +148,7 @@ def first_batch_of_answer(at: Surroundings) -> None:
 
 
 @case("fetch/limits/one-partition-beyond", KIP_74, NEEDS, since="0.10.1")
-def one_partition_beyond(at: Surroundings) -> None:
+def one_partition_beyond(at: ProbeContext) -> None:
     """Only the first partition with records may exceed the limit of the answer. The others return none."""
     topic, _ = _log(at, partitions=2)
     told = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
@@ -157,7 +157,7 @@ def one_partition_beyond(at: Surroundings) -> None:
 
 
 @case("fetch/limits/all-told", "KIP-227; Apache Kafka's FetchSessionHandler", NEEDS, since="1.1", level=SHOULD)
-def all_told(at: Surroundings) -> None:
+def all_told(at: ProbeContext) -> None:
     """A full fetch tells of each partition, also where the limit left no room for records. Apache Kafka's consumer
     throws away an answer that does not."""
     topic, _ = _log(at, partitions=2)
@@ -166,7 +166,7 @@ def all_told(at: Surroundings) -> None:
 
 
 @case("fetch/limits/partition", SCHEMA, NEEDS, since="0.8")
-def of_partition(at: Surroundings) -> None:
+def of_partition(at: ProbeContext) -> None:
     """A partition returns as many batches as fit its limit, and no more bytes than that."""
     topic, data = _log(at, 4)
     told = fetch_one(at, topic, wanted(max_bytes=2 * len(data)))
@@ -175,7 +175,7 @@ def of_partition(at: Surroundings) -> None:
 
 
 @case("fetch/limits/answer", KIP_74, NEEDS, since="0.10.1")
-def of_answer(at: Surroundings) -> None:
+def of_answer(at: ProbeContext) -> None:
     """The limit of the answer holds for all partitions together."""
     topic, data = _log(at, partitions=3)
     told = rows(fetch(at, topic, *(wanted(each) for each in range(3)), max_bytes=4 * len(data)))
@@ -185,7 +185,7 @@ def of_answer(at: Surroundings) -> None:
 
 
 @case("fetch/limits/order", KIP_74, NEEDS, since="0.10.1")
-def order_of_request(at: Surroundings) -> None:
+def order_of_request(at: ProbeContext) -> None:
     """The limit is spent in the order of the request, so that a client can let no partition starve."""
     topic, data = _log(at, partitions=3)
     told = rows(fetch(at, topic, wanted(2), wanted(0), wanted(1), max_bytes=3 * len(data)))
@@ -198,14 +198,14 @@ def _batches(told: Mapping[int, PartitionData], partition: int) -> int:
 
 
 @case("fetch/limits/partition-zero", KIP_74, NEEDS, since="0.10.1", level=SHOULD)
-def zero_of_partition(at: Surroundings) -> None:
+def zero_of_partition(at: ProbeContext) -> None:
     """A limit of 0 for the only partition returns its first batch all the same."""
     topic, _ = _log(at)
     at.expect("number of batches", len(headers(fetch_one(at, topic, wanted(max_bytes=0)))), 1)
 
 
 @case("fetch/limits/whole-batches", SCHEMA, NEEDS, since="0.8", level=SHOULD)
-def whole_batches(at: Surroundings) -> None:
+def whole_batches(at: ProbeContext) -> None:
     """Where the limit falls inside a batch, the answer ends before that batch, so that no bytes are sent in vain."""
     topic, data = _log(at)
     told = fetch_one(at, topic, wanted(max_bytes=len(data) + len(data) // 2))

@@ -7,7 +7,7 @@ from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.cases.group_offsets import OFFSET, SIMPLE, commits, expect_offset
 from bench.probe.cases.groups import NEEDS, PROTOCOL
 from bench.probe.member import CONSUMER, DESCRIBE, Member, settled
-from bench.probe.surroundings import Surroundings, Told, Topic, single
+from bench.probe.surroundings import ProbeContext, ByKey, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -24,7 +24,7 @@ BY_TYPE = {**NEEDS, LIST: since_version(5)}
 
 
 @case("groups/describe/unknown", "KIP-1043", {DESCRIBE: since_version(6)}, since="4.0")
-def describe_unknown(at: Surroundings) -> None:
+def describe_unknown(at: ProbeContext) -> None:
     """From version 6 on, a group that does not exist is Dead with GROUP_ID_NOT_FOUND."""
     told = Member(at, at.group()).described()
     at.expect("state", told.group_state, "Dead")
@@ -32,7 +32,7 @@ def describe_unknown(at: Surroundings) -> None:
 
 
 @case("groups/describe/unknown-before-6", PROTOCOL, {DESCRIBE: (0, 5)}, since="0.9")
-def describe_unknown_before_6(at: Surroundings) -> None:
+def describe_unknown_before_6(at: ProbeContext) -> None:
     """Before version 6, a group that does not exist is Dead without an error."""
     told = Member(at, at.group()).described()
     at.expect("error code", told.error_code, ErrorCode.none)
@@ -40,7 +40,7 @@ def describe_unknown_before_6(at: Surroundings) -> None:
 
 
 @case("groups/describe/states", PROTOCOL, NEEDS, since="0.9")
-def states(at: Surroundings) -> None:
+def states(at: ProbeContext) -> None:
     """DescribeGroups tells CompletingRebalance, Stable, PreparingRebalance and Empty."""
     member = Member(at, at.group())
     member.enter()
@@ -59,7 +59,7 @@ def states(at: Surroundings) -> None:
 
 
 @case("groups/describe/members", PROTOCOL, NEEDS, since="0.9")
-def members(at: Surroundings) -> None:
+def members(at: ProbeContext) -> None:
     """Of a stable group its protocol is told, and of each member the metadata, the assignment and the client's ID."""
     member = settled(at, protocols={"range": b"what I say", "other": b"not chosen"})
     told = member.described()
@@ -72,7 +72,7 @@ def members(at: Surroundings) -> None:
 
 
 @case("groups/describe/simple", PROTOCOL, SIMPLE, since="0.9")
-def describe_simple(at: Surroundings) -> None:
+def describe_simple(at: ProbeContext) -> None:
     """A group that has offsets and never had a member is Empty, without a protocol type."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
@@ -82,7 +82,7 @@ def describe_simple(at: Surroundings) -> None:
 
 
 @case("groups/describe/operations", "KIP-430", {**NEEDS, DESCRIBE: since_version(3)}, since="2.3", level=SHOULD)
-def describe_operations(at: Surroundings) -> None:
+def describe_operations(at: ProbeContext) -> None:
     """The allowed operations are told only if they are asked for."""
     member = settled(at)
     at.expect("operations", member.described().authorized_operations, -0x80000000)
@@ -103,7 +103,7 @@ def _listed(member: Member, **filters: object) -> Any:
 
 
 @case("groups/list/there", PROTOCOL, LISTS, since="0.9")
-def list_there(at: Surroundings) -> None:
+def list_there(at: ProbeContext) -> None:
     """A group is listed with its protocol type."""
     told = _listed(settled(at))
     at.expect("the group is among them", told is not None, True)
@@ -111,7 +111,7 @@ def list_there(at: Surroundings) -> None:
 
 
 @case("groups/list/state", "KIP-518", BY_STATE, since="2.6")
-def list_state(at: Surroundings) -> None:
+def list_state(at: ProbeContext) -> None:
     """The state of a group is listed as it changes."""
     member = settled(at)
     told = _listed(member)
@@ -121,7 +121,7 @@ def list_state(at: Surroundings) -> None:
 
 
 @case("groups/list/by-state", "KIP-518", BY_STATE, since="2.6")
-def list_by_state(at: Surroundings) -> None:
+def list_by_state(at: ProbeContext) -> None:
     """Only groups in the states that are asked for are listed."""
     member = settled(at)
     at.expect("it is among the stable ones", _listed(member, states_filter=["Stable"]) is not None, True)
@@ -130,7 +130,7 @@ def list_by_state(at: Surroundings) -> None:
 
 
 @case("groups/list/unknown-state", "KIP-518", BY_STATE, since="2.6")
-def list_unknown_state(at: Surroundings) -> None:
+def list_unknown_state(at: ProbeContext) -> None:
     """No group is in a state that does not exist, which is no error."""
     answer = at.ask(LIST, {"states_filter": ["NoSuchState"]}, on=settled(at).on)
     at.expect("error code", answer.error_code, ErrorCode.none)
@@ -138,13 +138,13 @@ def list_unknown_state(at: Surroundings) -> None:
 
 
 @case("groups/list/state-in-other-case", "KIP-848", BY_TYPE, since="3.7", level=SHOULD)
-def list_state_in_other_case(at: Surroundings) -> None:
+def list_state_in_other_case(at: ProbeContext) -> None:
     """States may be asked for in lower case."""
     at.expect("it is among them", _listed(settled(at), states_filter=["stable"]) is not None, True)
 
 
 @case("groups/list/by-type", "KIP-848", BY_TYPE, since="3.7")
-def list_by_type(at: Surroundings) -> None:
+def list_by_type(at: ProbeContext) -> None:
     """A group whose members join by JoinGroup is of the type classic."""
     member = settled(at)
     told = _listed(member, types_filter=["classic"])
@@ -160,12 +160,12 @@ def _deleted(member: Member, *more: str) -> list[int]:
     """The error codes for the member's group and for more."""
     asked = (member.group_id, *more)
     told = member.at.ask(DELETE, {"groups_names": list(asked)}, on=member.on).results
-    codes = Told({str(each.group_id): int(each.error_code) for each in told})
+    codes = ByKey({str(each.group_id): int(each.error_code) for each in told})
     return [codes[each] for each in asked]
 
 
 @case("groups/delete/with-offsets", "KIP-229", DELETES, since="1.1")
-def delete_with_offsets(at: Surroundings) -> None:
+def delete_with_offsets(at: ProbeContext) -> None:
     """A group without members is deleted with its offsets."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
@@ -175,7 +175,7 @@ def delete_with_offsets(at: Surroundings) -> None:
 
 
 @case("groups/delete/non-empty", "KIP-229", {**NEEDS, **DELETES}, since="1.1")
-def delete_non_empty(at: Surroundings) -> None:
+def delete_non_empty(at: ProbeContext) -> None:
     """A group with members is not deleted: NON_EMPTY_GROUP."""
     member = settled(at)
     at.expect("error code", _deleted(member)[0], ErrorCode.non_empty_group)
@@ -183,7 +183,7 @@ def delete_non_empty(at: Surroundings) -> None:
 
 
 @case("groups/delete/unknown", "KIP-229", DELETES, since="1.1")
-def delete_unknown(at: Surroundings) -> None:
+def delete_unknown(at: ProbeContext) -> None:
     """A group that does not exist is told with GROUP_ID_NOT_FOUND, and the others are deleted all the same."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
@@ -214,13 +214,13 @@ def _subscription(*topics: str) -> bytes:
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
-def _subscribed(at: Surroundings, topic: Topic) -> Member:
+def _subscribed(at: ProbeContext, topic: Topic) -> Member:
     """A consumer that subscribes to the topic, in a stable group."""
     return settled(at, protocol_type=CONSUMER, protocols={"range": _subscription(topic.name)})
 
 
 @case("groups/offset-delete/one", "KIP-496", FORGETS, since="2.4")
-def forget_one(at: Surroundings) -> None:
+def forget_one(at: ProbeContext) -> None:
     """The offset of one partition is deleted, and the others stay."""
     topic, client = at.topic(2), Member(at, at.group())
     for partition in (0, 1):
@@ -231,7 +231,7 @@ def forget_one(at: Surroundings) -> None:
 
 
 @case("groups/offset-delete/nothing-there", "KIP-496", FORGETS, since="2.4")
-def forget_nothing(at: Surroundings) -> None:
+def forget_nothing(at: ProbeContext) -> None:
     """To delete an offset that is not there is no error."""
     topic, client = at.topic(2), Member(at, at.group())
     commits(client, topic)
@@ -239,14 +239,14 @@ def forget_nothing(at: Surroundings) -> None:
 
 
 @case("groups/offset-delete/unknown-group", "KIP-496", FORGETS, since="2.4")
-def forget_of_unknown(at: Surroundings) -> None:
+def forget_of_unknown(at: ProbeContext) -> None:
     """A group that does not exist is told with GROUP_ID_NOT_FOUND."""
     answer = _forget(Member(at, at.group()), at.topic().name)
     at.expect("error code", answer.error_code, ErrorCode.group_id_not_found)
 
 
 @case("groups/offset-delete/unknown-partition", "KIP-496", FORGETS, since="2.4")
-def forget_unknown_partition(at: Surroundings) -> None:
+def forget_unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
@@ -254,7 +254,7 @@ def forget_unknown_partition(at: Surroundings) -> None:
 
 
 @case("groups/offset-delete/subscribed", "KIP-496", FORGETS_OF_MEMBERS, since="2.4")
-def forget_subscribed(at: Surroundings) -> None:
+def forget_subscribed(at: ProbeContext) -> None:
     """Offsets of a topic to which a consumer of the group subscribes stay: GROUP_SUBSCRIBED_TO_TOPIC."""
     topic = at.topic()
     member = _subscribed(at, topic)
@@ -264,7 +264,7 @@ def forget_subscribed(at: Surroundings) -> None:
 
 
 @case("groups/offset-delete/no-longer-subscribed", "KIP-496", FORGETS_OF_MEMBERS, since="2.4")
-def forget_not_subscribed(at: Surroundings) -> None:
+def forget_not_subscribed(at: ProbeContext) -> None:
     """Offsets of a topic to which no consumer of the group subscribes are deleted while the group has members."""
     topic, other = at.topic(), at.topic()
     member = _subscribed(at, topic)
@@ -274,7 +274,7 @@ def forget_not_subscribed(at: Surroundings) -> None:
 
 
 @case("groups/offset-delete/other-protocol-type", "KIP-496", FORGETS_OF_MEMBERS, since="2.4")
-def forget_of_others(at: Surroundings) -> None:
+def forget_of_others(at: ProbeContext) -> None:
     """While a group has members that are no consumers, no offset is deleted: NON_EMPTY_GROUP."""
     topic, member = at.topic(), settled(at)
     commits(member, topic)

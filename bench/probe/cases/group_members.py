@@ -7,7 +7,7 @@ from bench.probe.case import SHOULD, NotAdvertised, case, since_version
 from bench.probe.cases.groups import NEEDS, PROTOCOL
 from bench.probe.conversation import Silent
 from bench.probe.member import AGAIN_AFTER_S, JOIN, LEAVE, SYNC, Member, pair, settled
-from bench.probe.surroundings import Surroundings, Told, single, sole
+from bench.probe.surroundings import ProbeContext, ByKey, single, sole
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -31,7 +31,7 @@ LATE_S = 8.0
 
 
 @case("groups/sync/delivered", PROTOCOL, NEEDS, since="0.9")
-def delivered(at: Surroundings) -> None:
+def delivered(at: ProbeContext) -> None:
     """Each member is told the assignment that the leader has for it. Who asks before the leader waits for it."""
     leader, follower = pair(at)
     asked = follower.send_sync()
@@ -46,7 +46,7 @@ def delivered(at: Surroundings) -> None:
 
 
 @case("groups/sync/again", PROTOCOL, NEEDS, since="0.9")
-def sync_again(at: Surroundings) -> None:
+def sync_again(at: ProbeContext) -> None:
     """A member of a stable group that syncs again is told its assignment again."""
     answer = settled(at).sync()
     at.expect("error code", answer.error_code, ErrorCode.none)
@@ -54,7 +54,7 @@ def sync_again(at: Surroundings) -> None:
 
 
 @case("groups/sync/left-out", PROTOCOL, NEEDS, since="0.9")
-def left_out(at: Surroundings) -> None:
+def left_out(at: ProbeContext) -> None:
     """A member that the leader leaves out is told an empty assignment."""
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"all"})
@@ -64,7 +64,7 @@ def left_out(at: Surroundings) -> None:
 
 
 @case("groups/sync/wrong-generation", PROTOCOL, NEEDS, since="0.9")
-def sync_wrong_generation(at: Surroundings) -> None:
+def sync_wrong_generation(at: ProbeContext) -> None:
     """Another generation than the group's is refused with ILLEGAL_GENERATION."""
     member = settled(at)
     for generation in (member.generation - 1, member.generation + 1):
@@ -73,21 +73,21 @@ def sync_wrong_generation(at: Surroundings) -> None:
 
 
 @case("groups/sync/unknown-member", PROTOCOL, NEEDS, since="0.9")
-def sync_unknown_member(at: Surroundings) -> None:
+def sync_unknown_member(at: ProbeContext) -> None:
     """A member ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
     code = settled(at).sync(member_id="a-stranger").error_code
     at.expect("error code", code, ErrorCode.unknown_member_id)
 
 
 @case("groups/sync/unknown-group", PROTOCOL, NEEDS, since="0.9")
-def sync_unknown_group(at: Surroundings) -> None:
+def sync_unknown_group(at: ProbeContext) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID."""
     stranger = Member(at, at.group(), member_id="a-stranger", generation=1, protocol="range")
     at.expect("error code", stranger.sync().error_code, ErrorCode.unknown_member_id)
 
 
 @case("groups/sync/rebalance", PROTOCOL, NEEDS, since="0.9")
-def sync_in_rebalance(at: Surroundings) -> None:
+def sync_in_rebalance(at: ProbeContext) -> None:
     """While the group waits for its members to join again, a sync is answered REBALANCE_IN_PROGRESS."""
     first = settled(at)
     Member(at, first.group_id).send_entry()
@@ -96,28 +96,28 @@ def sync_in_rebalance(at: Surroundings) -> None:
 
 
 @case("groups/sync/other-protocol-type", "KIP-559", NAMES_PROTOCOL, since="2.5")
-def sync_other_protocol_type(at: Surroundings) -> None:
+def sync_other_protocol_type(at: ProbeContext) -> None:
     """A protocol type that is not the group's is refused with INCONSISTENT_GROUP_PROTOCOL."""
     code = settled(at).sync(protocol_type="connect").error_code
     at.expect("error code", code, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/sync/other-protocol", "KIP-559", NAMES_PROTOCOL, since="2.5")
-def sync_other_protocol(at: Surroundings) -> None:
+def sync_other_protocol(at: ProbeContext) -> None:
     """A protocol that is not the group's is refused with INCONSISTENT_GROUP_PROTOCOL."""
     code = settled(at).sync(protocol_name="sticky").error_code
     at.expect("error code", code, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/sync/no-protocol", "KIP-559", NAMES_PROTOCOL, since="2.5")
-def sync_no_protocol(at: Surroundings) -> None:
+def sync_no_protocol(at: ProbeContext) -> None:
     """From version 5 on protocol type and name must be there, else it is INCONSISTENT_GROUP_PROTOCOL."""
     code = settled(at).sync(protocol_type=None, protocol_name=None).error_code
     at.expect("error code", code, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/sync/protocol-told", "KIP-559", NAMES_PROTOCOL, since="2.5")
-def sync_protocol_told(at: Surroundings) -> None:
+def sync_protocol_told(at: ProbeContext) -> None:
     """The answer tells the protocol and its type, so that the member can check them."""
     answer = settled(at).sync()
     at.expect("protocol type and name", (answer.protocol_type, answer.protocol_name), ("probe", "range"))
@@ -127,7 +127,7 @@ def sync_protocol_told(at: Surroundings) -> None:
 
 
 @case("groups/heartbeat/wrong-generation", PROTOCOL, NEEDS, since="0.9")
-def heartbeat_wrong_generation(at: Surroundings) -> None:
+def heartbeat_wrong_generation(at: ProbeContext) -> None:
     """Another generation than the group's is refused with ILLEGAL_GENERATION, the right one not."""
     member = settled(at)
     at.expect("error code in the right one", member.heartbeat(), ErrorCode.none)
@@ -136,28 +136,28 @@ def heartbeat_wrong_generation(at: Surroundings) -> None:
 
 
 @case("groups/heartbeat/unknown-member", PROTOCOL, NEEDS, since="0.9")
-def heartbeat_unknown_member(at: Surroundings) -> None:
+def heartbeat_unknown_member(at: ProbeContext) -> None:
     """A member ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
     code = settled(at).heartbeat(member_id="a-stranger")
     at.expect("error code", code, ErrorCode.unknown_member_id)
 
 
 @case("groups/heartbeat/unknown-group", PROTOCOL, NEEDS, since="0.9")
-def heartbeat_unknown_group(at: Surroundings) -> None:
+def heartbeat_unknown_group(at: ProbeContext) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID."""
     stranger = Member(at, at.group(), member_id="a-stranger", generation=1)
     at.expect("error code", stranger.heartbeat(), ErrorCode.unknown_member_id)
 
 
 @case("groups/heartbeat/empty-group-id", PROTOCOL, NEEDS, since="0.9", level=SHOULD)
-def heartbeat_empty_group_id(at: Surroundings) -> None:
+def heartbeat_empty_group_id(at: ProbeContext) -> None:
     """The empty group ID is refused with INVALID_GROUP_ID."""
     code = Member(at, at.group(), member_id="a-stranger", generation=1).heartbeat(group_id="")
     at.expect("error code", code, ErrorCode.invalid_group_id)
 
 
 @case("groups/heartbeat/rebalance", PROTOCOL, NEEDS, since="0.9")
-def heartbeat_in_rebalance(at: Surroundings) -> None:
+def heartbeat_in_rebalance(at: ProbeContext) -> None:
     """When another member joins, heartbeats are answered REBALANCE_IN_PROGRESS until the member joins again."""
     first = settled(at)
     Member(at, first.group_id).send_entry()
@@ -169,7 +169,7 @@ def heartbeat_in_rebalance(at: Surroundings) -> None:
 # LeaveGroup
 
 
-def _leave(at: Surroundings, member: Member, *leaving: str) -> list[Any]:
+def _leave(at: ProbeContext, member: Member, *leaving: str) -> list[Any]:
     """What is told of each member."""
     asked = {"group_id": member.group_id, "members": [{"member_id": each} for each in leaving]}
     answer = at.ask(LEAVE, asked, on=member.on)
@@ -178,7 +178,7 @@ def _leave(at: Surroundings, member: Member, *leaving: str) -> list[Any]:
 
 
 @case("groups/leave/alone", PROTOCOL, NEEDS, since="0.9")
-def leave_alone(at: Surroundings) -> None:
+def leave_alone(at: ProbeContext) -> None:
     """When its only member leaves, a group is Empty, and the member is unknown."""
     member = settled(at)
     member.leave()
@@ -189,7 +189,7 @@ def leave_alone(at: Surroundings) -> None:
 
 
 @case("groups/leave/rebalance", PROTOCOL, NEEDS, since="0.9")
-def leave_others(at: Surroundings) -> None:
+def leave_others(at: ProbeContext) -> None:
     """When a member leaves, the others rebalance, and the next generation is without it."""
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"", follower.member_id: b""})
@@ -200,11 +200,11 @@ def leave_others(at: Surroundings) -> None:
 
 
 @case("groups/leave/several", "KIP-345", LEAVES_TOGETHER, since="2.4")
-def leave_several(at: Surroundings) -> None:
+def leave_several(at: ProbeContext) -> None:
     """One request may remove several members. Each is answered by itself."""
     leader, follower = pair(at)
     told = _leave(at, leader, leader.member_id, "a-stranger", follower.member_id)
-    codes = Told({str(each.member_id): int(each.error_code) for each in told})
+    codes = ByKey({str(each.member_id): int(each.error_code) for each in told})
     at.expect("error code of the first", codes[leader.member_id], ErrorCode.none)
     at.expect("error code of a stranger", codes["a-stranger"], ErrorCode.unknown_member_id)
     at.expect("error code of the last", codes[follower.member_id], ErrorCode.none)
@@ -212,14 +212,14 @@ def leave_several(at: Surroundings) -> None:
 
 
 @case("groups/leave/unknown-group", "KIP-345", LEAVES_TOGETHER, since="2.4", level=SHOULD)
-def leave_unknown_group(at: Surroundings) -> None:
+def leave_unknown_group(at: ProbeContext) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID for each."""
     told = sole(_leave(at, Member(at, at.group()), "a-stranger"), "members")
     at.expect("error code of the member", told.error_code, ErrorCode.unknown_member_id)
 
 
 @case("groups/leave/unknown-before-3", PROTOCOL, {**NEEDS, LEAVE: (0, 2)}, since="0.9")
-def leave_before_3(at: Surroundings) -> None:
+def leave_before_3(at: ProbeContext) -> None:
     """Before version 3 a request names one member, and the error is that of the answer: UNKNOWN_MEMBER_ID."""
     member = settled(at)
     asked = {"group_id": member.group_id, "members": [{"member_id": "a-stranger"}]}
@@ -229,7 +229,7 @@ def leave_before_3(at: Surroundings) -> None:
 
 
 @case("groups/leave/id-not-joined", "KIP-394", {**NEEDS, JOIN: since_version(4)}, since="2.2")
-def leave_without_joining(at: Surroundings) -> None:
+def leave_without_joining(at: ProbeContext) -> None:
     """A client that was told a member ID and has not joined can give it back. The others do not wait for it then."""
     leader = settled(at)
     waited_for = Member(at, leader.group_id)
@@ -242,7 +242,7 @@ def leave_without_joining(at: Surroundings) -> None:
 # Sessions
 
 
-def shortest_session_ms(at: Surroundings) -> int:
+def shortest_session_ms(at: ProbeContext) -> int:
     """Raises NotAdvertised if the broker's shortest session is too long to wait for."""
     least_ms = LEAST_SESSION_MS
     if CONFIGS in at.broker.versions:
@@ -256,7 +256,7 @@ def shortest_session_ms(at: Surroundings) -> int:
 
 
 @case("groups/session/ends", PROTOCOL, NEEDS, since="0.9", limit_s=SLOW_S)
-def session_ends(at: Surroundings) -> None:
+def session_ends(at: ProbeContext) -> None:
     """A member that is silent for longer than its session timeout is removed, and not before."""
     session_ms = shortest_session_ms(at)
     member = Member(at, at.group(), session_ms=session_ms)
@@ -273,7 +273,7 @@ def session_ends(at: Surroundings) -> None:
 
 
 @case("groups/session/kept", PROTOCOL, NEEDS, since="0.9", limit_s=SLOW_S)
-def session_kept(at: Surroundings) -> None:
+def session_kept(at: ProbeContext) -> None:
     """Heartbeats keep a member. The others hear of one whose session ends with REBALANCE_IN_PROGRESS."""
     session_ms = shortest_session_ms(at)
     options = {"session_ms": session_ms}

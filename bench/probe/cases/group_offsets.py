@@ -6,7 +6,7 @@ from typing import Any
 from bench.probe.case import ANY, SHOULD, NotAdvertised, Versions, case, since_version
 from bench.probe.cases.groups import FIND, NEEDS
 from bench.probe.member import DESCRIBE, Member, pair, settled
-from bench.probe.surroundings import Surroundings, Told, Topic, single
+from bench.probe.surroundings import ProbeContext, ByKey, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -69,7 +69,7 @@ def expect_offset(member: Member, topic: Topic, offset: int, partition: int = 0)
 
 
 @case("groups/commit/simple", PROTOCOL, SIMPLE, since="0.9")
-def simple(at: Surroundings) -> None:
+def simple(at: ProbeContext) -> None:
     """A consumer that assigns itself commits without being a member. The group need not exist before."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
@@ -77,7 +77,7 @@ def simple(at: Surroundings) -> None:
 
 
 @case("groups/commit/back", PROTOCOL, SIMPLE, since="0.9")
-def back(at: Surroundings) -> None:
+def back(at: ProbeContext) -> None:
     """The last commit counts, also one that goes back."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic, committed_offset=OFFSET)
@@ -86,7 +86,7 @@ def back(at: Surroundings) -> None:
 
 
 @case("groups/commit/metadata", PROTOCOL, SIMPLE, since="0.9")
-def metadata(at: Surroundings) -> None:
+def metadata(at: ProbeContext) -> None:
     """The text of a commit is kept, also beyond ASCII."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic, committed_metadata="où j'en suis")
@@ -94,7 +94,7 @@ def metadata(at: Surroundings) -> None:
 
 
 @case("groups/commit/null-metadata", PROTOCOL, SIMPLE, since="0.9", level=SHOULD)
-def null_metadata(at: Surroundings) -> None:
+def null_metadata(at: ProbeContext) -> None:
     """A commit without a text is told with an empty one."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic, committed_metadata=None)
@@ -102,7 +102,7 @@ def null_metadata(at: Surroundings) -> None:
 
 
 @case("groups/commit/metadata-too-large", PROTOCOL, SIMPLE, since="0.9", level=SHOULD)
-def metadata_too_large(at: Surroundings) -> None:
+def metadata_too_large(at: ProbeContext) -> None:
     """A text that is too long is refused with OFFSET_METADATA_TOO_LARGE, and the offset is not committed."""
     topic, client = at.topic(), Member(at, at.group())
     code = commit(client, topic.name, committed_metadata=LONG)
@@ -111,14 +111,14 @@ def metadata_too_large(at: Surroundings) -> None:
 
 
 @case("groups/commit/others-go-on", PROTOCOL, SIMPLE, since="0.9")
-def others_go_on(at: Surroundings) -> None:
+def others_go_on(at: ProbeContext) -> None:
     """Each partition of a commit is judged by itself: the others are committed all the same."""
     topic, client = at.topic(2), Member(at, at.group())
     bad = {"partition_index": 0, "committed_offset": OFFSET, "committed_metadata": LONG}
     good = {"partition_index": 1, "committed_offset": OFFSET, "committed_metadata": ""}
     asked = {"group_id": client.group_id, "topics": [{"name": topic.name, "partitions": [bad, good]}]}
     told = single(at.ask(COMMIT, asked, on=client.on), "topics").partitions
-    codes = Told({int(each.partition_index): int(each.error_code) for each in told})
+    codes = ByKey({int(each.partition_index): int(each.error_code) for each in told})
     if codes[0] == ErrorCode.none:
         raise NotAdvertised("a text of any length is taken, so that no partition is refused")
     at.expect("error code of the one", codes[0], ErrorCode.offset_metadata_too_large)
@@ -129,7 +129,7 @@ def others_go_on(at: Surroundings) -> None:
 @case(
     "groups/commit/leader-epoch", "KIP-320", {**SIMPLE, COMMIT: since_version(6), FETCH: since_version(5)}, since="2.1"
 )
-def leader_epoch(at: Surroundings) -> None:
+def leader_epoch(at: ProbeContext) -> None:
     """The leader epoch of a commit is kept."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic, committed_leader_epoch=3)
@@ -137,28 +137,28 @@ def leader_epoch(at: Surroundings) -> None:
 
 
 @case("groups/commit/unknown-topic", PROTOCOL, SIMPLE, since="0.9")
-def commit_unknown_topic(at: Surroundings) -> None:
+def commit_unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is refused with UNKNOWN_TOPIC_OR_PARTITION."""
     code = commit(Member(at, at.group()), at.topic_name())
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("groups/commit/unknown-partition", PROTOCOL, SIMPLE, since="0.9")
-def commit_unknown_partition(at: Surroundings) -> None:
+def commit_unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist is refused with UNKNOWN_TOPIC_OR_PARTITION."""
     code = commit(Member(at, at.group()), at.topic().name, 9)
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("groups/commit/group-not-found", "KIP-848", {**SIMPLE, COMMIT: since_version(9)}, since="4.0")
-def group_not_found(at: Surroundings) -> None:
+def group_not_found(at: ProbeContext) -> None:
     """From version 9 on, a commit with a generation for a group that does not exist is GROUP_ID_NOT_FOUND."""
     topic, client = at.topic(), Member(at, at.group(), member_id="a-stranger", generation=1)
     at.expect("error code", commit(client, topic.name), ErrorCode.group_id_not_found)
 
 
 @case("groups/commit/group-not-found-before-9", "KIP-848", {**SIMPLE, COMMIT: (2, 8)}, since="0.9")
-def group_not_found_before_9(at: Surroundings) -> None:
+def group_not_found_before_9(at: ProbeContext) -> None:
     """Before version 9, a commit with a generation for a group that does not exist is ILLEGAL_GENERATION."""
     topic, client = at.topic(), Member(at, at.group(), member_id="a-stranger", generation=1)
     at.expect("error code", commit(client, topic.name), ErrorCode.illegal_generation)
@@ -168,7 +168,7 @@ def group_not_found_before_9(at: Surroundings) -> None:
 
 
 @case("groups/commit/member", PROTOCOL, BY_MEMBERS, since="0.9")
-def commit_of_member(at: Surroundings) -> None:
+def commit_of_member(at: ProbeContext) -> None:
     """A member of a stable group commits."""
     topic, member = at.topic(), settled(at)
     commits(member, topic)
@@ -176,7 +176,7 @@ def commit_of_member(at: Surroundings) -> None:
 
 
 @case("groups/commit/wrong-generation", PROTOCOL, BY_MEMBERS, since="0.9")
-def commit_wrong_generation(at: Surroundings) -> None:
+def commit_wrong_generation(at: ProbeContext) -> None:
     """A member of another generation is refused with ILLEGAL_GENERATION, and nothing is committed."""
     topic, member = at.topic(), settled(at)
     for generation in (member.generation - 1, member.generation + 1):
@@ -186,7 +186,7 @@ def commit_wrong_generation(at: Surroundings) -> None:
 
 
 @case("groups/commit/unknown-member", PROTOCOL, BY_MEMBERS, since="0.9")
-def commit_unknown_member(at: Surroundings) -> None:
+def commit_unknown_member(at: ProbeContext) -> None:
     """A member ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
     topic, member = at.topic(), settled(at)
     at.expect("error code", commit(member, topic.name, by={"member_id": "a-stranger"}), ErrorCode.unknown_member_id)
@@ -194,7 +194,7 @@ def commit_unknown_member(at: Surroundings) -> None:
 
 
 @case("groups/commit/no-member-in-active-group", PROTOCOL, BY_MEMBERS, since="0.9")
-def commit_without_membership(at: Surroundings) -> None:
+def commit_without_membership(at: ProbeContext) -> None:
     """While a group has members, nobody else may commit: UNKNOWN_MEMBER_ID."""
     topic, member = at.topic(), settled(at)
     code = commit(Member(at, member.group_id), topic.name)
@@ -202,7 +202,7 @@ def commit_without_membership(at: Surroundings) -> None:
 
 
 @case("groups/commit/before-assignment", PROTOCOL, BY_MEMBERS, since="0.9")
-def commit_before_assignment(at: Surroundings) -> None:
+def commit_before_assignment(at: ProbeContext) -> None:
     """A member that has joined commits nothing before the leader assigns: REBALANCE_IN_PROGRESS."""
     topic = at.topic()
     leader, _ = pair(at)
@@ -210,7 +210,7 @@ def commit_before_assignment(at: Surroundings) -> None:
 
 
 @case("groups/commit/while-rebalancing", "KIP-62", BY_MEMBERS, since="0.10.1")
-def commit_while_rebalancing(at: Surroundings) -> None:
+def commit_while_rebalancing(at: ProbeContext) -> None:
     """When a rebalance begins, a member may still commit what it has done, before it joins again."""
     topic, member = at.topic(), settled(at)
     Member(at, member.group_id).send_entry()
@@ -219,7 +219,7 @@ def commit_while_rebalancing(at: Surroundings) -> None:
 
 
 @case("groups/commit/kept-when-empty", "KIP-211", BY_MEMBERS, since="2.1")
-def kept_when_empty(at: Surroundings) -> None:
+def kept_when_empty(at: ProbeContext) -> None:
     """The offsets of a group stay when its last member has left."""
     topic, member = at.topic(), settled(at)
     commits(member, topic)
@@ -231,7 +231,7 @@ def kept_when_empty(at: Surroundings) -> None:
 
 
 @case("groups/fetch/nothing", PROTOCOL, SIMPLE, since="0.9")
-def fetch_nothing(at: Surroundings) -> None:
+def fetch_nothing(at: ProbeContext) -> None:
     """Where nothing is committed the offset is -1, without an error: also for a group that does not exist."""
     topic, client = at.topic(2), Member(at, at.group())
     expect_offset(client, topic, -1)
@@ -242,14 +242,14 @@ def fetch_nothing(at: Surroundings) -> None:
 
 
 @case("groups/fetch/unknown-topic", PROTOCOL, SIMPLE, since="0.9")
-def fetch_unknown_topic(at: Surroundings) -> None:
+def fetch_unknown_topic(at: ProbeContext) -> None:
     """For a topic that does not exist the offset is -1, without an error."""
     told = fetched(Member(at, at.group()), at.topic_name())
     at.expect("committed offset", told.committed_offset, -1)
 
 
 @case("groups/fetch/all", "KIP-88", ALL_OFFSETS, since="0.10.2")
-def fetch_all(at: Surroundings) -> None:
+def fetch_all(at: ProbeContext) -> None:
     """Null for the topics asks for all that the group has committed."""
     one, other, client = at.topic(2), at.topic(), Member(at, at.group())
     commits(client, one, partition=1, committed_offset=1)
@@ -264,13 +264,13 @@ def fetch_all(at: Surroundings) -> None:
 
 
 @case("groups/fetch/all-of-unknown", "KIP-88", ALL_OFFSETS, since="0.10.2")
-def fetch_all_of_unknown(at: Surroundings) -> None:
+def fetch_all_of_unknown(at: ProbeContext) -> None:
     """A group that does not exist has no offsets, which is no error."""
     at.expect("number of topics", len(fetched_group(Member(at, at.group()), None).topics), 0)
 
 
 @case("groups/fetch/several-groups", "KIP-709", {**SIMPLE, FETCH: since_version(8)}, since="3.0")
-def fetch_several_groups(at: Surroundings) -> None:
+def fetch_several_groups(at: ProbeContext) -> None:
     """One request may ask for several groups. Each is told its own offsets."""
     topic, first = at.topic(), Member(at, at.group())
     clients = (first, Member(at, at.group_beside(first.group_id)))
@@ -284,7 +284,7 @@ def fetch_several_groups(at: Surroundings) -> None:
 
 
 @case("groups/fetch/stable", "KIP-447", {**SIMPLE, FETCH: since_version(7)}, since="2.5")
-def fetch_stable(at: Surroundings) -> None:
+def fetch_stable(at: ProbeContext) -> None:
     """Where no transaction is open, a client that requires stable offsets is told what is committed."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
@@ -293,7 +293,7 @@ def fetch_stable(at: Surroundings) -> None:
 
 
 @case("groups/fetch/every-version", PROTOCOL, SIMPLE, since="0.9")
-def fetch_every_version(at: Surroundings) -> None:
+def fetch_every_version(at: ProbeContext) -> None:
     """All versions tell the same offset and text."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic, committed_metadata="text")
@@ -306,7 +306,7 @@ def fetch_every_version(at: Surroundings) -> None:
 
 
 @case("groups/fetch/of-members", PROTOCOL, BY_MEMBERS, since="0.9", level=SHOULD)
-def fetch_of_members(at: Surroundings) -> None:
+def fetch_of_members(at: ProbeContext) -> None:
     """Anybody may look at the offsets of a group that has members."""
     topic, member = at.topic(), settled(at)
     commits(member, topic)
@@ -314,7 +314,7 @@ def fetch_of_members(at: Surroundings) -> None:
 
 
 @case("groups/fetch/error-in-version-1", "OffsetFetchResponse.json", {**SIMPLE, FETCH: (1, 1)}, since="0.9")
-def fetch_error_in_version_1(at: Surroundings) -> None:
+def fetch_error_in_version_1(at: ProbeContext) -> None:
     """Version 1 has no error code for the group: another node than the coordinator refuses at each partition, with
     NOT_COORDINATOR."""
     topic, client = at.topic(2), Member(at, at.group())

@@ -16,7 +16,7 @@ from bench.probe.member import (
     pair,
     settled,
 )
-from bench.probe.surroundings import Surroundings, sole
+from bench.probe.surroundings import ProbeContext, sole
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -34,12 +34,12 @@ ANSWERED_WITHIN_S = 6.0
 # FindCoordinator
 
 
-def _found(at: Surroundings, *keys: str, version: int | None = None, key_type: int = GROUP) -> Any:
+def _found(at: ProbeContext, *keys: str, version: int | None = None, key_type: int = GROUP) -> Any:
     return at.ask(FIND, {"key_type": key_type, "coordinator_keys": list(keys)}, version).coordinators
 
 
 @case("groups/find/group", PROTOCOL, {FIND: ANY, DESCRIBE: ANY}, since="0.8.2")
-def find(at: Surroundings) -> None:
+def find(at: ProbeContext) -> None:
     """The coordinator of a group is one of the brokers."""
     group_id = at.group()
     at.coordinator(group_id)
@@ -49,7 +49,7 @@ def find(at: Surroundings) -> None:
 
 
 @case("groups/find/every-version", PROTOCOL, {FIND: ANY, DESCRIBE: ANY}, since="0.8.2")
-def find_every_version(at: Surroundings) -> None:
+def find_every_version(at: ProbeContext) -> None:
     """All versions tell the same coordinator."""
     group_id = at.group()
     at.coordinator(group_id)
@@ -61,7 +61,7 @@ def find_every_version(at: Surroundings) -> None:
 
 
 @case("groups/find/several", "KIP-699", {FIND: since_version(4), DESCRIBE: ANY}, since="3.0")
-def find_several(at: Surroundings) -> None:
+def find_several(at: ProbeContext) -> None:
     """One request may ask for several groups. Each is answered under its name."""
     group_ids = [at.group() for _ in range(3)]
     at.coordinator(group_ids[0])
@@ -73,14 +73,14 @@ def find_several(at: Surroundings) -> None:
 @case(
     "groups/find/unknown-type", "KIP-98: the coordinator's types", {FIND: since_version(1)}, since="0.11", level=SHOULD
 )
-def find_unknown_type(at: Surroundings) -> None:
+def find_unknown_type(at: ProbeContext) -> None:
     """A type of key that does not exist is refused with INVALID_REQUEST."""
     node = sole(_found(at, at.group(), key_type=99), "coordinators")
     at.expect("error code", node.error_code, ErrorCode.invalid_request)
 
 
 @case("groups/find/share-too-early", "KIP-932", {FIND: (1, 5)}, since="4.0", level=SHOULD)
-def find_share_too_early(at: Surroundings) -> None:
+def find_share_too_early(at: ProbeContext) -> None:
     """Coordinators of share groups' state are asked for from version 6 on. Before, the answer is INVALID_REQUEST."""
     node = sole(_found(at, f"{at.group()}:AAAAAAAAAAAAAAAAAAAAAA:0", key_type=SHARE), "coordinators")
     at.expect("error code", node.error_code, ErrorCode.invalid_request)
@@ -90,7 +90,7 @@ def find_share_too_early(at: Surroundings) -> None:
 
 
 @case("groups/join/id-required", "KIP-394", WITH_IDS, since="2.2")
-def id_required(at: Surroundings) -> None:
+def id_required(at: ProbeContext) -> None:
     """A client without a member ID is told one with MEMBER_ID_REQUIRED, and joins with it."""
     member = Member(at, at.group())
     answer = member.join()
@@ -102,7 +102,7 @@ def id_required(at: Surroundings) -> None:
 
 
 @case("groups/join/id-not-member", "KIP-394", WITH_IDS, since="2.2")
-def id_is_no_member(at: Surroundings) -> None:
+def id_is_no_member(at: ProbeContext) -> None:
     """A client that was told an ID and has not joined with it is no member yet."""
     member = settled(at)
     code = Member(at, member.group_id).join().error_code
@@ -111,7 +111,7 @@ def id_is_no_member(at: Surroundings) -> None:
 
 
 @case("groups/join/id-at-once", "KIP-394", {**NEEDS, JOIN: (0, 3)}, since="0.9")
-def id_at_once(at: Surroundings) -> None:
+def id_at_once(at: ProbeContext) -> None:
     """Before version 4, a client without a member ID joins at once and is told its ID."""
     member = Member(at, at.group())
     member.joined(member.send_join())
@@ -119,7 +119,7 @@ def id_at_once(at: Surroundings) -> None:
 
 
 @case("groups/join/alone", PROTOCOL, NEEDS, since="0.9")
-def join_alone(at: Surroundings) -> None:
+def join_alone(at: ProbeContext) -> None:
     """The only member leads, and is told itself with its metadata, the protocol and a generation."""
     member = Member(at, at.group(), {"range": b"of mine"})
     answer = member.enter()
@@ -130,56 +130,56 @@ def join_alone(at: Surroundings) -> None:
 
 
 @case("groups/join/protocol-type-told", "KIP-559", {**NEEDS, JOIN: since_version(7)}, since="2.5")
-def protocol_type_told(at: Surroundings) -> None:
+def protocol_type_told(at: ProbeContext) -> None:
     """From version 7 on the answer tells the type of the group's protocol."""
     answer = Member(at, at.group(), protocol_type="connect").enter()
     at.expect("protocol type", answer.protocol_type, "connect")
 
 
 @case("groups/join/empty-group-id", PROTOCOL, NEEDS, since="0.9")
-def empty_group_id(at: Surroundings) -> None:
+def empty_group_id(at: ProbeContext) -> None:
     """A group needs an ID: the empty one is refused with INVALID_GROUP_ID."""
     answer = Member(at, at.group()).knock(group_id="")
     at.expect("error code", answer.error_code, ErrorCode.invalid_group_id)
 
 
 @case("groups/join/session-too-short", PROTOCOL, NEEDS, since="0.9")
-def session_too_short(at: Surroundings) -> None:
+def session_too_short(at: ProbeContext) -> None:
     """A session of 0 ms is shorter than any broker allows: INVALID_SESSION_TIMEOUT."""
     answer = Member(at, at.group()).knock(session_timeout=0)
     at.expect("error code", answer.error_code, ErrorCode.invalid_session_timeout)
 
 
 @case("groups/join/session-too-long", "group.max.session.timeout.ms", NEEDS, since="0.9", level=SHOULD)
-def session_too_long(at: Surroundings) -> None:
+def session_too_long(at: ProbeContext) -> None:
     """A session of 24 days is longer than a broker allows by default: INVALID_SESSION_TIMEOUT."""
     answer = Member(at, at.group()).knock(session_timeout=0x7FFFFFFF)
     at.expect("error code", answer.error_code, ErrorCode.invalid_session_timeout)
 
 
 @case("groups/join/unknown-member", PROTOCOL, NEEDS, since="0.9")
-def unknown_member(at: Surroundings) -> None:
+def unknown_member(at: ProbeContext) -> None:
     """A member ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
     stranger = Member(at, settled(at).group_id, member_id="a-stranger")
     at.expect("error code", stranger.join().error_code, ErrorCode.unknown_member_id)
 
 
 @case("groups/join/unknown-member-and-group", PROTOCOL, NEEDS, since="0.9")
-def unknown_member_and_group(at: Surroundings) -> None:
+def unknown_member_and_group(at: ProbeContext) -> None:
     """A client that comes with a member ID makes no group: UNKNOWN_MEMBER_ID."""
     answer = Member(at, at.group(), member_id="a-stranger").join()
     at.expect("error code", answer.error_code, ErrorCode.unknown_member_id)
 
 
 @case("groups/join/no-protocols", PROTOCOL, NEEDS, since="0.9")
-def no_protocols(at: Surroundings) -> None:
+def no_protocols(at: ProbeContext) -> None:
     """A member without any protocol is refused with INCONSISTENT_GROUP_PROTOCOL."""
     answer = Member(at, at.group(), {}).knock()
     at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/join/no-protocol-type", PROTOCOL, NEEDS, since="0.9")
-def no_protocol_type(at: Surroundings) -> None:
+def no_protocol_type(at: ProbeContext) -> None:
     """A member without a protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
     answer = Member(at, at.group(), protocol_type="").knock()
     at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
@@ -189,7 +189,7 @@ def no_protocol_type(at: Surroundings) -> None:
 
 
 @case("groups/join/other-protocol-type", PROTOCOL, NEEDS, since="0.9")
-def other_protocol_type(at: Surroundings) -> None:
+def other_protocol_type(at: ProbeContext) -> None:
     """A member of another protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
     first = settled(at)
     answer = Member(at, first.group_id, protocol_type="connect").knock()
@@ -197,7 +197,7 @@ def other_protocol_type(at: Surroundings) -> None:
 
 
 @case("groups/join/no-common-protocol", PROTOCOL, NEEDS, since="0.9")
-def no_common_protocol(at: Surroundings) -> None:
+def no_common_protocol(at: ProbeContext) -> None:
     """A member that has no protocol in common with the others is refused with INCONSISTENT_GROUP_PROTOCOL."""
     first = settled(at)
     answer = Member(at, first.group_id, {"sticky": b""}).knock()
@@ -205,7 +205,7 @@ def no_common_protocol(at: Surroundings) -> None:
 
 
 @case("groups/join/common-protocol", PROTOCOL, NEEDS, since="0.9")
-def common_protocol(at: Surroundings) -> None:
+def common_protocol(at: ProbeContext) -> None:
     """The group gets a protocol that all members have, and the leader that protocol's metadata."""
     first = settled(at, protocols={"one": b"one of A", "both": b"both of A"})
     _, *answers = beside(first, protocols={"other": b"other of B", "both": b"both of B"})
@@ -215,7 +215,7 @@ def common_protocol(at: Surroundings) -> None:
 
 
 @case("groups/join/leader-told-members", PROTOCOL, NEEDS, since="0.9")
-def leader_told_members(at: Surroundings) -> None:
+def leader_told_members(at: ProbeContext) -> None:
     """All members are told the same leader, and only the leader is told who the members are, with their metadata."""
     first = settled(at, protocols={"range": b"of A"})
     second, *answers = beside(first, protocols={"range": b"of B"})
@@ -228,7 +228,7 @@ def leader_told_members(at: Surroundings) -> None:
 
 
 @case("groups/join/same-generation", PROTOCOL, NEEDS, since="0.9")
-def same_generation(at: Surroundings) -> None:
+def same_generation(at: ProbeContext) -> None:
     """A new member begins a generation, which is higher than the one before and the same for all."""
     first = settled(at)
     before = first.generation
@@ -238,7 +238,7 @@ def same_generation(at: Surroundings) -> None:
 
 
 @case("groups/join/leader-again", PROTOCOL, NEEDS, since="0.9")
-def leader_again(at: Surroundings) -> None:
+def leader_again(at: ProbeContext) -> None:
     """A leader that joins a stable group again begins a generation: the topics that it sees may have changed."""
     leader = settled(at)
     before = leader.generation
@@ -247,7 +247,7 @@ def leader_again(at: Surroundings) -> None:
 
 
 @case("groups/join/follower-again", "ClassicGroup", NEEDS, since="0.9", level=SHOULD)
-def follower_again(at: Surroundings) -> None:
+def follower_again(at: ProbeContext) -> None:
     """A follower that joins a stable group again with nothing new is told the generation that there is."""
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"", follower.member_id: b""})
@@ -258,7 +258,7 @@ def follower_again(at: Surroundings) -> None:
 
 
 @case("groups/join/new-metadata", PROTOCOL, NEEDS, since="0.9")
-def new_metadata(at: Surroundings) -> None:
+def new_metadata(at: ProbeContext) -> None:
     """A follower that joins again with other metadata begins a rebalance, and the leader is told the metadata."""
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"", follower.member_id: b""})
@@ -272,7 +272,7 @@ def new_metadata(at: Surroundings) -> None:
 
 
 @case("groups/join/unreadable-subscription", "ClassicGroup", NEEDS, since="0.9", level=SHOULD, hostile=True)
-def unreadable_subscription(at: Surroundings) -> None:
+def unreadable_subscription(at: ProbeContext) -> None:
     """A consumer's metadata is the members' own affair: one that nobody can read keeps no group waiting."""
     member = Member(at, at.group(), {"range": HUNDRED_TOPICS}, protocol_type=CONSUMER)
     member.joined(member.send_entry(), ANSWERED_WITHIN_S)
@@ -280,7 +280,7 @@ def unreadable_subscription(at: Surroundings) -> None:
 
 
 @case("groups/join/mixed-versions", PROTOCOL, WITH_IDS, since="2.2")
-def mixed_versions(at: Surroundings) -> None:
+def mixed_versions(at: ProbeContext) -> None:
     """Members that join in different versions share a generation, one without a member ID of its own (KIP-394)."""
     lowest = at.broker.spoken(JOIN)[0]
     if lowest >= IDS_SINCE:

@@ -4,7 +4,7 @@ import struct
 import time
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.surroundings import Surroundings
+from bench.probe.surroundings import ProbeContext
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -31,7 +31,7 @@ def _software(name: str = "crucible", version: str = "1") -> dict[str, object]:
 
 
 @case("handshake/api-versions/version-0", GUIDE, {API_VERSIONS: (0, 0)}, since="0.10.0")
-def version_0(at: Surroundings) -> None:
+def version_0(at: ProbeContext) -> None:
     """ApiVersions 0 has an empty body and is answered without an error."""
     answer = at.ask(API_VERSIONS, {})
     at.expect("error code", answer.error_code, ErrorCode.none)
@@ -39,7 +39,7 @@ def version_0(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/every-version", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
-def every_version(at: Surroundings) -> None:
+def every_version(at: ProbeContext) -> None:
     """Each advertised version of ApiVersions tells the same APIs."""
     seen = {}
     for version in at.broker.spoken(API_VERSIONS):
@@ -51,7 +51,7 @@ def every_version(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/ranges", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
-def ranges(at: Surroundings) -> None:
+def ranges(at: ProbeContext) -> None:
     """No API is told twice, and no range of versions is empty or begins below 0."""
     answer = at.ask(API_VERSIONS, _software())
     keys = [int(each.api_key) for each in answer.api_keys]
@@ -62,7 +62,7 @@ def ranges(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/itself", KIP_511, {API_VERSIONS: ANY}, since="0.10.0")
-def itself(at: Surroundings) -> None:
+def itself(at: ProbeContext) -> None:
     """ApiVersions is among the APIs that it tells, and so is version 0 of it."""
     answer = at.ask(API_VERSIONS, _software())
     own = [each.min_version for each in answer.api_keys if each.api_key == API_VERSIONS]
@@ -70,7 +70,7 @@ def itself(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/core-apis", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
-def core_apis(at: Surroundings) -> None:
+def core_apis(at: ProbeContext) -> None:
     """Produce, Fetch, ListOffsets and Metadata are advertised, without which no client can work."""
     wanted = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA)
     keys = {int(each.api_key) for each in at.ask(API_VERSIONS, _software()).api_keys}
@@ -85,26 +85,26 @@ def core_apis(at: Surroundings) -> None:
     since="4.0",
     level=SHOULD,
 )
-def produce_from_0(at: Surroundings) -> None:
+def produce_from_0(at: ProbeContext) -> None:
     """Produce is advertised from version 0 on, even where versions before 3 are not served."""
     answer = at.ask(API_VERSIONS, _software())
     lowest = [each.min_version for each in answer.api_keys if each.api_key == ApiKey.PRODUCE]
     at.expect("lowest version of Produce", lowest, [0])
 
 
-def _beyond(at: Surroundings, version: int) -> bytes:
+def _beyond(at: ProbeContext, version: int) -> bytes:
     """Asks ApiVersions in a version that the broker does not have, and returns the frame of the answer."""
     frame = _frame(API_VERSIONS, version, 77, b"\x00\x09crucible\x021\x00")
     at.main.send_bytes(frame, f"ApiVersions {version}")
     return at.main.receive_frame(5, f"ApiVersions {version}")
 
 
-def _highest(at: Surroundings) -> int:
+def _highest(at: ProbeContext) -> int:
     return at.broker.versions[API_VERSIONS][1]
 
 
 @case("handshake/api-versions/beyond-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
-def beyond_range(at: Surroundings) -> None:
+def beyond_range(at: ProbeContext) -> None:
     """An ApiVersions request of a version just beyond the range is answered with UNSUPPORTED_VERSION, in version 0."""
     answer = _beyond(at, _highest(at) + 1)
     at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 77)
@@ -118,7 +118,7 @@ def beyond_range(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/far-beyond-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
-def far_beyond_range(at: Surroundings) -> None:
+def far_beyond_range(at: ProbeContext) -> None:
     """The same holds for the highest version that a request can have."""
     answer = _beyond(at, 0x7FFF)
     at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 77)
@@ -130,7 +130,7 @@ def far_beyond_range(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/beyond-range-tells-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
-def beyond_range_tells_range(at: Surroundings) -> None:
+def beyond_range_tells_range(at: ProbeContext) -> None:
     """That answer tells the range of ApiVersions itself, so that the client can ask again in a version of both."""
     answer = _beyond(at, _highest(at) + 1)
     (count,) = struct.unpack_from(">i", answer, 6)
@@ -140,14 +140,14 @@ def beyond_range_tells_range(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/beyond-range-goes-on", KIP_511, {API_VERSIONS: ANY}, since="2.4")
-def beyond_range_goes_on(at: Surroundings) -> None:
+def beyond_range_goes_on(at: ProbeContext) -> None:
     """The connection stays open, and a version within the range is answered on it."""
     _beyond(at, _highest(at) + 1)
     at.expect("error code of version 0 afterwards", at.ask(API_VERSIONS, {}, 0).error_code, ErrorCode.none)
 
 
 @case("handshake/api-versions/response-header-0", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
-def response_header_0(at: Surroundings) -> None:
+def response_header_0(at: ProbeContext) -> None:
     """The answer to a flexible ApiVersions request has response header 0, without tagged fields."""
     asked, frame, words = at.main.encoded(API_VERSIONS, at.version(API_VERSIONS), _software())
     at.main.send_bytes(frame, words)
@@ -158,21 +158,21 @@ def response_header_0(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/software-name", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
-def software_name(at: Surroundings) -> None:
+def software_name(at: ProbeContext) -> None:
     """A client's software name with characters that are not allowed is refused with INVALID_REQUEST."""
     answer = at.ask(API_VERSIONS, _software("not a name!"))
     at.expect("error code", answer.error_code, ErrorCode.invalid_request)
 
 
 @case("handshake/api-versions/software-version", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
-def software_version(at: Surroundings) -> None:
+def software_version(at: ProbeContext) -> None:
     """An empty software version is refused with INVALID_REQUEST."""
     answer = at.ask(API_VERSIONS, _software(version=""))
     at.expect("error code", answer.error_code, ErrorCode.invalid_request)
 
 
 @case("handshake/api-versions/features", "KIP-584", {API_VERSIONS: since_version(3)}, since="2.7")
-def features(at: Surroundings) -> None:
+def features(at: ProbeContext) -> None:
     """Supported features have ranges that are not empty, and finalized ones lie at or below the supported maximum."""
     answer = at.ask(API_VERSIONS, _software())
     supported = {str(each.name): (each.min_version, each.max_version) for each in answer.supported_features}
@@ -184,7 +184,7 @@ def features(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/features-from-0", HIDDEN, {API_VERSIONS: (3, 3)}, since="4.0")
-def features_from_0(at: Surroundings) -> None:
+def features_from_0(at: ProbeContext) -> None:
     """Version 3 leaves out supported features whose lowest version is 0, which older clients take for an error."""
     answer = at.ask(API_VERSIONS, _software())
     at.expect("error code", answer.error_code, ErrorCode.none)
@@ -193,7 +193,7 @@ def features_from_0(at: Surroundings) -> None:
 
 
 @case("handshake/api-versions/features-shown", HIDDEN, {API_VERSIONS: since_version(4)}, since="4.0")
-def features_shown(at: Surroundings) -> None:
+def features_shown(at: ProbeContext) -> None:
     """Version 4 has all features of version 3, and those whose lowest version is 0 besides."""
     older, newer = (
         {str(each.name) for each in at.ask(API_VERSIONS, _software(), version).supported_features} for version in (3, 4)
@@ -206,7 +206,7 @@ def features_shown(at: Surroundings) -> None:
 
 
 @case("handshake/correlation/echoed", GUIDE, {API_VERSIONS: ANY}, since="0.8")
-def echoed(at: Surroundings) -> None:
+def echoed(at: ProbeContext) -> None:
     """An answer has the correlation ID of its request, whatever 32-bit number that is."""
     for wanted in (0, 1, 0x7FFFFFFF, -1, -(2**31)):
         at.main.send_bytes(_frame(API_VERSIONS, 0, wanted), f"ApiVersions 0 with correlation ID {wanted}")
@@ -215,28 +215,28 @@ def echoed(at: Surroundings) -> None:
 
 
 @case("handshake/client-id/null", "RequestHeader.json", {API_VERSIONS: ANY}, since="0.8")
-def null_client_id(at: Surroundings) -> None:
+def null_client_id(at: ProbeContext) -> None:
     """A request may have no client ID."""
     nameless = at.connect(client_id=None)
     at.expect("error code", at.ask(API_VERSIONS, {}, 0, nameless).error_code, ErrorCode.none)
 
 
 @case("handshake/client-id/empty", "RequestHeader.json", {API_VERSIONS: ANY}, since="0.8")
-def empty_client_id(at: Surroundings) -> None:
+def empty_client_id(at: ProbeContext) -> None:
     """A client ID may be empty."""
     nameless = at.connect(client_id="")
     at.expect("error code", at.ask(API_VERSIONS, {}, 0, nameless).error_code, ErrorCode.none)
 
 
 @case("handshake/client-id/utf-8", "RequestHeader.json", {API_VERSIONS: ANY}, since="0.8")
-def utf_8_client_id(at: Surroundings) -> None:
+def utf_8_client_id(at: ProbeContext) -> None:
     """A client ID may hold any characters of UTF-8."""
     named = at.connect(client_id="prüfer-探针")
     at.expect("error code", at.ask(API_VERSIONS, {}, 0, named).error_code, ErrorCode.none)
 
 
 @case("handshake/pipelining/order", GUIDE, {API_VERSIONS: ANY, METADATA: since_version(1)}, since="0.8")
-def order(at: Surroundings) -> None:
+def order(at: ProbeContext) -> None:
     """Requests that are sent at once are answered in their order, on one connection."""
     requests = [(API_VERSIONS, 0, {}), (METADATA, at.version(METADATA), {"topics": ()})] * 10
     encoded = [at.main.encoded(*each) for each in requests]
@@ -248,7 +248,7 @@ def order(at: Surroundings) -> None:
 
 
 @case("handshake/pipelining/slow-first", GUIDE, {ApiKey.FETCH: (4, 12)}, since="0.8")
-def slow_first(at: Surroundings) -> None:
+def slow_first(at: ProbeContext) -> None:
     """A fetch that waits is answered before the request that was sent behind it."""
     topic = at.topic()
     wanted = FetchTopic(topic.name, bytes(16), [FetchPartition(0, 0, 1024)])
@@ -259,7 +259,7 @@ def slow_first(at: Surroundings) -> None:
 
 
 @case("handshake/frames/byte-by-byte", GUIDE, {API_VERSIONS: ANY}, since="0.8")
-def byte_by_byte(at: Surroundings) -> None:
+def byte_by_byte(at: ProbeContext) -> None:
     """A request may arrive in any pieces."""
     for each in _frame(API_VERSIONS, 0, 5):
         at.main.send_bytes(bytes([each]), "one byte of ApiVersions 0")
@@ -269,7 +269,7 @@ def byte_by_byte(at: Surroundings) -> None:
 
 
 @case("handshake/frames/half-closed", GUIDE, {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
-def half_closed(at: Surroundings) -> None:
+def half_closed(at: ProbeContext) -> None:
     """The connection is closed when the client has closed its half of it."""
     at.ask(API_VERSIONS, {}, 0)
     at.main.end_sending()
@@ -278,7 +278,7 @@ def half_closed(at: Surroundings) -> None:
 
 
 @case("handshake/tags/of-header", "KIP-482", {API_VERSIONS: since_version(3)}, since="2.4")
-def tags_of_header(at: Surroundings) -> None:
+def tags_of_header(at: ProbeContext) -> None:
     """Tagged fields of a request header that the broker does not know are skipped."""
     tags = b"\x01\x63\x03abc"
     at.main.send_bytes(_frame(API_VERSIONS, 3, 9, tags + b"\x06probe\x021\x00"), "ApiVersions 3, tag 99 in its header")
@@ -287,7 +287,7 @@ def tags_of_header(at: Surroundings) -> None:
 
 
 @case("handshake/tags/of-body", "KIP-482", {API_VERSIONS: since_version(3)}, since="2.4")
-def tags_of_body(at: Surroundings) -> None:
+def tags_of_body(at: ProbeContext) -> None:
     """Tagged fields of a request body that the broker does not know are skipped."""
     tags = b"\x02\x63\x03abc\xe7\x07\x00"
     at.main.send_bytes(_frame(API_VERSIONS, 3, 9, b"\x00\x06probe\x021" + tags), "ApiVersions 3 with tags 99 and 999")
@@ -296,14 +296,14 @@ def tags_of_body(at: Surroundings) -> None:
 
 
 @case("handshake/unknown/api", "Apache Kafka's SocketServer", {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
-def unknown_api(at: Surroundings) -> None:
+def unknown_api(at: ProbeContext) -> None:
     """A request of an API that does not exist closes the connection, and nothing is answered."""
     at.main.send_bytes(_frame(9_999, 0, 3), "a request of API 9999")
     at.expect("closed without an answer", at.main.is_closed(), True)
 
 
 @case("handshake/unknown/version", "Apache Kafka's SocketServer", {METADATA: ANY}, since="0.10.0", level=SHOULD)
-def unknown_version(at: Surroundings) -> None:
+def unknown_version(at: ProbeContext) -> None:
     """A request of another API than ApiVersions in a version beyond its range closes the connection."""
     version = at.broker.versions[METADATA][1] + 1
     at.main.send_bytes(_frame(METADATA, version, 3, b"\x00\x01\x00\x00\x00"), f"Metadata {version}")
@@ -311,7 +311,7 @@ def unknown_version(at: Surroundings) -> None:
 
 
 @case("handshake/unknown/leaves-others", GUIDE, {METADATA: ANY, API_VERSIONS: ANY}, since="0.8")
-def unknown_leaves_others(at: Surroundings) -> None:
+def unknown_leaves_others(at: ProbeContext) -> None:
     """A connection that is closed for a bad request takes no other connection with it."""
     other = at.connect()
     at.main.send_bytes(_frame(9_999, 0, 3), "a request of API 9999")

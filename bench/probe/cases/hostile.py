@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.probe.case import ANY, MUST, SHOULD, Case, Level, Versions, case
 from bench.probe.conversation import Closed, Conversation, Silent
-from bench.probe.surroundings import Surroundings
+from bench.probe.surroundings import ProbeContext
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.messages import decode_response
@@ -37,12 +37,12 @@ def request(api_key: int, version: int, *body: bytes, client_id: bytes = b"probe
     return framed(_HEADER.pack(api_key, version, 1, len(client_id)), client_id, *body)
 
 
-def serves(at: Surroundings) -> None:
+def serves(at: ProbeContext) -> None:
     """Another connection is accepted and answered in time."""
     at.expect("others are served in time", _is_served(at), True)
 
 
-def _is_served(at: Surroundings) -> bool:
+def _is_served(at: ProbeContext) -> bool:
     until = time.monotonic() + SERVED_WITHIN_S
     try:
         with at.connect() as fresh:
@@ -78,7 +78,7 @@ def _errors(body: Any) -> Iterator[int]:
             yield from _errors(getattr(body, each.name))
 
 
-def refused(at: Surroundings, data: bytes, words: str, api_key: int = API_VERSIONS, version: int = 0) -> None:
+def refused(at: ProbeContext, data: bytes, words: str, api_key: int = API_VERSIONS, version: int = 0) -> None:
     """These bytes on a connection of their own end it, or are answered with an error. Others are served."""
     with at.connect() as connection:
         try:
@@ -95,7 +95,7 @@ def _bad(
 ) -> Case:
     """A case that sends these bytes on a connection of its own."""
 
-    def play(at: Surroundings) -> None:
+    def play(at: ProbeContext) -> None:
         refused(at, data, words, api_key, version)
 
     play.__doc__ = f"After {words} the connection is closed or gets an error, and others are served."

@@ -16,7 +16,7 @@ from bench.probe.cases.hostile import (
 )
 from bench.probe.conversation import Closed
 from bench.probe.data import FETCH, altered, batch, produce, produce_request, send_fetch
-from bench.probe.surroundings import TIMEOUT_MS, Surroundings, single
+from bench.probe.surroundings import TIMEOUT_MS, ProbeContext, single
 from reference_broker.records.builder import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -36,7 +36,7 @@ NOT_SILENT = (CLOSED, "an error", ANSWERED)
 
 
 @case("hostile/frames/half", GUIDE, NEEDS, since="0.8", hostile=True)
-def half(at: Surroundings) -> None:
+def half(at: ProbeContext) -> None:
     """While half a frame is there, others are served. It is answered when the rest has come."""
     frame = request(API_VERSIONS, 0)
     at.main.send_bytes(frame[:3], "the beginning of ApiVersions 0")
@@ -48,7 +48,7 @@ def half(at: Surroundings) -> None:
 
 
 @case("hostile/frames/claimed-memory", GUIDE, NEEDS, since="0.8", hostile=True)
-def claimed_memory(at: Surroundings) -> None:
+def claimed_memory(at: ProbeContext) -> None:
     """Frames that claim a mebibyte each, and never come, keep nobody else from being served."""
     for _ in range(16):
         at.connect().send_bytes(MIB.to_bytes(4, "big") + bytes(100), "the beginning of a frame of a mebibyte")
@@ -59,7 +59,7 @@ def claimed_memory(at: Surroundings) -> None:
 
 
 @case("hostile/tags/twenty-thousand", "KIP-482", {API_VERSIONS: since_version(3)}, since="2.4", hostile=True)
-def twenty_thousand_tags(at: Surroundings) -> None:
+def twenty_thousand_tags(at: ProbeContext) -> None:
     """Twenty thousand tagged fields that nobody knows are skipped or refused in time."""
     count, first = 20_000, 200
     tags = b"".join(
@@ -73,7 +73,7 @@ def twenty_thousand_tags(at: Surroundings) -> None:
 
 
 @case("hostile/bodies/not-utf-8", GUIDE, {METADATA: (4, 4)}, since="0.11", level=SHOULD, hostile=True)
-def not_utf_8(at: Surroundings) -> None:
+def not_utf_8(at: ProbeContext) -> None:
     """A name that is no UTF-8 is refused, or taken for one that does not exist."""
     at.main.send_bytes(request(METADATA, 4, b"\x00\x00\x00\x01\x00\x04\xff\xfe\xc3\x28\x00"), "a name of wrong bytes")
     came = end_of(at.main, METADATA, 4)
@@ -82,7 +82,7 @@ def not_utf_8(at: Surroundings) -> None:
 
 
 @case("hostile/many/topics", GUIDE, {METADATA: since_version(4)}, since="0.11", hostile=True)
-def many_topics(at: Surroundings) -> None:
+def many_topics(at: ProbeContext) -> None:
     """Ten thousand topics that do not exist are all told as unknown, or the request is refused. Others are served."""
     names = [{"name": f"crucible-probe-none-{each}"} for each in range(10_000)]
     asked, frame, _ = at.main.encoded(
@@ -94,7 +94,7 @@ def many_topics(at: Surroundings) -> None:
 
 
 @case("hostile/many/partitions", GUIDE, {LIST: since_version(1), CREATE: ANY}, since="0.10.1", hostile=True)
-def many_partitions(at: Surroundings) -> None:
+def many_partitions(at: ProbeContext) -> None:
     """Twenty thousand partitions that do not exist are all told as unknown, or the request is refused. Others are
     served."""
     partitions = [{"partition_index": each, "timestamp": -1} for each in range(1, 20_001)]
@@ -106,7 +106,7 @@ def many_partitions(at: Surroundings) -> None:
 
 
 @case("hostile/many/new-partitions", "KAFKA-17870", {CREATE: ANY}, since="4.0", level=SHOULD, hostile=True)
-def many_new_partitions(at: Surroundings) -> None:
+def many_new_partitions(at: ProbeContext) -> None:
     """A request for twenty thousand new partitions is refused with POLICY_VIOLATION. It only validates."""
     wanted = {"name": at.topic_name(), "num_partitions": 20_000, "replication_factor": 1}
     told = single(at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}), "topics")
@@ -118,7 +118,7 @@ def many_new_partitions(at: Surroundings) -> None:
 
 
 @case("hostile/records/bomb", KIP_98, WRITES, since="0.11", hostile=True)
-def bomb(at: Surroundings) -> None:
+def bomb(at: ProbeContext) -> None:
     """A small batch that expands to 32 MiB is taken or refused in time, and others are served."""
     data = batch(bytes(BOMB_MIB * MIB), compression=GZIP)
     version = at.version(PRODUCE)
@@ -128,7 +128,7 @@ def bomb(at: Surroundings) -> None:
 
 
 @case("hostile/records/cut-gzip", VALIDATOR, WRITES, since="0.11", level=SHOULD, hostile=True)
-def cut_gzip(at: Surroundings) -> None:
+def cut_gzip(at: ProbeContext) -> None:
     """Compressed records that end too early are refused, though their checksum is right."""
     data = batch(b"a" * 4_000, b"b" * 4_000, compression=GZIP)
     cut = altered(data[:-12], batch_length=len(data) - 24)
@@ -138,7 +138,7 @@ def cut_gzip(at: Surroundings) -> None:
 
 
 @case("hostile/records/no-gzip", VALIDATOR, WRITES, since="0.11", level=SHOULD, hostile=True)
-def no_gzip(at: Surroundings) -> None:
+def no_gzip(at: ProbeContext) -> None:
     """Records that claim to be compressed, and are not, are refused."""
     came = _came_of(at, altered(batch(b"plain"), attributes=GZIP))
     serves(at)
@@ -146,7 +146,7 @@ def no_gzip(at: Surroundings) -> None:
 
 
 @case("hostile/records/count", KIP_98, WRITES, since="0.11", hostile=True)
-def count(at: Surroundings) -> None:
+def count(at: ProbeContext) -> None:
     """A compressed batch that claims 2^31-1 records, and has one, is refused."""
     most = 2**31 - 1
     came = _came_of(at, altered(batch(compression=GZIP), record_count=most, last_offset_delta=most - 1))
@@ -154,7 +154,7 @@ def count(at: Surroundings) -> None:
     at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
 
 
-def _came_of(at: Surroundings, data: bytes) -> str:
+def _came_of(at: ProbeContext, data: bytes) -> str:
     """The error code of a produce, in words."""
     try:
         return ErrorCode(produce(at, at.topic(), data).error_code).name.upper()
@@ -166,7 +166,7 @@ def _came_of(at: Surroundings, data: bytes) -> str:
 
 
 @case("hostile/connections/unread", GUIDE, NEEDS, since="0.8", hostile=True)
-def unread(at: Surroundings) -> None:
+def unread(at: ProbeContext) -> None:
     """A client that sends five thousand requests and reads nothing keeps nobody else from being served. Its answers are
     there when it reads, if it is not closed."""
     number = 5_000
@@ -185,7 +185,7 @@ def unread(at: Surroundings) -> None:
 
 
 @case("hostile/connections/many", GUIDE, NEEDS, since="0.8", hostile=True)
-def many(at: Surroundings) -> None:
+def many(at: ProbeContext) -> None:
     """With two hundred connections that do nothing, another one is served."""
     for _ in range(CLIENTS):
         at.connect()
@@ -193,7 +193,7 @@ def many(at: Surroundings) -> None:
 
 
 @case("hostile/connections/come-and-go", GUIDE, NEEDS, since="0.8", hostile=True)
-def come_and_go(at: Surroundings) -> None:
+def come_and_go(at: ProbeContext) -> None:
     """Two hundred connections that end as soon as they are made leave the broker as it was."""
     for _ in range(CLIENTS):
         at.connect().close()
@@ -201,7 +201,7 @@ def come_and_go(at: Surroundings) -> None:
 
 
 @case("hostile/resets/in-frame", GUIDE, NEEDS, since="0.8", hostile=True)
-def reset_in_frame(at: Surroundings) -> None:
+def reset_in_frame(at: ProbeContext) -> None:
     """Connections that are reset in the middle of a request leave the broker as it was."""
     for length in range(1, 24):
         connection = at.connect()
@@ -217,7 +217,7 @@ def reset_in_frame(at: Surroundings) -> None:
     since="0.11",
     hostile=True,
 )
-def reset_waiting(at: Surroundings) -> None:
+def reset_waiting(at: ProbeContext) -> None:
     """A connection that is reset while a fetch waits, with more requests behind it, leaves the broker as it was."""
     topic = at.topic()
     send_fetch(at, topic, max_wait_ms=3_000, min_bytes=1)

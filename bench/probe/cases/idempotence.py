@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.probe.case import ANY, NotAdvertised, case, since_version
 from bench.probe.data import FETCH, PRODUCE, batch, log_end, produce, produce_request
-from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, Surroundings, Topic, single
+from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, ProbeContext, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.produce import ProducePartitionResponse
@@ -32,14 +32,14 @@ OF_KAFKA_4_1 = 13
 STALE = (ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_number)
 
 
-def new_producer(at: Surroundings) -> int:
+def new_producer(at: ProbeContext) -> int:
     """A new producer ID."""
     told = _initialized(at)
     at.expect("error code of InitProducerId", told.error_code, ErrorCode.none)
     return int(told.producer_id)
 
 
-def _initialized(at: Surroundings) -> Any:
+def _initialized(at: ProbeContext) -> Any:
     """The answer to InitProducerId. Apache Kafka gives out no ID yet in the first moments after its start."""
     while (told := at.ask(INIT, NEW_PRODUCER)).error_code in NOT_SERVED_YET and at.left_s() > 1:
         time.sleep(AGAIN_AFTER_S)
@@ -47,7 +47,7 @@ def _initialized(at: Surroundings) -> Any:
 
 
 def send(
-    at: Surroundings, topic: Topic, producer: int, sequence: int, count: int = 1, epoch: int = 0, partition: int = 0
+    at: ProbeContext, topic: Topic, producer: int, sequence: int, count: int = 1, epoch: int = 0, partition: int = 0
 ) -> ProducePartitionResponse:
     """Writes one batch with this sequence."""
     values = [b"%d" % (sequence + each) for each in range(count)]
@@ -55,12 +55,12 @@ def send(
     return produce(at, topic, data, partition)
 
 
-def expect_taken(at: Surroundings, told: ProducePartitionResponse, offset: int) -> None:
+def expect_taken(at: ProbeContext, told: ProducePartitionResponse, offset: int) -> None:
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("base offset", told.base_offset, offset)
 
 
-def expect_known(at: Surroundings, told: ProducePartitionResponse, offset: int) -> None:
+def expect_known(at: ProbeContext, told: ProducePartitionResponse, offset: int) -> None:
     """A batch that is sent again is acknowledged with its offset, or it is named a duplicate, which clients take for an
     acknowledgement (KIP-98)."""
     at.expect("error code of a duplicate", told.error_code, ErrorCode.none, ErrorCode.duplicate_sequence_number)
@@ -69,7 +69,7 @@ def expect_known(at: Surroundings, told: ProducePartitionResponse, offset: int) 
 
 
 @case("produce/idempotence/new-id", KIP_98, {INIT: ANY}, since="0.11")
-def new_id(at: Surroundings) -> None:
+def new_id(at: ProbeContext) -> None:
     """InitProducerId without a transactional ID gives a producer ID and epoch 0."""
     told = _initialized(at)
     at.expect("error code", told.error_code, ErrorCode.none)
@@ -78,14 +78,14 @@ def new_id(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/ids-differ", KIP_98, {INIT: ANY}, since="0.11")
-def ids_differ(at: Surroundings) -> None:
+def ids_differ(at: ProbeContext) -> None:
     """No two producers get the same ID."""
     ids = [new_producer(at) for _ in range(20)]
     at.expect("number of different IDs", len(set(ids)), 20)
 
 
 @case("produce/idempotence/in-order", KIP_98, NEEDS, since="0.11")
-def in_order(at: Surroundings) -> None:
+def in_order(at: ProbeContext) -> None:
     """Sequences begin at 0, and each record takes one."""
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0, 3), 0)
@@ -94,7 +94,7 @@ def in_order(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/duplicate", KIP_98, NEEDS, since="0.11")
-def duplicate(at: Surroundings) -> None:
+def duplicate(at: ProbeContext) -> None:
     """A batch that is sent again is acknowledged with its offset or named a duplicate, and not written again."""
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0, 2), 0)
@@ -103,7 +103,7 @@ def duplicate(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/window-of-five", "KAFKA-5494", NEEDS, since="1.0")
-def window_of_five(at: Surroundings) -> None:
+def window_of_five(at: ProbeContext) -> None:
     """Each of the last five batches is known again, in any order."""
     topic, producer = at.topic(), new_producer(at)
     for sequence in range(WINDOW):
@@ -114,7 +114,7 @@ def window_of_five(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/before-window", "KAFKA-5494", NEEDS, since="1.0")
-def before_window(at: Surroundings) -> None:
+def before_window(at: ProbeContext) -> None:
     """A batch older than those is not written again: DUPLICATE_SEQUENCE_NUMBER or OUT_OF_ORDER_SEQUENCE_NUMBER."""
     topic, producer = at.topic(), new_producer(at)
     for sequence in range(WINDOW + 2):
@@ -124,7 +124,7 @@ def before_window(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/gap", KIP_98, NEEDS, since="0.11")
-def gap(at: Surroundings) -> None:
+def gap(at: ProbeContext) -> None:
     """A gap in the sequence is refused with OUT_OF_ORDER_SEQUENCE_NUMBER, and what fills it is taken afterwards."""
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0), 0)
@@ -136,7 +136,7 @@ def gap(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/overlap", KIP_98, NEEDS, since="0.11")
-def overlap(at: Surroundings) -> None:
+def overlap(at: ProbeContext) -> None:
     """A batch that begins like a known one and is longer is not taken for it."""
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0, 2), 0)
@@ -145,7 +145,7 @@ def overlap(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/pipelined", "KAFKA-5494", NEEDS, since="1.0")
-def pipelined(at: Surroundings) -> None:
+def pipelined(at: ProbeContext) -> None:
     """Five batches may be on their way at once."""
     topic, producer, version = at.topic(), new_producer(at), at.version(PRODUCE)
     sent = []
@@ -158,7 +158,7 @@ def pipelined(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/other-connection", KIP_98, NEEDS, since="0.11")
-def other_connection(at: Surroundings) -> None:
+def other_connection(at: ProbeContext) -> None:
     """A duplicate is known on another connection, too."""
     topic, producer = at.topic(), new_producer(at)
     data = batch(producer_id=producer, producer_epoch=0, base_sequence=0)
@@ -168,7 +168,7 @@ def other_connection(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/other-producer", KIP_98, NEEDS, since="0.11")
-def other_producer(at: Surroundings) -> None:
+def other_producer(at: ProbeContext) -> None:
     """Each producer has a sequence of its own. A duplicate gets its own offset, though others wrote meanwhile."""
     topic, one, two = at.topic(), new_producer(at), new_producer(at)
     expect_taken(at, send(at, topic, one, 0), 0)
@@ -179,7 +179,7 @@ def other_producer(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/other-partition", KIP_98, NEEDS, since="0.11")
-def other_partition(at: Surroundings) -> None:
+def other_partition(at: ProbeContext) -> None:
     """Each partition has a sequence of its own."""
     topic, producer = at.topic(2), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0, 3), 0)
@@ -189,7 +189,7 @@ def other_partition(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/without-id", KIP_98, NEEDS, since="0.8")
-def without_id(at: Surroundings) -> None:
+def without_id(at: ProbeContext) -> None:
     """A batch without a producer ID is written as often as it is sent."""
     topic, data = at.topic(), batch()
     expect_taken(at, produce(at, topic, data), 0)
@@ -197,7 +197,7 @@ def without_id(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/new-epoch", "KIP-360", NEEDS, since="2.5")
-def new_epoch(at: Surroundings) -> None:
+def new_epoch(at: ProbeContext) -> None:
     """A producer may go on in a higher epoch, where its sequence begins at 0 again."""
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0, 2), 0)
@@ -206,7 +206,7 @@ def new_epoch(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/new-epoch-not-from-0", "KIP-360", NEEDS, since="2.5")
-def new_epoch_not_from_0(at: Surroundings) -> None:
+def new_epoch_not_from_0(at: ProbeContext) -> None:
     """A new epoch that does not begin at 0 is refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0), 0)
@@ -216,7 +216,7 @@ def new_epoch_not_from_0(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/old-epoch", KIP_98, NEEDS, since="0.11")
-def old_epoch(at: Surroundings) -> None:
+def old_epoch(at: ProbeContext) -> None:
     """A batch of an older epoch is refused with INVALID_PRODUCER_EPOCH."""
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0, epoch=1), 0)
@@ -226,7 +226,7 @@ def old_epoch(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/unknown-id", "KIP-360", NEEDS, since="2.5")
-def unknown_id(at: Surroundings) -> None:
+def unknown_id(at: ProbeContext) -> None:
     """A producer that the partition does not know and that does not begin at 0 is taken, if the broker is as Kafka 4.1.
     An older one may refuse it with UNKNOWN_PRODUCER_ID. The log agrees with the answer."""
     topic, producer, other = at.topic(), new_producer(at), new_producer(at)
@@ -236,12 +236,12 @@ def unknown_id(at: Surroundings) -> None:
     at.expect("the log has the record exactly if it was taken", log_end(at, topic) == 1 + (code == 0), True)
 
 
-def _refusals(at: Surroundings) -> tuple[ErrorCode, ...]:
+def _refusals(at: ProbeContext) -> tuple[ErrorCode, ...]:
     """How an unknown producer may be refused: not at all if the broker is as Kafka 4.1."""
     return () if at.version(PRODUCE) >= OF_KAFKA_4_1 else (ErrorCode.unknown_producer_id,)
 
 
-def _at_the_end(at: Surroundings, topic: Topic, sequence: int, count: int = 1) -> int:
+def _at_the_end(at: ProbeContext, topic: Topic, sequence: int, count: int = 1) -> int:
     """Writes a batch of a new producer near the end of the sequence, and returns the producer's ID."""
     producer = new_producer(at)
     told = send(at, topic, producer, sequence, count)
@@ -252,7 +252,7 @@ def _at_the_end(at: Surroundings, topic: Topic, sequence: int, count: int = 1) -
 
 
 @case("produce/idempotence/wrap", "KAFKA-7692", NEEDS, since="2.2")
-def wrap(at: Surroundings) -> None:
+def wrap(at: ProbeContext) -> None:
     """After sequence 2^31-1 comes 0."""
     topic = at.topic()
     producer = _at_the_end(at, topic, LAST)
@@ -261,7 +261,7 @@ def wrap(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/wrap-in-batch", "KAFKA-7692", NEEDS, since="2.2")
-def wrap_in_batch(at: Surroundings) -> None:
+def wrap_in_batch(at: ProbeContext) -> None:
     """A batch may hold the end of the sequence in its midst, and is known again."""
     topic = at.topic()
     producer = _at_the_end(at, topic, LAST - 1, 4)
@@ -271,7 +271,7 @@ def wrap_in_batch(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/wrap-gap", "KAFKA-7692", NEEDS, since="2.2")
-def wrap_gap(at: Surroundings) -> None:
+def wrap_gap(at: ProbeContext) -> None:
     """A gap behind the end of the sequence is refused like any other."""
     topic = at.topic()
     producer = _at_the_end(at, topic, LAST)
@@ -283,7 +283,7 @@ def wrap_gap(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/emptied-log", "KIP-360", EMPTIED, since="2.5")
-def emptied_log(at: Surroundings) -> None:
+def emptied_log(at: ProbeContext) -> None:
     """A producer whose records were all deleted goes on: its next sequence is taken, a gap is refused, and a duplicate
     is known."""
     topic, producer = at.topic(), new_producer(at)
@@ -299,7 +299,7 @@ def emptied_log(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/last-epoch", "KIP-360", NEEDS, since="2.5")
-def last_epoch(at: Surroundings) -> None:
+def last_epoch(at: ProbeContext) -> None:
     """The highest epoch, 32,767, works like any other: the one below is refused after it."""
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0, epoch=LAST_EPOCH - 1), 0)
@@ -311,7 +311,7 @@ def last_epoch(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/expired", "KIP-360, producer.id.expiration.ms", EXPIRES, since="3.6", alone=True)
-def expired(at: Surroundings) -> None:
+def expired(at: ProbeContext) -> None:
     """A producer that was idle for longer than producer.id.expiration.ms is forgotten. It goes on as an unknown one."""
     check = _broker_setting(at, CHECK_INTERVAL)
     if check is None or int(check) > SOON_MS:
@@ -326,7 +326,7 @@ def expired(at: Surroundings) -> None:
             _alter_expiration(at, None)
 
 
-def _expire(at: Surroundings) -> None:
+def _expire(at: ProbeContext) -> None:
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0, 2), 0)
     while single(_producers(at, topic), "topics", "partitions").active_producers and at.left_s() > 3:
@@ -338,18 +338,18 @@ def _expire(at: Surroundings) -> None:
     at.expect("the log has the record exactly if it was taken", log_end(at, topic) == (3 if code == 0 else 2), True)
 
 
-def _producers(at: Surroundings, topic: Topic) -> Any:
+def _producers(at: ProbeContext, topic: Topic) -> Any:
     asked = {"topics": [{"name": topic.name, "partition_indexes": [0]}]}
     return at.ask_unseen(ApiKey.DESCRIBE_PRODUCERS, asked, at.main)
 
 
-def _broker_setting(at: Surroundings, key: str) -> str | None:
+def _broker_setting(at: ProbeContext, key: str) -> str | None:
     resource = {"resource_type": OF_BROKERS, "resource_name": str(at.broker.node_id), "configuration_keys": [key]}
     told = single(at.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
     return next((each.value for each in told.configs if each.name == key), None)
 
 
-def _alter_expiration(at: Surroundings, value: str | None) -> None:
+def _alter_expiration(at: ProbeContext, value: str | None) -> None:
     """Sets it for all brokers; None takes the setting away. Raises NotAdvertised if that is not possible."""
     change = {"name": EXPIRATION, "config_operation": 0 if value else 1, "value": value}
     resource = {"resource_type": OF_BROKERS, "resource_name": "", "configs": [change]}

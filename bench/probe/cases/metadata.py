@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.surroundings import Surroundings, single
+from bench.probe.surroundings import ProbeContext, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -26,18 +26,18 @@ NOT_ASKED = -(2**31)
 SCHEMA = "MetadataRequest.json, MetadataResponse.json"
 
 
-def _named(at: Surroundings, *names: str, **more: object) -> Any:
+def _named(at: ProbeContext, *names: str, **more: object) -> Any:
     """The topics of these names, without creating them."""
     asked = {"topics": [{"name": each} for each in names], "allow_auto_topic_creation": False, **more}
     return at.ask(METADATA, asked)
 
 
-def _by_id(at: Surroundings, topic_id: UUID) -> Any:
+def _by_id(at: ProbeContext, topic_id: UUID) -> Any:
     return single(at.ask(METADATA, {"topics": [{"topic_id": topic_id, "name": None}]}), "topics")
 
 
 @case("metadata/brokers/addresses", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
-def addresses(at: Surroundings) -> None:
+def addresses(at: ProbeContext) -> None:
     """Brokers have IDs of their own, and a host and a port to connect to."""
     answer = at.ask(METADATA, {"topics": ()})
     ids = [int(each.node_id) for each in answer.brokers]
@@ -47,7 +47,7 @@ def addresses(at: Surroundings) -> None:
 
 
 @case("metadata/brokers/controller", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
-def controller(at: Surroundings) -> None:
+def controller(at: ProbeContext) -> None:
     """The controller is one of the brokers, or -1."""
     answer = at.ask(METADATA, {"topics": ()})
     ids = [int(each.node_id) for each in answer.brokers]
@@ -56,7 +56,7 @@ def controller(at: Surroundings) -> None:
 
 
 @case("metadata/brokers/cluster-id", "KIP-78", {METADATA: since_version(2)}, since="0.10.1")
-def cluster_id(at: Surroundings) -> None:
+def cluster_id(at: ProbeContext) -> None:
     """The cluster has an ID, which is the same in each answer."""
     told = [at.ask(METADATA, {"topics": ()}).cluster_id for _ in range(2)]
     at.expect("a cluster ID is told", bool(told[0]), True)
@@ -64,7 +64,7 @@ def cluster_id(at: Surroundings) -> None:
 
 
 @case("metadata/topics/none", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
-def no_topics(at: Surroundings) -> None:
+def no_topics(at: ProbeContext) -> None:
     """From version 1 on an empty list of topics asks for none. The brokers are told all the same."""
     at.topic()
     answer = at.ask(METADATA, {"topics": ()})
@@ -73,7 +73,7 @@ def no_topics(at: Surroundings) -> None:
 
 
 @case("metadata/topics/all", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.10.0")
-def all_topics(at: Surroundings) -> None:
+def all_topics(at: ProbeContext) -> None:
     """A null list of topics asks for all of them."""
     name = at.topic().name
     names = {str(each.name) for each in at.ask(METADATA, {"topics": None}).topics}
@@ -81,7 +81,7 @@ def all_topics(at: Surroundings) -> None:
 
 
 @case("metadata/topics/all-in-version-0", SCHEMA, {METADATA: (0, 0), CREATE: ANY}, since="0.8")
-def all_in_version_0(at: Surroundings) -> None:
+def all_in_version_0(at: ProbeContext) -> None:
     """In version 0 an empty list asks for all topics."""
     name = at.topic().name
     names = {str(each.name) for each in at.ask(METADATA, {"topics": None}).topics}
@@ -89,7 +89,7 @@ def all_in_version_0(at: Surroundings) -> None:
 
 
 @case("metadata/topics/partitions", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.8")
-def partitions(at: Surroundings) -> None:
+def partitions(at: ProbeContext) -> None:
     """A topic has its partitions from 0 on, each with a leader that is one of its replicas in sync."""
     topic = at.topic(3)
     told = single(_named(at, topic.name), "topics")
@@ -102,7 +102,7 @@ def partitions(at: Surroundings) -> None:
 
 
 @case("metadata/topics/leader-epoch", "KIP-320", {METADATA: since_version(7), CREATE: ANY}, since="2.1")
-def leader_epoch(at: Surroundings) -> None:
+def leader_epoch(at: ProbeContext) -> None:
     """From version 7 on a partition has a leader epoch. It is 0 for a new topic, or higher if its leader has moved."""
     told = single(_named(at, at.topic().name), "topics")
     epoch = single(told, "partitions").leader_epoch
@@ -110,21 +110,21 @@ def leader_epoch(at: Surroundings) -> None:
 
 
 @case("metadata/topics/offline-replicas", "KIP-112", {METADATA: since_version(5), CREATE: ANY}, since="1.0")
-def offline_replicas(at: Surroundings) -> None:
+def offline_replicas(at: ProbeContext) -> None:
     """A partition whose replicas are all alive has no offline replicas."""
     told = single(_named(at, at.topic().name), "topics")
     at.expect("offline replicas", list(single(told, "partitions").offline_replicas), [])
 
 
 @case("metadata/topics/internal", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.10.0")
-def internal(at: Surroundings) -> None:
+def internal(at: ProbeContext) -> None:
     """A client's topic is not internal."""
     told = single(_named(at, at.topic().name), "topics")
     at.expect("is internal", told.is_internal, False)
 
 
 @case("metadata/topics/every-version", SCHEMA, {METADATA: ANY, CREATE: ANY}, since="0.8")
-def every_version(at: Surroundings) -> None:
+def every_version(at: ProbeContext) -> None:
     """Each version tells the same partitions, leaders and replicas."""
     name = at.topic(2).name
     told = {}
@@ -145,14 +145,14 @@ def every_version(at: Surroundings) -> None:
     since="0.8",
     level=SHOULD,
 )
-def named_twice(at: Surroundings) -> None:
+def named_twice(at: ProbeContext) -> None:
     """A topic that is named twice is told once."""
     name = at.topic().name
     at.expect("number of topics", len(_named(at, name, name).topics), 1)
 
 
 @case("metadata/topics/operations-not-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3")
-def operations_not_asked(at: Surroundings) -> None:
+def operations_not_asked(at: ProbeContext) -> None:
     """The operations that a client may do are told only if it asks for them."""
     told = single(_named(at, at.topic().name), "topics")
     at.expect("authorized operations", told.topic_authorized_operations, NOT_ASKED)
@@ -161,7 +161,7 @@ def operations_not_asked(at: Surroundings) -> None:
 @case(
     "metadata/topics/operations-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3", level=SHOULD
 )
-def operations_asked(at: Surroundings) -> None:
+def operations_asked(at: ProbeContext) -> None:
     """They are told if it asks for them, as bits above 2."""
     told = single(_named(at, at.topic().name, include_topic_authorized_operations=True), "topics")
     bits = told.topic_authorized_operations
@@ -169,7 +169,7 @@ def operations_asked(at: Surroundings) -> None:
 
 
 @case("metadata/unknown/operations", "KIP-430", {METADATA: since_version(8)}, since="2.3", level=SHOULD)
-def unknown_operations(at: Surroundings) -> None:
+def unknown_operations(at: ProbeContext) -> None:
     """They are told of a topic that does not exist, too."""
     told = single(_named(at, at.topic_name(), include_topic_authorized_operations=True), "topics")
     bits = told.topic_authorized_operations
@@ -177,7 +177,7 @@ def unknown_operations(at: Surroundings) -> None:
 
 
 @case("metadata/unknown/name", SCHEMA, {METADATA: since_version(4)}, since="0.8")
-def unknown_name(at: Surroundings) -> None:
+def unknown_name(at: ProbeContext) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION and no partitions, at once."""
     name = at.topic_name()
     told = single(_named(at, name), "topics")
@@ -187,7 +187,7 @@ def unknown_name(at: Surroundings) -> None:
 
 
 @case("metadata/unknown/not-created", "KIP-204", {METADATA: since_version(4)}, since="0.11")
-def not_created(at: Surroundings) -> None:
+def not_created(at: ProbeContext) -> None:
     """Asking for a topic without allow_auto_topic_creation does not create it."""
     name = at.topic_name()
     for _ in range(3):
@@ -196,7 +196,7 @@ def not_created(at: Surroundings) -> None:
 
 
 @case("metadata/unknown/beside-known", SCHEMA, {METADATA: since_version(4), CREATE: ANY}, since="0.8")
-def beside_known(at: Surroundings) -> None:
+def beside_known(at: ProbeContext) -> None:
     """An unknown topic does not hinder the known one of the same request."""
     known, unknown = at.topic().name, at.topic_name()
     codes = {str(each.name): each.error_code for each in _named(at, unknown, known).topics}
@@ -211,7 +211,7 @@ def beside_known(at: Surroundings) -> None:
     since="0.8",
     level=SHOULD,
 )
-def invalid_name(at: Surroundings) -> None:
+def invalid_name(at: ProbeContext) -> None:
     """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION, or as unknown."""
     told = single(_named(at, "not a topic!"), "topics")
     at.expect(
@@ -223,7 +223,7 @@ def invalid_name(at: Surroundings) -> None:
 
 
 @case("metadata/ids/told", "KIP-516", IDS, since="2.8")
-def ids_told(at: Surroundings) -> None:
+def ids_told(at: ProbeContext) -> None:
     """A topic has an ID that is not zero, and keeps it."""
     name = at.topic().name
     ids = [single(_named(at, name), "topics").topic_id for _ in range(2)]
@@ -232,14 +232,14 @@ def ids_told(at: Surroundings) -> None:
 
 
 @case("metadata/ids/of-unknown-name", "KIP-516", {METADATA: since_version(10)}, since="2.8")
-def id_of_unknown_name(at: Surroundings) -> None:
+def id_of_unknown_name(at: ProbeContext) -> None:
     """A topic that does not exist has the ID zero."""
     told = single(_named(at, at.topic_name()), "topics")
     at.expect("topic ID", told.topic_id, None)
 
 
 @case("metadata/ids/found", "KIP-516", BY_ID, since="3.1")
-def found_by_id(at: Surroundings) -> None:
+def found_by_id(at: ProbeContext) -> None:
     """A topic is found by its ID, and told with its name."""
     topic = at.topic(2)
     told = _by_id(at, UUID(bytes=topic.id))
@@ -249,7 +249,7 @@ def found_by_id(at: Surroundings) -> None:
 
 
 @case("metadata/ids/unknown", "KIP-516", BY_ID, since="3.1")
-def unknown_id(at: Surroundings) -> None:
+def unknown_id(at: ProbeContext) -> None:
     """An ID that no topic has is told with UNKNOWN_TOPIC_ID."""
     strange = UUID(bytes=bytes(range(1, 17)))
     told = _by_id(at, strange)
@@ -258,7 +258,7 @@ def unknown_id(at: Surroundings) -> None:
 
 
 @case("metadata/ids/recreated", "KIP-516", {**BY_ID, DELETE: ANY}, since="2.8")
-def recreated(at: Surroundings) -> None:
+def recreated(at: ProbeContext) -> None:
     """A topic that is deleted and made again under its name has another ID, and its old ID is unknown."""
     old = at.topic()
     at.delete(old)
@@ -269,7 +269,7 @@ def recreated(at: Surroundings) -> None:
 
 
 @case("metadata/deleted", SCHEMA, {METADATA: since_version(4), CREATE: ANY, DELETE: ANY}, since="0.8")
-def deleted(at: Surroundings) -> None:
+def deleted(at: ProbeContext) -> None:
     """A topic that was deleted is unknown."""
     topic = at.topic()
     at.delete(topic)
@@ -278,7 +278,7 @@ def deleted(at: Surroundings) -> None:
 
 
 @case("metadata/cluster/same-brokers", "KIP-700", {CLUSTER: ANY, METADATA: since_version(2)}, since="2.8")
-def same_brokers(at: Surroundings) -> None:
+def same_brokers(at: ProbeContext) -> None:
     """DescribeCluster tells the same cluster ID and the same brokers as Metadata."""
     cluster, metadata = at.ask(CLUSTER, {"endpoint_type": 1}), at.ask(METADATA, {"topics": ()})
     at.expect("error code", cluster.error_code, ErrorCode.none)
@@ -289,13 +289,13 @@ def same_brokers(at: Surroundings) -> None:
 
 
 @case("metadata/cluster/endpoint-type", "KIP-919", {CLUSTER: since_version(1)}, since="3.7")
-def endpoint_type(at: Surroundings) -> None:
+def endpoint_type(at: ProbeContext) -> None:
     """A broker refuses an endpoint type that does not exist with UNSUPPORTED_ENDPOINT_TYPE."""
     at.expect("error code", at.ask(CLUSTER, {"endpoint_type": 77}).error_code, ErrorCode.unsupported_endpoint_type)
 
 
 @case("metadata/cluster/endpoint-type-told", "KIP-919", {CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
-def endpoint_type_told(at: Surroundings) -> None:
+def endpoint_type_told(at: ProbeContext) -> None:
     """The refusal does not repeat the type. It tells that of the endpoint, which is 1 for a broker."""
     for asked in (2, 77):
         told = at.ask(CLUSTER, {"endpoint_type": asked})
@@ -304,7 +304,7 @@ def endpoint_type_told(at: Surroundings) -> None:
 
 
 @case("metadata/described/partitions", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
-def described(at: Surroundings) -> None:
+def described(at: ProbeContext) -> None:
     """DescribeTopicPartitions tells all partitions of a topic, and no cursor if that was all."""
     topic = at.topic(3)
     answer = at.ask(DESCRIBE, {"topics": [{"name": topic.name}]})
@@ -315,14 +315,14 @@ def described(at: Surroundings) -> None:
 
 
 @case("metadata/described/unknown", "KIP-966", {DESCRIBE: ANY}, since="3.8")
-def described_unknown(at: Surroundings) -> None:
+def described_unknown(at: ProbeContext) -> None:
     """It tells a topic that does not exist with UNKNOWN_TOPIC_OR_PARTITION."""
     told = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
     at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("metadata/described/unknown-operations", "KIP-966", {DESCRIBE: ANY}, since="3.8", level=SHOULD)
-def described_unknown_operations(at: Surroundings) -> None:
+def described_unknown_operations(at: ProbeContext) -> None:
     """It tells the authorized operations of a topic that does not exist, too."""
     told = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
     bits = told.topic_authorized_operations
@@ -330,7 +330,7 @@ def described_unknown_operations(at: Surroundings) -> None:
 
 
 @case("metadata/described/cursor", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
-def described_cursor(at: Surroundings) -> None:
+def described_cursor(at: ProbeContext) -> None:
     """It tells no more partitions than asked for, and a cursor from which the next request goes on."""
     topic = at.topic(3)
     asked = {"topics": [{"name": topic.name}], "response_partition_limit": 2}
@@ -346,7 +346,7 @@ def described_cursor(at: Surroundings) -> None:
 
 
 @case("metadata/described/sorted", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
-def described_sorted(at: Surroundings) -> None:
+def described_sorted(at: ProbeContext) -> None:
     """It tells topics in the order of their names."""
     names = sorted(at.topic().name for _ in range(3))
     told = at.ask(DESCRIBE, {"topics": [{"name": each} for each in reversed(names)]}).topics
@@ -360,7 +360,7 @@ def described_sorted(at: Surroundings) -> None:
     since="3.8",
     level=SHOULD,
 )
-def described_cursor_negative(at: Surroundings) -> None:
+def described_cursor_negative(at: ProbeContext) -> None:
     """A cursor with a negative partition is refused with INVALID_REQUEST."""
     _refused_cursor(at, at.topic().name, partition=-1)
 
@@ -372,12 +372,12 @@ def described_cursor_negative(at: Surroundings) -> None:
     since="3.8",
     level=SHOULD,
 )
-def described_cursor_elsewhere(at: Surroundings) -> None:
+def described_cursor_elsewhere(at: ProbeContext) -> None:
     """A cursor at a topic that the request does not name is refused with INVALID_REQUEST."""
     _refused_cursor(at, at.topic().name, cursor=at.topic().name)
 
 
-def _refused_cursor(at: Surroundings, name: str, cursor: str = "", partition: int = 0) -> None:
+def _refused_cursor(at: ProbeContext, name: str, cursor: str = "", partition: int = 0) -> None:
     """A request that is invalid as a whole: each topic has the error, and no partitions."""
     asked = {"topics": [{"name": name}], "cursor": {"topic_name": cursor or name, "partition_index": partition}}
     told = at.ask(DESCRIBE, asked).topics
@@ -387,7 +387,7 @@ def _refused_cursor(at: Surroundings, name: str, cursor: str = "", partition: in
 
 
 @case("metadata/cluster/operations", "KIP-430", {METADATA: (8, 8)}, since="2.3", level=SHOULD)
-def cluster_operations(at: Surroundings) -> None:
+def cluster_operations(at: ProbeContext) -> None:
     """Metadata 8 returns the operations that a client may do on the cluster if it asks for them, and only then."""
     for asked in (True, False):
         request = struct.pack(">hhihi???", METADATA, 8, 1, 0, 0, False, asked, False)
@@ -397,7 +397,7 @@ def cluster_operations(at: Surroundings) -> None:
 
 
 @case("metadata/cluster/operations-described", "KIP-700, DescribeClusterRequest.json", {CLUSTER: ANY}, since="2.8")
-def cluster_operations_described(at: Surroundings) -> None:
+def cluster_operations_described(at: ProbeContext) -> None:
     """DescribeCluster does the same."""
     for asked in (True, False):
         told = at.ask(CLUSTER, {"include_cluster_authorized_operations": asked})
@@ -412,7 +412,7 @@ def cluster_operations_described(at: Surroundings) -> None:
     since="3.0",
     level=SHOULD,
 )
-def snapshots_of_each_partition(at: Surroundings) -> None:
+def snapshots_of_each_partition(at: ProbeContext) -> None:
     """FetchSnapshot serves or refuses each partition by itself: a topic without snapshots, a partition that the
     metadata log does not have, and a snapshot that does not exist."""
     cluster = at.ask(METADATA, {"topics": ()}).cluster_id

@@ -4,7 +4,7 @@ from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.data import PRODUCE, write
-from bench.probe.surroundings import Surroundings, Told, Topic, single
+from bench.probe.surroundings import ProbeContext, ByKey, Topic, single
 from reference_broker.records.builder import Compression, Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -24,7 +24,7 @@ TIER_LIMIT_MS = 10_000
 """So long a broker may look into its tier (KIP-1075)."""
 
 
-def _log(at: Surroundings, compression: Compression = Compression.NONE) -> Topic:
+def _log(at: ProbeContext, compression: Compression = Compression.NONE) -> Topic:
     """A log of two batches with records at 0, 10, 20 and 30, 40, 50 ms after BEGAN_MS."""
     topic = at.topic(configs=FOR_EVER)
     for first in (0, 3):
@@ -34,7 +34,7 @@ def _log(at: Surroundings, compression: Compression = Compression.NONE) -> Topic
 
 
 def offset_at(
-    at: Surroundings, topic: Topic, timestamp: int, partition: int = 0, *, seen: bool = True, **more: object
+    at: ProbeContext, topic: Topic, timestamp: int, partition: int = 0, *, seen: bool = True, **more: object
 ) -> Any:
     """What is told of the offset for a timestamp, or for one of the kinds above. ``seen``: see ``ask_unseen``."""
     asked = {"partition_index": partition, "timestamp": timestamp, **more}
@@ -43,13 +43,13 @@ def offset_at(
     return single(answer, "topics", "partitions")
 
 
-def expect_offset(at: Surroundings, told: Any, offset: int) -> None:
+def expect_offset(at: ProbeContext, told: Any, offset: int) -> None:
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("offset", told.offset, offset)
 
 
 @case("offsets/list/latest", SCHEMA, NEEDS, since="0.10.1")
-def latest(at: Surroundings) -> None:
+def latest(at: ProbeContext) -> None:
     """Timestamp -1 asks for the end of the log. No timestamp belongs to it."""
     told = offset_at(at, _log(at), LATEST)
     expect_offset(at, told, 6)
@@ -57,13 +57,13 @@ def latest(at: Surroundings) -> None:
 
 
 @case("offsets/list/earliest", SCHEMA, NEEDS, since="0.10.1")
-def earliest(at: Surroundings) -> None:
+def earliest(at: ProbeContext) -> None:
     """Timestamp -2 asks for the start of the log."""
     expect_offset(at, offset_at(at, _log(at), EARLIEST), 0)
 
 
 @case("offsets/list/empty-log", SCHEMA, NEEDS, since="0.10.1")
-def empty_log(at: Surroundings) -> None:
+def empty_log(at: ProbeContext) -> None:
     """A log without records starts and ends at 0, and has no offset for any time."""
     topic = at.topic()
     expect_offset(at, offset_at(at, topic, EARLIEST), 0)
@@ -72,7 +72,7 @@ def empty_log(at: Surroundings) -> None:
 
 
 @case("offsets/list/time-exact", SCHEMA, NEEDS, since="0.10.1")
-def time_exact(at: Surroundings) -> None:
+def time_exact(at: ProbeContext) -> None:
     """A timestamp gives the first record with that time, also inside a batch, and the time of the record."""
     told = offset_at(at, _log(at), BEGAN_MS + 40)
     expect_offset(at, told, 4)
@@ -80,7 +80,7 @@ def time_exact(at: Surroundings) -> None:
 
 
 @case("offsets/list/time-between", SCHEMA, NEEDS, since="0.10.1")
-def time_between(at: Surroundings) -> None:
+def time_between(at: ProbeContext) -> None:
     """A time between two records gives the later one."""
     told = offset_at(at, _log(at), BEGAN_MS + 11)
     expect_offset(at, told, 2)
@@ -88,13 +88,13 @@ def time_between(at: Surroundings) -> None:
 
 
 @case("offsets/list/time-before", SCHEMA, NEEDS, since="0.10.1")
-def time_before(at: Surroundings) -> None:
+def time_before(at: ProbeContext) -> None:
     """A time before the first record gives the first one."""
     expect_offset(at, offset_at(at, _log(at), 1), 0)
 
 
 @case("offsets/list/time-after", SCHEMA, NEEDS, since="0.10.1")
-def time_after(at: Surroundings) -> None:
+def time_after(at: ProbeContext) -> None:
     """A time after the last record gives offset -1 and is no error."""
     told = offset_at(at, _log(at), BEGAN_MS + 51)
     expect_offset(at, told, -1)
@@ -102,13 +102,13 @@ def time_after(at: Surroundings) -> None:
 
 
 @case("offsets/list/time-in-compressed", SCHEMA, NEEDS, since="0.10.1")
-def time_in_compressed(at: Surroundings) -> None:
+def time_in_compressed(at: ProbeContext) -> None:
     """A timestamp gives the record itself in a compressed batch, too."""
     expect_offset(at, offset_at(at, _log(at, Compression.GZIP), BEGAN_MS + 40), 4)
 
 
 @case("offsets/list/time-out-of-order", SCHEMA, NEEDS, since="0.10.1")
-def time_out_of_order(at: Surroundings) -> None:
+def time_out_of_order(at: ProbeContext) -> None:
     """Where times are not in order, the first offset counts whose time is late enough."""
     topic = at.topic(configs=FOR_EVER)
     write(at, topic, build([Record(timestamp_ms=BEGAN_MS + each, value=b"v") for each in (50, 10, 30, 50)]))
@@ -116,7 +116,7 @@ def time_out_of_order(at: Surroundings) -> None:
 
 
 @case("offsets/list/max-timestamp", "KIP-734", {**NEEDS, LIST: since_version(7)}, since="3.0")
-def max_timestamp(at: Surroundings) -> None:
+def max_timestamp(at: ProbeContext) -> None:
     """Timestamp -3 asks for the record with the largest timestamp, which need not be the last."""
     topic = at.topic(configs=FOR_EVER)
     write(at, topic, build([Record(timestamp_ms=BEGAN_MS + each, value=b"v") for each in (10, 50, 30)]))
@@ -126,31 +126,31 @@ def max_timestamp(at: Surroundings) -> None:
 
 
 @case("offsets/list/max-timestamp-empty", "KIP-734", {**NEEDS, LIST: since_version(7)}, since="3.0")
-def max_timestamp_empty(at: Surroundings) -> None:
+def max_timestamp_empty(at: ProbeContext) -> None:
     """In a log without records there is none."""
     expect_offset(at, offset_at(at, at.topic(), MAX_TIMESTAMP), -1)
 
 
 @case("offsets/list/earliest-local", "KIP-405", {**NEEDS, LIST: since_version(8)}, since="3.4")
-def earliest_local(at: Surroundings) -> None:
+def earliest_local(at: ProbeContext) -> None:
     """Timestamp -4 asks for the start of the local log, which is that of the log where nothing is tiered."""
     expect_offset(at, offset_at(at, _log(at), EARLIEST_LOCAL), 0)
 
 
 @case("offsets/list/latest-tiered", "KIP-1005", {**NEEDS, LIST: since_version(9)}, since="3.8")
-def latest_tiered(at: Surroundings) -> None:
+def latest_tiered(at: ProbeContext) -> None:
     """Timestamp -5 asks for the last tiered offset, which is -1 where nothing is tiered."""
     expect_offset(at, offset_at(at, _log(at), LATEST_TIERED), -1)
 
 
 @case("offsets/list/unknown-kind", "KafkaApis.scala", NEEDS, since="0.10.1", level=SHOULD)
-def unknown_kind(at: Surroundings) -> None:
+def unknown_kind(at: ProbeContext) -> None:
     """A negative timestamp without a meaning is refused with UNSUPPORTED_VERSION."""
     at.expect("error code", offset_at(at, _log(at), -99).error_code, ErrorCode.unsupported_version)
 
 
 @case("offsets/list/after-deletion", "KIP-107", DELETES, since="0.11")
-def after_deletion(at: Surroundings) -> None:
+def after_deletion(at: ProbeContext) -> None:
     """Records that were deleted are not found by time, and the earliest offset is behind them."""
     topic = _log(at)
     delete_records(at, topic, 2)
@@ -159,7 +159,7 @@ def after_deletion(at: Surroundings) -> None:
 
 
 @case("offsets/list/read-committed", "KIP-98", {**NEEDS, LIST: since_version(2)}, since="0.11")
-def read_committed(at: Surroundings) -> None:
+def read_committed(at: ProbeContext) -> None:
     """With isolation level 1 the end is the last stable offset, which is the same where no transaction is open."""
     partitions = [{"partition_index": 0, "timestamp": LATEST}]
     topics = [{"name": _log(at).name, "partitions": partitions}]
@@ -168,25 +168,25 @@ def read_committed(at: Surroundings) -> None:
 
 
 @case("offsets/list/unknown-topic", SCHEMA, {LIST: since_version(1)}, since="0.10.1")
-def unknown_topic(at: Surroundings) -> None:
+def unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
     code = offset_at(at, Topic(at.topic_name(), bytes(16), 1), LATEST).error_code
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("offsets/list/unknown-partition", SCHEMA, NEEDS, since="0.10.1")
-def unknown_partition(at: Surroundings) -> None:
+def unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, and the others as ever."""
     topic = _log(at)
     partitions = [{"partition_index": each, "timestamp": LATEST} for each in (0, 9)]
     answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": partitions}]})
-    told = Told({each.partition_index: each for each in single(answer, "topics").partitions})
+    told = ByKey({each.partition_index: each for each in single(answer, "topics").partitions})
     at.expect("error code of the one", told[9].error_code, ErrorCode.unknown_topic_or_partition)
     expect_offset(at, told[0], 6)
 
 
 @case("offsets/list/named-twice", "KafkaApis.scala", NEEDS, since="0.10.1", level=SHOULD)
-def named_twice(at: Surroundings) -> None:
+def named_twice(at: ProbeContext) -> None:
     """A partition that is named twice is refused with INVALID_REQUEST."""
     partitions = [{"partition_index": 0, "timestamp": each} for each in (LATEST, EARLIEST)]
     answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": _log(at).name, "partitions": partitions}]})
@@ -195,7 +195,7 @@ def named_twice(at: Surroundings) -> None:
 
 
 @case("offsets/list/told-once", "ReplicaManager.scala", NEEDS, since="4.0", level=SHOULD)
-def told_once(at: Surroundings) -> None:
+def told_once(at: ProbeContext) -> None:
     """Each topic and each partition is told once, however often it is named."""
     name = at.topic(2).name
     named = [[(0, LATEST), (0, LATEST)], [(1, LATEST), (0, EARLIEST)]]
@@ -210,7 +210,7 @@ def told_once(at: Surroundings) -> None:
 
 
 @case("offsets/list/leader-epoch", "KIP-320; redpanda#9850", WITH_EPOCH, since="2.1")
-def leader_epoch(at: Surroundings) -> None:
+def leader_epoch(at: ProbeContext) -> None:
     """From version 4 on an offset is told with the leader epoch of its record."""
     topic = _log(at)
     epoch = epoch_of(at, topic)
@@ -219,7 +219,7 @@ def leader_epoch(at: Surroundings) -> None:
 
 
 @case("offsets/list/newer-epoch", "KIP-320", WITH_EPOCH, since="2.1")
-def newer_epoch(at: Surroundings) -> None:
+def newer_epoch(at: ProbeContext) -> None:
     """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
     topic = _log(at)
     told = offset_at(at, topic, LATEST, current_leader_epoch=epoch_of(at, topic) + 1)
@@ -227,7 +227,7 @@ def newer_epoch(at: Surroundings) -> None:
 
 
 @case("offsets/list/right-epoch", "KIP-320", WITH_EPOCH, since="2.1")
-def right_epoch(at: Surroundings) -> None:
+def right_epoch(at: ProbeContext) -> None:
     """A client with the right leader epoch is answered."""
     topic = _log(at)
     expect_offset(at, offset_at(at, topic, LATEST, current_leader_epoch=epoch_of(at, topic)), 6)
@@ -236,19 +236,19 @@ def right_epoch(at: Surroundings) -> None:
 # OffsetForLeaderEpoch
 
 
-def epoch_of(at: Surroundings, topic: Topic) -> int:
+def epoch_of(at: ProbeContext, topic: Topic) -> int:
     told = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
     return int(single(told, "partitions").leader_epoch)
 
 
-def end_of_epoch(at: Surroundings, name: str, epoch: int, current: int = -1, partition: int = 0) -> Any:
+def end_of_epoch(at: ProbeContext, name: str, epoch: int, current: int = -1, partition: int = 0) -> Any:
     asked = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
     answer = at.ask(EPOCHS, {"replica_id": -1, "topics": [{"topic": name, "partitions": [asked]}]})
     return single(answer, "topics", "partitions")
 
 
 @case("offsets/epoch/last", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
-def last_epoch(at: Surroundings) -> None:
+def last_epoch(at: ProbeContext) -> None:
     """The leader's own epoch ends where the log ends."""
     topic = _log(at)
     epoch = epoch_of(at, topic)
@@ -259,7 +259,7 @@ def last_epoch(at: Surroundings) -> None:
 
 
 @case("offsets/epoch/future", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
-def future_epoch(at: Surroundings) -> None:
+def future_epoch(at: ProbeContext) -> None:
     """An epoch that has not come yet has no end: -1 and -1, and no error."""
     topic = _log(at)
     told = end_of_epoch(at, topic.name, epoch_of(at, topic) + 5)
@@ -268,14 +268,14 @@ def future_epoch(at: Surroundings) -> None:
 
 
 @case("offsets/epoch/undefined", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
-def undefined_epoch(at: Surroundings) -> None:
+def undefined_epoch(at: ProbeContext) -> None:
     """Epoch -1, which stands for none, has no end."""
     told = end_of_epoch(at, _log(at).name, -1)
     at.expect("end offset", told.end_offset, -1)
 
 
 @case("offsets/epoch/newer-current", EPOCH_SCHEMA, FOR_EPOCH, since="2.1")
-def newer_current(at: Surroundings) -> None:
+def newer_current(at: ProbeContext) -> None:
     """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
     topic = _log(at)
     epoch = epoch_of(at, topic)
@@ -284,14 +284,14 @@ def newer_current(at: Surroundings) -> None:
 
 
 @case("offsets/epoch/unknown-topic", EPOCH_SCHEMA, {EPOCHS: since_version(2)}, since="0.11")
-def epoch_of_unknown(at: Surroundings) -> None:
+def epoch_of_unknown(at: ProbeContext) -> None:
     """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
     told = end_of_epoch(at, at.topic_name(), 0)
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("offsets/epoch/unknown-partition", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
-def epoch_of_unknown_partition(at: Surroundings) -> None:
+def epoch_of_unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
     told = end_of_epoch(at, _log(at).name, 0, partition=9)
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
@@ -300,13 +300,13 @@ def epoch_of_unknown_partition(at: Surroundings) -> None:
 # DeleteRecords
 
 
-def delete_records(at: Surroundings, topic: Topic, offset: int, partition: int = 0) -> Any:
+def delete_records(at: ProbeContext, topic: Topic, offset: int, partition: int = 0) -> Any:
     asked = {"topics": [{"name": topic.name, "partitions": [{"partition_index": partition, "offset": offset}]}]}
     return single(at.ask(DELETE, {**asked, "timeout": 5_000}), "topics", "partitions")
 
 
 @case("offsets/delete/to-offset", "KIP-107", DELETES, since="0.11")
-def delete_to_offset(at: Surroundings) -> None:
+def delete_to_offset(at: ProbeContext) -> None:
     """Records before an offset are deleted, also inside a batch, and the answer tells the new start."""
     topic = _log(at)
     told = delete_records(at, topic, 4)
@@ -316,7 +316,7 @@ def delete_to_offset(at: Surroundings) -> None:
 
 
 @case("offsets/delete/to-end", "KIP-107", DELETES, since="0.11")
-def delete_to_end(at: Surroundings) -> None:
+def delete_to_end(at: ProbeContext) -> None:
     """Offset -1 deletes all records."""
     topic = _log(at)
     told = delete_records(at, topic, -1)
@@ -327,7 +327,7 @@ def delete_to_end(at: Surroundings) -> None:
 
 
 @case("offsets/delete/beyond-end", "KIP-107", DELETES, since="0.11")
-def delete_beyond(at: Surroundings) -> None:
+def delete_beyond(at: ProbeContext) -> None:
     """An offset beyond the end is refused with OFFSET_OUT_OF_RANGE, and nothing is deleted."""
     topic = _log(at)
     at.expect("error code", delete_records(at, topic, 7).error_code, ErrorCode.offset_out_of_range)
@@ -335,7 +335,7 @@ def delete_beyond(at: Surroundings) -> None:
 
 
 @case("offsets/delete/already", "KIP-107", DELETES, since="0.11")
-def delete_again(at: Surroundings) -> None:
+def delete_again(at: ProbeContext) -> None:
     """To delete what is deleted already is no error, and the start does not go back."""
     topic = _log(at)
     delete_records(at, topic, 4)
@@ -345,7 +345,7 @@ def delete_again(at: Surroundings) -> None:
 
 
 @case("offsets/delete/unknown-partition", "KIP-107", DELETES, since="0.11")
-def delete_unknown(at: Surroundings) -> None:
+def delete_unknown(at: ProbeContext) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
     told = delete_records(at, _log(at), 1, 9)
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
@@ -358,7 +358,7 @@ def delete_unknown(at: Surroundings) -> None:
     since="3.0",
     level=SHOULD,
 )
-def max_timestamp_after_deletion(at: Surroundings) -> None:
+def max_timestamp_after_deletion(at: ProbeContext) -> None:
     """Timestamp -3 asks for the largest timestamp among the records that are left, also if a deleted one had a larger
     one."""
     topic = at.topic(configs=FOR_EVER)
@@ -369,7 +369,7 @@ def max_timestamp_after_deletion(at: Surroundings) -> None:
 
 
 @case("offsets/list/emptied-log", "KIP-107", {**DELETES, LIST: since_version(7)}, since="3.0", level=SHOULD)
-def list_emptied_log(at: Surroundings) -> None:
+def list_emptied_log(at: ProbeContext) -> None:
     """A log whose records were all deleted starts and ends at its end, and has no offset for any time."""
     topic = _log(at)
     delete_records(at, topic, -1)
@@ -379,7 +379,7 @@ def list_emptied_log(at: Surroundings) -> None:
 
 
 @case("offsets/epoch/after-deletion", EPOCH_SCHEMA, {**FOR_EPOCH, DELETE: ANY}, since="0.11")
-def epoch_after_deletion(at: Surroundings) -> None:
+def epoch_after_deletion(at: ProbeContext) -> None:
     """The leader's epoch ends where the log ends, also if records of it were deleted."""
     topic = _log(at)
     delete_records(at, topic, 4)

@@ -19,7 +19,7 @@ from bench.probe.data import (
     values,
     write,
 )
-from bench.probe.surroundings import Surroundings, Topic, single
+from bench.probe.surroundings import ProbeContext, Topic, single
 from reference_broker.records.builder import Compression, Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -35,7 +35,7 @@ DAMAGED = (ErrorCode.corrupt_message, ErrorCode.invalid_record, ErrorCode.unsupp
 
 
 @case("produce/acks/all", SCHEMA, BOTH, since="0.8")
-def acks_all(at: Surroundings) -> None:
+def acks_all(at: ProbeContext) -> None:
     """With acks=all a batch is acknowledged with its offset, and can be fetched at once."""
     topic = at.topic()
     told = produce(at, topic, batch(b"a"))
@@ -45,7 +45,7 @@ def acks_all(at: Surroundings) -> None:
 
 
 @case("produce/acks/leader", SCHEMA, WRITE, since="0.8")
-def acks_leader(at: Surroundings) -> None:
+def acks_leader(at: ProbeContext) -> None:
     """With acks=1 a batch is acknowledged with its offset."""
     told = produce(at, at.topic(), batch(), acks=1)
     at.expect("error code", told.error_code, ErrorCode.none)
@@ -53,7 +53,7 @@ def acks_leader(at: Surroundings) -> None:
 
 
 @case("produce/acks/none", SCHEMA, BOTH, since="0.8")
-def acks_none(at: Surroundings) -> None:
+def acks_none(at: ProbeContext) -> None:
     """With acks=0 nothing is answered, and the batch is written."""
     topic = at.topic()
     at.send(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(b"quiet")}, 0))
@@ -62,7 +62,7 @@ def acks_none(at: Surroundings) -> None:
 
 
 @case("produce/acks/invalid", SCHEMA, BOTH, since="0.9")
-def acks_invalid(at: Surroundings) -> None:
+def acks_invalid(at: ProbeContext) -> None:
     """Other numbers of acknowledgements are refused with INVALID_REQUIRED_ACKS, and nothing is written."""
     topic = at.topic()
     told = produce(at, topic, batch(), acks=2)
@@ -71,7 +71,7 @@ def acks_invalid(at: Surroundings) -> None:
 
 
 @case("produce/offsets/consecutive", SCHEMA, WRITE, since="0.8")
-def consecutive(at: Surroundings) -> None:
+def consecutive(at: ProbeContext) -> None:
     """A batch begins where the one before it ended."""
     topic = at.topic()
     told = [produce(at, topic, each).base_offset for each in (batch(b"1", b"2", b"3"), batch(b"4", b"5"), batch())]
@@ -79,7 +79,7 @@ def consecutive(at: Surroundings) -> None:
 
 
 @case("produce/offsets/epoch-of-client", KIP_98, BOTH, since="0.11")
-def epoch_of_client(at: Surroundings) -> None:
+def epoch_of_client(at: ProbeContext) -> None:
     """The leader epoch that a client writes into its batch does not count."""
     topic = at.topic()
     write(at, topic, batch(b"a", leader_epoch=77))
@@ -88,13 +88,13 @@ def epoch_of_client(at: Surroundings) -> None:
 
 
 @case("produce/offsets/offset-of-client", "Apache Kafka's UnifiedLog", BOTH, since="1.1", level=SHOULD)
-def offset_of_client(at: Surroundings) -> None:
+def offset_of_client(at: ProbeContext) -> None:
     """A batch whose base offset is not 0 is refused with INVALID_RECORD."""
     _refused(at, batch(base_offset=1_000), ErrorCode.invalid_record)
 
 
 @case("produce/offsets/log-start", "KIP-107", {PRODUCE: since_version(5), ApiKey.CREATE_TOPICS: ANY}, since="1.0")
-def log_start(at: Surroundings) -> None:
+def log_start(at: ProbeContext) -> None:
     """From version 5 on the answer tells where the log starts."""
     at.expect("log start offset", produce(at, at.topic(), batch()).log_start_offset, 0)
 
@@ -106,7 +106,7 @@ def log_start(at: Surroundings) -> None:
     since="2.4",
     level=SHOULD,
 )
-def log_start_of_refused(at: Surroundings) -> None:
+def log_start_of_refused(at: ProbeContext) -> None:
     """The answer tells it, too, where the state of the log or the settings of its topic forbid a batch, but not where
     the batch is damaged."""
     topic = at.topic(configs={"cleanup.policy": "compact"})
@@ -116,7 +116,7 @@ def log_start_of_refused(at: Surroundings) -> None:
 
 
 @case("produce/offsets/partitions", SCHEMA, WRITE, since="0.8")
-def several_partitions(at: Surroundings) -> None:
+def several_partitions(at: ProbeContext) -> None:
     """One request writes to several partitions, and each has an answer of its own."""
     topic = at.topic(3)
     answer = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 2: batch(), 1: batch()}))
@@ -126,7 +126,7 @@ def several_partitions(at: Surroundings) -> None:
 
 
 @case("produce/offsets/named-twice", "Apache Kafka's KafkaApis", BOTH, since="0.11", level=SHOULD)
-def named_twice(at: Surroundings) -> None:
+def named_twice(at: ProbeContext) -> None:
     """Of a partition that a request names twice the last batch is written, and there is one result."""
     topic = at.topic()
     request = produce_request(topic, at.version(PRODUCE), {0: batch(b"last")})
@@ -139,7 +139,7 @@ def named_twice(at: Surroundings) -> None:
 
 
 @case("produce/offsets/partial", SCHEMA, WRITE, since="0.8")
-def partial(at: Surroundings) -> None:
+def partial(at: ProbeContext) -> None:
     """A partition that is refused does not hinder the others of the request."""
     topic = at.topic()
     answer = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 9: batch()}))
@@ -149,14 +149,14 @@ def partial(at: Surroundings) -> None:
 
 
 @case("produce/topics/unknown", SCHEMA, {PRODUCE: (3, 12)}, since="0.8")
-def unknown_topic(at: Surroundings) -> None:
+def unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is refused with UNKNOWN_TOPIC_OR_PARTITION."""
     topic = Topic(at.topic_name(), bytes(16), 1)
     at.expect("error code", produce(at, topic, batch()).error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("produce/topics/unknown-id", "KIP-516", {PRODUCE: since_version(13)}, since="4.1")
-def unknown_id(at: Surroundings) -> None:
+def unknown_id(at: ProbeContext) -> None:
     """A topic ID that does not exist is refused with UNKNOWN_TOPIC_ID."""
     topic = Topic("", bytes(range(1, 17)), 1)
     at.expect("error code", produce(at, topic, batch()).error_code, ErrorCode.unknown_topic_id)
@@ -165,7 +165,7 @@ def unknown_id(at: Surroundings) -> None:
 @case(
     "produce/topics/recreated", "KIP-516", {**BY_ID, ApiKey.DELETE_TOPICS: ANY, FETCH: since_version(13)}, since="4.1"
 )
-def recreated(at: Surroundings) -> None:
+def recreated(at: ProbeContext) -> None:
     """The ID of a deleted topic is refused with UNKNOWN_TOPIC_ID, and nothing lands in the new topic of its name."""
     old = at.topic()
     at.delete(old)
@@ -177,7 +177,7 @@ def recreated(at: Surroundings) -> None:
 # Batches
 
 
-def _refused(at: Surroundings, data: bytes, *codes: ErrorCode, configs: dict[str, str] | None = None) -> None:
+def _refused(at: ProbeContext, data: bytes, *codes: ErrorCode, configs: dict[str, str] | None = None) -> None:
     """The batch must be refused with one of the codes, and nothing may be written."""
     topic = at.topic(configs=configs)
     at.expect("error code", produce(at, topic, data).error_code, *codes)
@@ -185,75 +185,75 @@ def _refused(at: Surroundings, data: bytes, *codes: ErrorCode, configs: dict[str
 
 
 @case("produce/batch/wrong-checksum", KIP_98, BOTH, since="0.11")
-def wrong_checksum(at: Surroundings) -> None:
+def wrong_checksum(at: ProbeContext) -> None:
     """A batch whose checksum is wrong is refused with CORRUPT_MESSAGE."""
     data = batch(b"some value")
     _refused(at, data[:-3] + bytes([data[-3] ^ 1]) + data[-2:], ErrorCode.corrupt_message)
 
 
 @case("produce/batch/unknown-magic", KIP_98, BOTH, since="0.11")
-def unknown_magic(at: Surroundings) -> None:
+def unknown_magic(at: ProbeContext) -> None:
     """A batch of a format that does not exist is refused."""
     _refused(at, altered(batch(), magic=3), *DAMAGED)
 
 
 @case("produce/batch/old-magic", "KIP-724", BOTH, since="4.0")
-def old_magic(at: Surroundings) -> None:
+def old_magic(at: ProbeContext) -> None:
     """From version 3 of Produce on, batches of the formats before magic 2 are refused."""
     _refused(at, altered(batch(), magic=1), *DAMAGED)
 
 
 @case("produce/batch/two", KIP_98, BOTH, since="0.11")
-def two_batches(at: Surroundings) -> None:
+def two_batches(at: ProbeContext) -> None:
     """From version 3 on a partition gets one batch in a request, and two are refused with INVALID_RECORD (before Apache
     Kafka 2.4: CORRUPT_MESSAGE)."""
     _refused(at, batch(b"a") + batch(b"b"), *DAMAGED)
 
 
 @case("produce/batch/none", KIP_98, BOTH, since="0.11")
-def no_batch(at: Surroundings) -> None:
+def no_batch(at: ProbeContext) -> None:
     """A partition without a batch is refused."""
     _refused(at, b"", *DAMAGED)
 
 
 @case("produce/batch/cut-off", KIP_98, BOTH, since="0.11")
-def cut_off(at: Surroundings) -> None:
+def cut_off(at: ProbeContext) -> None:
     """A batch that claims more bytes than are there is refused."""
     _refused(at, batch(b"some value")[:-4], *DAMAGED)
 
 
 @case("produce/batch/wrong-count", KIP_98, BOTH, since="0.11")
-def wrong_count(at: Surroundings) -> None:
+def wrong_count(at: ProbeContext) -> None:
     """A batch whose number of records does not fit its last offset is refused."""
     _refused(at, altered(batch(b"a", b"b", b"c"), record_count=2), *DAMAGED)
 
 
 @case("produce/batch/wrong-last-offset", KIP_98, BOTH, since="0.11")
-def wrong_last_offset(at: Surroundings) -> None:
+def wrong_last_offset(at: ProbeContext) -> None:
     """A batch that takes more offsets than it has records is refused."""
     _refused(at, altered(batch(b"a", b"b"), last_offset_delta=7), *DAMAGED)
 
 
 @case("produce/batch/negative-count", KIP_98, BOTH, since="0.11")
-def negative_count(at: Surroundings) -> None:
+def negative_count(at: ProbeContext) -> None:
     """A batch with a negative number of records is refused."""
     _refused(at, altered(batch(), record_count=-1), *DAMAGED)
 
 
 @case("produce/batch/control", KIP_98, BOTH, since="0.11")
-def control(at: Surroundings) -> None:
+def control(at: ProbeContext) -> None:
     """Clients may not write control batches. They are refused with INVALID_RECORD."""
     _refused(at, batch(is_control=True), ErrorCode.invalid_record)
 
 
 @case("produce/batch/too-large", SCHEMA, BOTH, since="0.8")
-def too_large(at: Surroundings) -> None:
+def too_large(at: ProbeContext) -> None:
     """A batch of more than max.message.bytes of its topic is refused with MESSAGE_TOO_LARGE."""
     _refused(at, batch(bytes(2_000)), ErrorCode.message_too_large, configs={"max.message.bytes": "1000"})
 
 
 @case("produce/batch/just-fits", SCHEMA, BOTH, since="0.8")
-def just_fits(at: Surroundings) -> None:
+def just_fits(at: ProbeContext) -> None:
     """A batch of exactly max.message.bytes is taken."""
     data = batch(bytes(900))
     topic = at.topic(configs={"max.message.bytes": str(len(data))})
@@ -261,13 +261,13 @@ def just_fits(at: Surroundings) -> None:
 
 
 @case("produce/batch/key-for-compaction", "KIP-467", BOTH, since="0.8")
-def key_for_compaction(at: Surroundings) -> None:
+def key_for_compaction(at: ProbeContext) -> None:
     """A record without a key is refused with INVALID_RECORD by a compacted topic."""
     _refused(at, batch(b"no key"), ErrorCode.invalid_record, configs={"cleanup.policy": "compact"})
 
 
 @case("produce/batch/record-errors", "KIP-467", {**BOTH, PRODUCE: since_version(8)}, since="2.4")
-def record_errors(at: Surroundings) -> None:
+def record_errors(at: ProbeContext) -> None:
     """From version 8 on the answer names the records that are wrong."""
     topic = at.topic(configs={"cleanup.policy": "compact"})
     two = [Record(timestamp_ms=now_ms(), key=b"k", value=b"v"), Record(timestamp_ms=now_ms(), value=b"v")]
@@ -277,7 +277,7 @@ def record_errors(at: Surroundings) -> None:
 
 
 @case("produce/batch/keys-and-headers", KIP_98, BOTH, since="0.11")
-def keys_and_headers(at: Surroundings) -> None:
+def keys_and_headers(at: ProbeContext) -> None:
     """Keys, values and headers come back as they were written, and null is not the same as empty."""
     topic, at_ms = at.topic(), now_ms()
     sent = [
@@ -291,7 +291,7 @@ def keys_and_headers(at: Surroundings) -> None:
 
 
 @case("produce/batch/unchanged", KIP_98, BOTH, since="0.11", level=SHOULD)
-def unchanged(at: Surroundings) -> None:
+def unchanged(at: ProbeContext) -> None:
     """A batch is fetched with the bytes with which it was written, but for base offset and leader epoch."""
     topic, data = at.topic(), batch(b"a", b"b")
     write(at, topic, data)
@@ -302,7 +302,7 @@ def unchanged(at: Surroundings) -> None:
 
 
 @case("produce/timestamps/of-client", "KIP-32", BOTH, since="0.10.0")
-def time_of_client(at: Surroundings) -> None:
+def time_of_client(at: ProbeContext) -> None:
     """A topic with CreateTime keeps the client's timestamps, and the answer tells no append time."""
     topic, sent = at.topic(configs={"message.timestamp.type": "CreateTime"}), now_ms() - 5_000
     told = produce(at, topic, batch(timestamp_ms=sent))
@@ -312,7 +312,7 @@ def time_of_client(at: Surroundings) -> None:
 
 
 @case("produce/timestamps/append-time", "KIP-32", BOTH, since="0.10.0")
-def append_time(at: Surroundings) -> None:
+def append_time(at: ProbeContext) -> None:
     """A topic with LogAppendTime gives records the time of the broker, and the answer tells it."""
     topic = at.topic(configs={"message.timestamp.type": "LogAppendTime"})
     told = produce(at, topic, batch(timestamp_ms=12_345))
@@ -324,7 +324,7 @@ def append_time(at: Surroundings) -> None:
 
 
 @case("produce/timestamps/flag-of-client", "KIP-32", BOTH, since="0.10.0")
-def flag_of_client(at: Surroundings) -> None:
+def flag_of_client(at: ProbeContext) -> None:
     """A client may not claim append time, which is the broker's. A topic with LogAppendTime refuses such a batch with
     INVALID_TIMESTAMP."""
     flagged = altered(batch(), attributes=0x08)
@@ -332,28 +332,28 @@ def flag_of_client(at: Surroundings) -> None:
 
 
 @case("produce/timestamps/flag-with-create-time", "KIP-32", BOTH, since="0.10.0", level=SHOULD)
-def flag_with_create_time(at: Surroundings) -> None:
+def flag_with_create_time(at: ProbeContext) -> None:
     """A topic with CreateTime refuses it, too."""
     flagged = altered(batch(), attributes=0x08)
     _refused(at, flagged, ErrorCode.invalid_timestamp, configs={"message.timestamp.type": "CreateTime"})
 
 
 @case("produce/timestamps/too-late", "KIP-937", BOTH, since="3.6")
-def too_late(at: Surroundings) -> None:
+def too_late(at: ProbeContext) -> None:
     """A timestamp beyond message.timestamp.after.max.ms is refused with INVALID_TIMESTAMP."""
     data = batch(timestamp_ms=now_ms() + HOUR_MS)
     _refused(at, data, ErrorCode.invalid_timestamp, configs={"message.timestamp.after.max.ms": "60000"})
 
 
 @case("produce/timestamps/too-early", "KIP-937", BOTH, since="3.6")
-def too_early(at: Surroundings) -> None:
+def too_early(at: ProbeContext) -> None:
     """A timestamp older than message.timestamp.before.max.ms is refused with INVALID_TIMESTAMP."""
     data = batch(timestamp_ms=now_ms() - HOUR_MS)
     _refused(at, data, ErrorCode.invalid_timestamp, configs={"message.timestamp.before.max.ms": "60000"})
 
 
 @case("produce/timestamps/none", "KIP-32", BOTH, since="0.10.0")
-def no_timestamp(at: Surroundings) -> None:
+def no_timestamp(at: ProbeContext) -> None:
     """A record without a timestamp (-1) is taken."""
     at.expect("error code", produce(at, at.topic(), batch(timestamp_ms=-1)).error_code, ErrorCode.none)
 
@@ -362,7 +362,7 @@ def no_timestamp(at: Surroundings) -> None:
 
 
 def _compression(codec: Compression) -> Case:
-    def play(at: Surroundings) -> None:
+    def play(at: ProbeContext) -> None:
         topic, sent = at.topic(), [b"value %d" % each * 20 for each in range(10)]
         write(at, topic, batch(*sent, compression=codec))
         told = fetch_one(at, topic)
@@ -382,7 +382,7 @@ CODECS = tuple(_compression(each) for each in Compression if each)
 
 
 @case("produce/compression/by-topic", "Topic setting compression.type", BOTH, since="0.9")
-def by_topic(at: Surroundings) -> None:
+def by_topic(at: ProbeContext) -> None:
     """A topic with compression.type=gzip stores batches with gzip, however they were written."""
     topic = at.topic(configs={"compression.type": "gzip"})
     write(at, topic, batch(*[b"value" * 20] * 10))
@@ -392,13 +392,13 @@ def by_topic(at: Surroundings) -> None:
 
 
 @case("produce/compression/zstd-too-old", "KIP-110", {**BOTH, PRODUCE: (3, 6)}, since="2.1")
-def zstd_too_old(at: Surroundings) -> None:
+def zstd_too_old(at: ProbeContext) -> None:
     """Before version 7 of Produce, zstd is refused with UNSUPPORTED_COMPRESSION_TYPE."""
     _refused(at, batch(compression=Compression.ZSTD), ErrorCode.unsupported_compression_type)
 
 
 @case("produce/compression/unknown", KIP_98, BOTH, since="0.11")
-def unknown_codec(at: Surroundings) -> None:
+def unknown_codec(at: ProbeContext) -> None:
     """A codec that does not exist is refused."""
     topic = at.topic()
     code = produce(at, topic, altered(batch(), attributes=6)).error_code
@@ -407,7 +407,7 @@ def unknown_codec(at: Surroundings) -> None:
 
 
 @case("produce/compression/garbage", KIP_98, BOTH, since="0.11", level=SHOULD)
-def garbage(at: Surroundings) -> None:
+def garbage(at: ProbeContext) -> None:
     """A batch that claims gzip and holds none is refused."""
     topic = at.topic()
     code = produce(at, topic, altered(batch(), attributes=int(Compression.GZIP)), acks=ALL_REPLICAS).error_code

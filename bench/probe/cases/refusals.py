@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.data import altered, batch, log_end, now_ms, produce
-from bench.probe.surroundings import TIMEOUT_MS, Surroundings, Topic, single
+from bench.probe.surroundings import TIMEOUT_MS, ProbeContext, Topic, single
 from bench.probe.transactional import (
     ADD,
     ADD_OFFSETS,
@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 
 @case("handshake/frames/bytes-behind", "Apache Kafka's RequestContext", {METADATA: ANY}, since="0.8", level=SHOULD)
-def bytes_behind(at: Surroundings) -> None:
+def bytes_behind(at: ProbeContext) -> None:
     """Bytes behind the end of a request are ignored. Clients exist that write some: librdkafka, where it wants all
     topics."""
     values = {"topics": [{"name": at.topic_name()}], "allow_auto_topic_creation": False}
@@ -48,7 +48,7 @@ def bytes_behind(at: Surroundings) -> None:
 
 
 @case("handshake/client-id/not-utf-8", "Apache Kafka's RequestHeader", {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
-def not_utf_8(at: Surroundings) -> None:
+def not_utf_8(at: ProbeContext) -> None:
     """A client ID that is not UTF-8 hinders nobody."""
     at.main.send_bytes(struct.pack(">ihhih", 12, API_VERSIONS, 0, 77, 2) + b"\xe4a", "ApiVersions 0 of client \\xe4a")
     answer = at.main.receive_frame()
@@ -60,7 +60,7 @@ def not_utf_8(at: Surroundings) -> None:
 
 
 @case("produce/idempotence/fields-without-id", "KIP-98, the record batch", WRITES, since="0.11")
-def fields_without_id(at: Surroundings) -> None:
+def fields_without_id(at: ProbeContext) -> None:
     """Without a producer ID, epoch and sequence mean nothing: sarama and aiokafka leave epoch -1 and sequence 0 there,
     KafkaJS both as 0."""
     topic = at.topic()
@@ -71,7 +71,7 @@ def fields_without_id(at: Surroundings) -> None:
 
 
 @case("produce/batch/unknown-attributes", "Apache Kafka's LogValidator", WRITES, since="0.11", level=SHOULD)
-def unknown_attributes(at: Surroundings) -> None:
+def unknown_attributes(at: ProbeContext) -> None:
     """A batch whose attributes have bits that nobody knows is taken."""
     topic = at.topic()
     for attributes in (0x80, 0x1000):
@@ -80,7 +80,7 @@ def unknown_attributes(at: Surroundings) -> None:
 
 
 @case("produce/timestamps/first-too-late", "Apache Kafka's LogValidator", WRITES, since="3.6", level=SHOULD)
-def first_too_late(at: Surroundings) -> None:
+def first_too_late(at: ProbeContext) -> None:
     """A batch of which only the first timestamp is beyond message.timestamp.after.max.ms: INVALID_TIMESTAMP."""
     topic = at.topic(configs={"message.timestamp.after.max.ms": "1000"})
     data = altered(batch(), base_timestamp_ms=now_ms() + 3_600_000)
@@ -88,7 +88,7 @@ def first_too_late(at: Surroundings) -> None:
 
 
 @case("produce/batch/larger-than-segment", "Apache Kafka's UnifiedLog", WRITES, since="0.8", level=SHOULD)
-def larger_than_segment(at: Surroundings) -> None:
+def larger_than_segment(at: ProbeContext) -> None:
     """A batch that is larger than segment.bytes of its topic is refused with RECORD_LIST_TOO_LARGE."""
     topic = at.topic(configs={"segment.bytes": str(SEGMENT_BYTES), "max.message.bytes": str(4 * MIB)})
     told = produce(at, topic, batch(bytes(SEGMENT_BYTES + 1)))
@@ -97,7 +97,7 @@ def larger_than_segment(at: Surroundings) -> None:
 
 
 @case("produce/batch/too-large-repacked", "Apache Kafka's UnifiedLog", WRITES, since="0.8", level=SHOULD)
-def too_large_repacked(at: Surroundings) -> None:
+def too_large_repacked(at: ProbeContext) -> None:
     """A batch that is larger than max.message.bytes with the codec of its topic is refused with MESSAGE_TOO_LARGE."""
     topic = at.topic(configs={"compression.type": "uncompressed", "max.message.bytes": "2000"})
     data = build([Record(timestamp_ms=now_ms(), value=bytes(4000))], compression=Compression.GZIP)
@@ -113,7 +113,7 @@ def too_large_repacked(at: Surroundings) -> None:
     level=SHOULD,
     hostile=True,
 )
-def internal(at: Surroundings) -> None:
+def internal(at: ProbeContext) -> None:
     """A client may not write to __consumer_offsets: INVALID_TOPIC_EXCEPTION."""
     at.coordinator(at.group())  # The topic exists once a group has asked for its coordinator.
     told = produce(at, Topic(OFFSETS_TOPIC, bytes(16), 1), batch())
@@ -130,7 +130,7 @@ def internal(at: Surroundings) -> None:
     since="0.11",
     level=SHOULD,
 )
-def delete_internal(at: Surroundings) -> None:
+def delete_internal(at: ProbeContext) -> None:
     """Records of __consumer_offsets cannot be deleted: INVALID_TOPIC_EXCEPTION."""
     at.coordinator(at.group())
     partitions = [{"partition_index": 0, "offset": 0}]
@@ -140,14 +140,14 @@ def delete_internal(at: Surroundings) -> None:
 
 
 @case("metadata/cluster/controllers", "KIP-919", {ApiKey.DESCRIBE_CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
-def controllers(at: Surroundings) -> None:
+def controllers(at: ProbeContext) -> None:
     """A broker that is asked for controllers refuses with MISMATCHED_ENDPOINT_TYPE."""
     told = at.ask(ApiKey.DESCRIBE_CLUSTER, {"endpoint_type": 2})
     at.expect("error code", told.error_code, ErrorCode.mismatched_endpoint_type)
 
 
 @case("metadata/described/bad-cursor", "KIP-966", {CURSORS: ANY, CREATE: ANY}, since="3.8", level=SHOULD)
-def bad_cursor(at: Surroundings) -> None:
+def bad_cursor(at: ProbeContext) -> None:
     """A cursor of a negative partition, or of a topic that is not named, is refused with INVALID_REQUEST."""
     topic = at.topic().name
     for cursor in ({"topic_name": topic, "partition_index": -1}, {"topic_name": f"{topic}-", "partition_index": 0}):
@@ -156,7 +156,7 @@ def bad_cursor(at: Surroundings) -> None:
 
 
 @case("groups/offset-delete/empty-group-id", "KIP-496", {GROUP_DELETE: ANY, CREATE: ANY}, since="2.4", level=SHOULD)
-def empty_group_id(at: Surroundings) -> None:
+def empty_group_id(at: ProbeContext) -> None:
     """An empty group ID is refused with INVALID_GROUP_ID."""
     topics = [{"name": at.topic().name, "partitions": [{"partition_index": 0}]}]
     told = at.ask(GROUP_DELETE, {"group_id": "", "topics": topics})
@@ -170,7 +170,7 @@ IN_GROUPS = {**OWNED, ADD_OFFSETS: ANY, COMMIT_OFFSETS: (0, 4), ApiKey.DESCRIBE_
 
 
 @case("transactions/group-offsets/empty-group-id", "KIP-98", IN_GROUPS, since="0.11", level=SHOULD)
-def commit_without_group(at: Surroundings) -> None:
+def commit_without_group(at: ProbeContext) -> None:
     """TxnOffsetCommit with an empty group ID: INVALID_GROUP_ID."""
     topic, producer = at.topic(), Transactional(at).take()
     code = producer.commit_offset(at.main, "", topic, 1)
@@ -178,7 +178,7 @@ def commit_without_group(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/unknown-topic", "KIP-98", IN_GROUPS, since="0.11", level=SHOULD)
-def commit_of_unknown(at: Surroundings) -> None:
+def commit_of_unknown(at: ProbeContext) -> None:
     """TxnOffsetCommit for a topic that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
     producer, group_id = Transactional(at).take(), at.group()
     at.expect("error code of AddOffsetsToTxn", producer.add_offsets(group_id), ErrorCode.none)
@@ -188,21 +188,21 @@ def commit_of_unknown(at: Surroundings) -> None:
 
 
 @case("transactions/add/internal", "KIP-98", {**OWNED, ADD: BY_CLIENTS}, since="0.11", level=SHOULD, hostile=True)
-def add_internal(at: Surroundings) -> None:
+def add_internal(at: ProbeContext) -> None:
     """A client cannot add __consumer_offsets to its transaction: TOPIC_AUTHORIZATION_FAILED."""
     codes = Transactional(at).take().add({OFFSETS_TOPIC: [0]})
     at.expect("error code", codes[OFFSETS_TOPIC, 0], ErrorCode.topic_authorization_failed)
 
 
 @case("transactions/end/unknown-id", "KIP-98", {**OWNED, END: ANY}, since="0.11", level=SHOULD)
-def end_of_unknown(at: Surroundings) -> None:
+def end_of_unknown(at: ProbeContext) -> None:
     """EndTxn of a transactional ID that does not exist: INVALID_PRODUCER_ID_MAPPING."""
     told = Transactional(at, producer_id=1_000_000, epoch=0).end(commits=True)
     at.expect("error code", told.error_code, ErrorCode.invalid_producer_id_mapping)
 
 
 @case("transactions/producers/invalid-name", "KIP-664", {ApiKey.DESCRIBE_PRODUCERS: ANY}, since="2.8", level=SHOULD)
-def producers_of_invalid(at: Surroundings) -> None:
+def producers_of_invalid(at: ProbeContext) -> None:
     """DescribeProducers of a name that no topic can have: INVALID_TOPIC_EXCEPTION."""
     asked = {"topics": [{"name": "no/slash", "partition_indexes": [0]}]}
     told = single(at.ask(ApiKey.DESCRIBE_PRODUCERS, asked), "topics", "partitions")
@@ -212,13 +212,13 @@ def producers_of_invalid(at: Surroundings) -> None:
 # Admin
 
 
-def _of_controller(at: Surroundings, api_key: int, values: dict[str, Any]) -> Any:
+def _of_controller(at: ProbeContext, api_key: int, values: dict[str, Any]) -> Any:
     address = at.broker.controller
     return at.ask(api_key, values, on=at.main if address == at.broker.leader else at.connect(address))
 
 
 @case("admin/create/metadata-topic", "KIP-500", {CREATE: ANY}, since="3.0", level=SHOULD)
-def metadata_topic(at: Surroundings) -> None:
+def metadata_topic(at: ProbeContext) -> None:
     """Nobody can make the topic of the metadata log: INVALID_REQUEST."""
     topics = [{"name": METADATA_TOPIC, "num_partitions": 1, "replication_factor": 1}]
     told = single(
@@ -227,33 +227,33 @@ def metadata_topic(at: Surroundings) -> None:
     at.expect("error code", told.error_code, ErrorCode.invalid_request)
 
 
-def _alter(at: Surroundings, topic: str) -> ErrorCode:
+def _alter(at: ProbeContext, topic: str) -> ErrorCode:
     configs = [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]
     resource = {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configs": configs}
     return ErrorCode(single(at.ask(ALTER, {"resources": [resource], "validate_only": True}), "responses").error_code)
 
 
 @case("admin/alter/invalid-topic", "Apache Kafka's ConfigAdminManager", {ALTER: ANY}, since="2.3", level=SHOULD)
-def alter_invalid_topic(at: Surroundings) -> None:
+def alter_invalid_topic(at: ProbeContext) -> None:
     """Settings of a name that no topic can have cannot be altered: INVALID_TOPIC_EXCEPTION."""
     at.expect("error code", _alter(at, "no/slash"), ErrorCode.invalid_topic_exception)
 
 
 @case("admin/alter/no-topic", "Apache Kafka's ConfigAdminManager", {ALTER: ANY}, since="2.3", level=SHOULD)
-def alter_no_topic(at: Surroundings) -> None:
+def alter_no_topic(at: ProbeContext) -> None:
     """There are no settings of all topics: INVALID_REQUEST."""
     at.expect("error code", _alter(at, ""), ErrorCode.invalid_request)
 
 
 @case("admin/brokers/unregister-unknown", "KIP-631", {ApiKey.UNREGISTER_BROKER: ANY}, since="2.8", level=SHOULD)
-def unregister_unknown(at: Surroundings) -> None:
+def unregister_unknown(at: ProbeContext) -> None:
     """A broker that does not exist cannot be unregistered: BROKER_ID_NOT_REGISTERED."""
     told = _of_controller(at, ApiKey.UNREGISTER_BROKER, {"broker_id": NOBODY})
     at.expect("error code", told.error_code, ErrorCode.broker_id_not_registered)
 
 
 @case("admin/quorum/other-topic", "KIP-595", {QUORUM: ANY, CREATE: ANY}, since="2.7", level=SHOULD)
-def other_topic(at: Surroundings) -> None:
+def other_topic(at: ProbeContext) -> None:
     """DescribeQuorum of another topic than the metadata log's: UNKNOWN_TOPIC_OR_PARTITION."""
     asked = {"topics": [{"topic_name": at.topic().name, "partitions": [{"partition_index": 0}]}]}
     told = single(_of_controller(at, QUORUM, asked), "topics", "partitions")
@@ -261,7 +261,7 @@ def other_topic(at: Surroundings) -> None:
 
 
 @case("admin/features/too-high", "KIP-584", {FEATURES: since_version(1)}, since="3.3", level=SHOULD)
-def too_high(at: Surroundings) -> None:
+def too_high(at: ProbeContext) -> None:
     """A level that the broker does not support is refused with INVALID_UPDATE_VERSION."""
     wanted = {"feature": "metadata.version", "max_version_level": 32_000}
     told = _of_controller(at, FEATURES, {"timeout": TIMEOUT_MS, "feature_updates": [wanted], "validate_only": True})
@@ -270,7 +270,7 @@ def too_high(at: Surroundings) -> None:
 
 
 @case("admin/features/upgradable", "KIP-584", {FEATURES: since_version(1), API_VERSIONS: since_version(4)}, since="4.0")
-def upgradable(at: Surroundings) -> None:
+def upgradable(at: ProbeContext) -> None:
     """An administrator may upgrade each feature to the highest level that the controller supports. The exception is
     kraft.version, which clusters with a static quorum refuse."""
     software = {"client_software_name": "probe", "client_software_version": "1"}

@@ -21,7 +21,7 @@ from bench.probe.cases.offsets import (
 )
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, headers, log_end, values, wanted, write
 from bench.probe.member import Member, settled
-from bench.probe.surroundings import Surroundings, Topic, single
+from bench.probe.surroundings import ProbeContext, Topic, single
 from bench.probe.transactional import COMMITTED, UNCOMMITTED, Transactional, latest, read
 from bench.probe.transactional import NEEDS as TRANSACTIONAL
 from reference_broker.wire.apis import ApiKey
@@ -47,18 +47,18 @@ OFFSETS: dict[int, Versions] = {
 DOCUMENTATION = "Apache Kafka's documentation of acks"
 
 
-def _restarted(at: Surroundings, *topics: Topic) -> None:
+def _restarted(at: ProbeContext, *topics: Topic) -> None:
     at.restart()
     for topic in topics:
         at.await_leader(topic)
 
 
-def _described(at: Surroundings, topic: Topic) -> Any:
+def _described(at: ProbeContext, topic: Topic) -> Any:
     return single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
 
 
 @case("restarts/records/kept", "KIP-98, acks=all", RECORDS, since="0.8", restarts=True, limit_s=LIMIT_S)
-def records_kept(at: Surroundings) -> None:
+def records_kept(at: ProbeContext) -> None:
     """Records that were acknowledged with acks=all are there after a restart, at the same offsets."""
     topic = at.topic()
     write(at, topic, batch(b"a", b"b"), batch(b"c"))
@@ -79,7 +79,7 @@ def records_kept(at: Surroundings) -> None:
     restarts=True,
     limit_s=LIMIT_S,
 )
-def records_deleted(at: Surroundings) -> None:
+def records_deleted(at: ProbeContext) -> None:
     """What DeleteRecords deleted stays away after a restart, also inside a batch: the log starts where it did, and the
     offsets go on. Apache Kafka keeps the start once a minute, so a killed broker shows again what was deleted since."""
     topic = at.topic()
@@ -98,7 +98,7 @@ def records_deleted(at: Surroundings) -> None:
 
 
 @case("restarts/epochs/of-leader", "KIP-101, KIP-320", EPOCHS_TOLD, since="2.8", restarts=True, limit_s=LIMIT_S)
-def leader_epochs(at: Surroundings) -> None:
+def leader_epochs(at: ProbeContext) -> None:
     """The leader epoch does not go back. OffsetForLeaderEpoch returns for the epoch of before where it ended, and
     ListOffsets the newer epoch for the log's end."""
     topic = at.topic()
@@ -126,7 +126,7 @@ def leader_epochs(at: Surroundings) -> None:
     restarts=True,
     limit_s=LIMIT_S,
 )
-def epoch_below_start(at: Surroundings) -> None:
+def epoch_below_start(at: ProbeContext) -> None:
     """An epoch whose records were all deleted ends where the log starts."""
     topic = at.topic()
     write(at, topic, batch(b"a", b"b"))
@@ -141,7 +141,7 @@ def epoch_below_start(at: Surroundings) -> None:
 
 
 @case("restarts/topics/ids", "KIP-516", BY_ID, since="3.1", restarts=True, limit_s=LIMIT_S)
-def topic_ids(at: Surroundings) -> None:
+def topic_ids(at: ProbeContext) -> None:
     """A topic keeps its ID and partitions."""
     topic = at.topic(3)
     _restarted(at, topic)
@@ -151,7 +151,7 @@ def topic_ids(at: Surroundings) -> None:
 
 
 @case("restarts/topics/deleted", "KIP-516", BY_ID, since="3.1", restarts=True, limit_s=LIMIT_S)
-def topic_deleted(at: Surroundings) -> None:
+def topic_deleted(at: ProbeContext) -> None:
     """A topic that was deleted stays away, and one that was made again under its name stays empty."""
     gone, renewed = at.topic(), at.topic()
     write(at, renewed, batch(b"of the first"))
@@ -165,7 +165,7 @@ def topic_deleted(at: Surroundings) -> None:
 
 
 @case("restarts/producers/known", "KIP-98", IDEMPOTENT, since="0.11", restarts=True, limit_s=LIMIT_S)
-def producers_known(at: Surroundings) -> None:
+def producers_known(at: ProbeContext) -> None:
     """A batch that an idempotent producer sends again after a restart is not written again. The next one is taken."""
     topic, producer = at.topic(), new_producer(at)
     for sequence in range(3):
@@ -179,7 +179,7 @@ def producers_known(at: Surroundings) -> None:
 
 
 @case("restarts/groups/offsets", "Kafka protocol guide", OFFSETS, since="0.9", restarts=True, limit_s=LIMIT_S)
-def group_offsets(at: Surroundings) -> None:
+def group_offsets(at: ProbeContext) -> None:
     """Committed offsets are there once the coordinator has loaded them."""
     topic, group = at.topic(), at.group()
     commits(Member(at, group), topic)
@@ -196,7 +196,7 @@ def group_offsets(at: Surroundings) -> None:
     restarts=True,
     limit_s=LIMIT_S,
 )
-def group_members(at: Surroundings) -> None:
+def group_members(at: ProbeContext) -> None:
     """A member of a stable group goes on in its generation, with the assignment that it had."""
     before = settled(at)
     at.restart()
@@ -207,7 +207,7 @@ def group_members(at: Surroundings) -> None:
 
 
 @case("restarts/transactions/open", "KIP-98", TRANSACTIONAL, since="0.11", restarts=True, limit_s=LIMIT_S)
-def transaction_open(at: Surroundings) -> None:
+def transaction_open(at: ProbeContext) -> None:
     """A transaction that is open at a restart stays open, and its producer can go on and commit it."""
     topic, producer = at.topic(), Transactional(at).take()
     producer.begins(topic, b"a")
@@ -222,7 +222,7 @@ def transaction_open(at: Surroundings) -> None:
 
 
 @case("restarts/transactions/aborted", "KIP-98", TRANSACTIONAL, since="0.11", restarts=True, limit_s=LIMIT_S)
-def transaction_aborted(at: Surroundings) -> None:
+def transaction_aborted(at: ProbeContext) -> None:
     """Readers of committed records are still told which transactions were aborted."""
     topic, producer = at.topic(), Transactional(at).take()
     producer.begins(topic, b"a")
@@ -235,7 +235,7 @@ def transaction_aborted(at: Surroundings) -> None:
 
 
 @case("restarts/transactions/ids", "KIP-98", TRANSACTIONAL, since="0.11", restarts=True, limit_s=LIMIT_S)
-def transactional_ids(at: Surroundings) -> None:
+def transactional_ids(at: ProbeContext) -> None:
     """A transactional ID keeps its producer ID, and whoever takes it next gets a higher epoch."""
     first = Transactional(at).take()
     at.restart()

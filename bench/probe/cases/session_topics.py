@@ -4,7 +4,7 @@ from typing import Any
 
 from bench.probe.case import ANY, NotAdvertised, case, since_version
 from bench.probe.data import FETCH, OPEN, PRODUCE, Session, batch, fetch_request, rows, values, wanted, write
-from bench.probe.surroundings import Surroundings, Topic, single
+from bench.probe.surroundings import ProbeContext, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -15,7 +15,7 @@ KIP_227 = "KIP-227"
 
 
 @case("fetch/session/topics/created-later", KIP_227, BY_NAME, since="1.1")
-def created_later(at: Surroundings) -> None:
+def created_later(at: ProbeContext) -> None:
     """A session by name serves a topic that did not exist at first, once it does."""
     name = at.topic_name()
     other = at.topic()
@@ -31,7 +31,7 @@ def created_later(at: Surroundings) -> None:
 
 
 @case("fetch/session/topics/deleted", "KIP-227, KIP-516", BY_ID, since="3.1")
-def deleted(at: Surroundings) -> None:
+def deleted(at: ProbeContext) -> None:
     """A topic that is deleted is told with an error: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION."""
     topic = at.topic()
     session = Session(at, topic)
@@ -43,7 +43,7 @@ def deleted(at: Surroundings) -> None:
 
 
 @case("fetch/session/topics/recreated", "KIP-516; franz-go#1426", BY_ID, since="3.1")
-def recreated(at: Surroundings) -> None:
+def recreated(at: ProbeContext) -> None:
     """After a topic was made again the session has an error for its old ID, and serves the new ID once it is named."""
     old = at.topic()
     session = Session(at, old)
@@ -58,7 +58,7 @@ def recreated(at: Surroundings) -> None:
 
 
 @case("fetch/session/topics/recreated-by-name", KIP_227, BY_NAME, since="1.1")
-def recreated_by_name(at: Surroundings) -> None:
+def recreated_by_name(at: ProbeContext) -> None:
     """A session by name serves the new topic of that name."""
     old = at.topic()
     session = Session(at, old)
@@ -70,7 +70,7 @@ def recreated_by_name(at: Surroundings) -> None:
 
 
 @case("fetch/session/topics/names-and-ids", "KIP-516", {**NEEDS, FETCH: since_version(13)}, since="3.1")
-def names_and_ids(at: Surroundings) -> None:
+def names_and_ids(at: ProbeContext) -> None:
     """A session that began with topic names is refused in a version with IDs: FETCH_SESSION_TOPIC_ID_ERROR."""
     topic = at.topic()
     by_name = fetch_request(at, [(topic, [wanted()])], session_epoch=OPEN)

@@ -21,7 +21,7 @@ from bench.probe.data import (
     wanted,
     write,
 )
-from bench.probe.surroundings import Surroundings, Topic, single
+from bench.probe.surroundings import ProbeContext, Topic, single
 from bench.probe.transactional import until
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -45,7 +45,7 @@ AT_ONCE = 100
 """So many requests are sent before their answers are read."""
 
 
-def _alone(at: Surroundings, session_id: int, epoch: int, topic: Topic | None = None) -> FetchResponse:
+def _alone(at: ProbeContext, session_id: int, epoch: int, topic: Topic | None = None) -> FetchResponse:
     """One fetch with this pair."""
     topics = [(topic, [wanted()])] if topic else []
     answer = at.ask(FETCH, fetch_request(at, topics, session_id=session_id, session_epoch=epoch))
@@ -53,13 +53,13 @@ def _alone(at: Surroundings, session_id: int, epoch: int, topic: Topic | None = 
     return answer
 
 
-def _is_gone(at: Surroundings, session: Session) -> None:
+def _is_gone(at: ProbeContext, session: Session) -> None:
     answer = session.next(epoch=session.epoch)
     at.expect("error code of the old session", answer.error_code, ErrorCode.fetch_session_id_not_found)
     at.expect("session ID of that answer", answer.session_id, 0)
 
 
-def _empty(at: Surroundings, answer: FetchResponse) -> None:
+def _empty(at: ProbeContext, answer: FetchResponse) -> None:
     at.expect("error code", answer.error_code, ErrorCode.none)
     at.expect("partitions in the answer", sorted(rows(answer)), [])
 
@@ -68,7 +68,7 @@ def _empty(at: Surroundings, answer: FetchResponse) -> None:
 
 
 @case("fetch/session/none", KIP_227, NEEDS, since="1.1")
-def none(at: Surroundings) -> None:
+def none(at: ProbeContext) -> None:
     """Session ID 0 and epoch -1: a full fetch, and no session is made."""
     answer = _alone(at, 0, CLOSE, at.topic())
     at.expect("error code", answer.error_code, ErrorCode.none)
@@ -77,7 +77,7 @@ def none(at: Surroundings) -> None:
 
 
 @case("fetch/session/open", KIP_227, NEEDS, since="1.1", level=SHOULD)
-def opened(at: Surroundings) -> None:
+def opened(at: ProbeContext) -> None:
     """Session ID 0 and epoch 0: a full fetch, and a session with a positive ID is made. A broker may have none."""
     answer = at.ask(FETCH, fetch_request(at, [(at.topic(2), [wanted(0), wanted(1)])], session_epoch=OPEN))
     at.expect("partitions in the answer", sorted(rows(answer)), [0, 1])
@@ -85,7 +85,7 @@ def opened(at: Surroundings) -> None:
 
 
 @case("fetch/session/ids-differ", KIP_227, NEEDS, since="1.1")
-def ids_differ(at: Surroundings) -> None:
+def ids_differ(at: ProbeContext) -> None:
     """No two sessions have the same ID, and IDs are not counted."""
     topic = at.topic()
     ids = [Session(at, topic).id for _ in range(5)]
@@ -94,7 +94,7 @@ def ids_differ(at: Surroundings) -> None:
 
 
 @case("fetch/session/incremental", KIP_227, NEEDS, since="1.1")
-def incremental(at: Surroundings) -> None:
+def incremental(at: ProbeContext) -> None:
     """The session's ID and next epoch: only what changed is told, and the answer repeats the ID."""
     topic = at.topic(3)
     session = Session(at, topic, *(wanted(each) for each in range(3)))
@@ -107,7 +107,7 @@ def incremental(at: Surroundings) -> None:
 
 
 @case("fetch/session/close", KIP_227, NEEDS, since="1.1")
-def close(at: Surroundings) -> None:
+def close(at: ProbeContext) -> None:
     """The session's ID and epoch -1: a full fetch, and the session is closed."""
     topic = at.topic()
     session = Session(at, topic)
@@ -119,7 +119,7 @@ def close(at: Surroundings) -> None:
 
 
 @case("fetch/session/replace", KIP_227, NEEDS, since="1.1")
-def replace(at: Surroundings) -> None:
+def replace(at: ProbeContext) -> None:
     """The session's ID and epoch 0: a full fetch, the session is closed, and a new one is made."""
     session = Session(at, at.topic())
     answer = session.next(wanted(), epoch=OPEN)
@@ -129,7 +129,7 @@ def replace(at: Surroundings) -> None:
 
 
 @case("fetch/session/close-unknown", KIP_227, NEEDS, since="1.1")
-def close_unknown(at: Surroundings) -> None:
+def close_unknown(at: ProbeContext) -> None:
     """An unknown ID and epoch -1 or 0: a full fetch, and no error."""
     topic = at.topic()
     closed = _alone(at, 123_456, CLOSE, topic)
@@ -141,7 +141,7 @@ def close_unknown(at: Surroundings) -> None:
 
 
 @case("fetch/session/unknown-id", KIP_227, NEEDS, since="1.1")
-def unknown_id(at: Surroundings) -> None:
+def unknown_id(at: ProbeContext) -> None:
     """An unknown ID and a positive epoch: FETCH_SESSION_ID_NOT_FOUND, no session and no partitions."""
     answer = _alone(at, 123_456, 1, at.topic())
     at.expect("error code", answer.error_code, ErrorCode.fetch_session_id_not_found)
@@ -150,14 +150,14 @@ def unknown_id(at: Surroundings) -> None:
 
 
 @case("fetch/session/no-id", KIP_227, NEEDS, since="1.1")
-def no_id(at: Surroundings) -> None:
+def no_id(at: ProbeContext) -> None:
     """ID 0 and a positive epoch: FETCH_SESSION_ID_NOT_FOUND."""
     answer = _alone(at, 0, 5, at.topic())
     at.expect("error code", answer.error_code, ErrorCode.fetch_session_id_not_found)
 
 
 @case("fetch/session/wrong-epoch", KIP_227, NEEDS, since="1.1")
-def wrong_epoch(at: Surroundings) -> None:
+def wrong_epoch(at: ProbeContext) -> None:
     """An epoch that is too high: INVALID_FETCH_SESSION_EPOCH. The session stays, and its right epoch still works."""
     session = Session(at, at.topic())
     answer = session.next(epoch=5)
@@ -168,7 +168,7 @@ def wrong_epoch(at: Surroundings) -> None:
 
 
 @case("fetch/session/repeated-epoch", KIP_227, NEEDS, since="1.1")
-def repeated_epoch(at: Surroundings) -> None:
+def repeated_epoch(at: ProbeContext) -> None:
     """An epoch that was used already: INVALID_FETCH_SESSION_EPOCH. The session stays."""
     session = Session(at, at.topic())
     _empty(at, session.next())
@@ -177,7 +177,7 @@ def repeated_epoch(at: Surroundings) -> None:
 
 
 @case("fetch/session/negative-epoch", KIP_227, NEEDS, since="1.1")
-def negative_epoch(at: Surroundings) -> None:
+def negative_epoch(at: ProbeContext) -> None:
     """An epoch below -1 is refused. The session stays."""
     session = Session(at, at.topic())
     codes = (ErrorCode.invalid_fetch_session_epoch, ErrorCode.fetch_session_id_not_found)
@@ -189,7 +189,7 @@ def negative_epoch(at: Surroundings) -> None:
 
 
 @case("fetch/session/told/nothing-new", "KIP-227; redpanda#1123", NEEDS, since="1.1")
-def nothing_new(at: Surroundings) -> None:
+def nothing_new(at: ProbeContext) -> None:
     """An incremental fetch with nothing to tell waits for max_wait_ms, and then tells no partitions."""
     session = Session(at, at.topic())
     began = time.monotonic()
@@ -199,7 +199,7 @@ def nothing_new(at: Surroundings) -> None:
 
 
 @case("fetch/session/told/woken", KIP_227, NEEDS, since="1.1")
-def woken(at: Surroundings) -> None:
+def woken(at: ProbeContext) -> None:
     """An incremental fetch that waits is answered when records arrive."""
     topic = at.topic(2)
     session = Session(at, topic, wanted(0), wanted(1))
@@ -215,7 +215,7 @@ def woken(at: Surroundings) -> None:
 
 
 @case("fetch/session/told/same-offset", KIP_227, NEEDS, since="1.1")
-def same_offset(at: Surroundings) -> None:
+def same_offset(at: ProbeContext) -> None:
     """A fetcher that does not move its offset gets the same records again."""
     topic = at.topic()
     write(at, topic, batch(b"a"))
@@ -225,7 +225,7 @@ def same_offset(at: Surroundings) -> None:
 
 
 @case("fetch/session/told/moved-offset", KIP_227, NEEDS, since="1.1")
-def moved_offset(at: Surroundings) -> None:
+def moved_offset(at: ProbeContext) -> None:
     """A partition that is named again has the new offset from then on."""
     topic = at.topic()
     write(at, topic, batch(b"a"), batch(b"b"))
@@ -236,7 +236,7 @@ def moved_offset(at: Surroundings) -> None:
 
 
 @case("fetch/session/told/moved-limit", KIP_227, NEEDS, since="1.1")
-def moved_limit(at: Surroundings) -> None:
+def moved_limit(at: ProbeContext) -> None:
     """A partition that is named again has the new limit from then on."""
     topic = at.topic()
     write(at, topic, batch(b"a"), batch(b"b"))
@@ -247,7 +247,7 @@ def moved_limit(at: Surroundings) -> None:
 
 
 @case("fetch/session/told/added", KIP_227, NEEDS, since="1.1")
-def added(at: Surroundings) -> None:
+def added(at: ProbeContext) -> None:
     """A partition that is new to the session is always told, and then only when it changes."""
     session = Session(at, at.topic(2), wanted(0))
     answer = session.next(wanted(1))
@@ -256,7 +256,7 @@ def added(at: Surroundings) -> None:
 
 
 @case("fetch/session/told/log-start", "KIP-227, KIP-107", {**NEEDS, ApiKey.DELETE_RECORDS: ANY}, since="1.1")
-def log_start(at: Surroundings) -> None:
+def log_start(at: ProbeContext) -> None:
     """A log start that moves is told, though there are no records."""
     topic = at.topic()
     write(at, topic, batch(b"a", b"b"))
@@ -270,7 +270,7 @@ def log_start(at: Surroundings) -> None:
 
 
 @case("fetch/session/told/error-stays", KIP_227, NEEDS, since="1.1")
-def error_stays(at: Surroundings) -> None:
+def error_stays(at: ProbeContext) -> None:
     """A partition with an error is told in each answer, and when it has none any more."""
     session = Session(at, at.topic(), wanted(offset=9))
     for answer in (session.first, session.next(), session.next()):
@@ -282,7 +282,7 @@ def error_stays(at: Surroundings) -> None:
 
 
 @case("fetch/session/told/no-starving", "KIP-227, KAFKA-12330", NEEDS, since="1.1")
-def no_starving(at: Surroundings) -> None:
+def no_starving(at: ProbeContext) -> None:
     """Where each answer has room for one partition, all get their turn."""
     topic = at.topic(3)
     session = Session(at, topic, *(wanted(each) for each in range(3)))
@@ -300,7 +300,7 @@ def no_starving(at: Surroundings) -> None:
 
 
 @case("fetch/session/forgotten/one", "KIP-227; platformatic/kafka#321", NEEDS, since="1.1")
-def forget_one(at: Surroundings) -> None:
+def forget_one(at: ProbeContext) -> None:
     """A partition that is forgotten is not told any more."""
     topic = at.topic(2)
     session = Session(at, topic, wanted(0), wanted(1))
@@ -311,7 +311,7 @@ def forget_one(at: Surroundings) -> None:
 
 
 @case("fetch/session/forgotten/all", KIP_227, NEEDS, since="1.1", level=SHOULD)
-def forget_all(at: Surroundings) -> None:
+def forget_all(at: ProbeContext) -> None:
     """A session whose last partition is forgotten is closed, and the answer has session ID 0."""
     session = Session(at, at.topic(2), wanted(0), wanted(1))
     answer = session.next(forget=[0, 1])
@@ -321,14 +321,14 @@ def forget_all(at: Surroundings) -> None:
 
 
 @case("fetch/session/forgotten/stranger", KIP_227, NEEDS, since="1.1")
-def forget_stranger(at: Surroundings) -> None:
+def forget_stranger(at: ProbeContext) -> None:
     """To forget a partition that the session does not have is no error."""
     session = Session(at, at.topic(2), wanted(0))
     _empty(at, session.next(forget=[1]))
 
 
 @case("fetch/session/forgotten/and-back", KIP_227, NEEDS, since="1.1")
-def and_back(at: Surroundings) -> None:
+def and_back(at: ProbeContext) -> None:
     """A partition that was forgotten and is named again is new to the session."""
     session = Session(at, at.topic(2), wanted(0), wanted(1))
     _empty(at, session.next(forget=[0]))
@@ -336,7 +336,7 @@ def and_back(at: Surroundings) -> None:
 
 
 @case("fetch/session/forgotten/and-named", "FetchSession.scala", NEEDS, since="1.1", level=SHOULD)
-def and_named(at: Surroundings) -> None:
+def and_named(at: ProbeContext) -> None:
     """Of a partition that one request both names and forgets, it is forgotten."""
     topic = at.topic(2)
     session = Session(at, topic, wanted(0), wanted(1))
@@ -349,7 +349,7 @@ def and_named(at: Surroundings) -> None:
 
 
 @case("fetch/session/other-connection", KIP_227, NEEDS, since="1.1")
-def other_connection(at: Surroundings) -> None:
+def other_connection(at: ProbeContext) -> None:
     """A session belongs to no connection."""
     session = Session(at, at.topic())
     _empty(at, session.next(on=at.connect()))
@@ -357,7 +357,7 @@ def other_connection(at: Surroundings) -> None:
 
 
 @case("fetch/session/side-by-side", KIP_227, NEEDS, since="1.1")
-def side_by_side(at: Surroundings) -> None:
+def side_by_side(at: ProbeContext) -> None:
     """Each session tells a change once for itself."""
     topic = at.topic()
     one, two = Session(at, topic), Session(at, topic)
@@ -369,7 +369,7 @@ def side_by_side(at: Surroundings) -> None:
 
 
 @case("fetch/session/slots", KIP_227, NEEDS, since="1.1", alone=True, limit_s=30.0)
-def slots(at: Surroundings) -> None:
+def slots(at: ProbeContext) -> None:
     """Where no slot is free, a session is declined with ID 0, and the data is told all the same."""
     topic = at.topic()
     write(at, topic, batch(b"v"))
@@ -397,7 +397,7 @@ def _asked(on: Conversation, version: int, requests: Sequence[FetchRequest]) -> 
 
 
 @case("fetch/session/rack", "KIP-392", {**NEEDS, FETCH: since_version(11)}, since="2.4")
-def rack(at: Surroundings) -> None:
+def rack(at: ProbeContext) -> None:
     """A consumer that names its rack reads from the leader, in a session too, while no replica is preferred."""
     topic = at.topic()
     session = Session(at, topic, rack_id="a-rack")
@@ -414,7 +414,7 @@ def rack(at: Surroundings) -> None:
     {**NEEDS, FETCH: since_version(11), ApiKey.METADATA: since_version(1), ApiKey.DESCRIBE_CONFIGS: ANY},
     since="2.4",
 )
-def preferred_replica(at: Surroundings) -> None:
+def preferred_replica(at: ProbeContext) -> None:
     """A consumer whose session names the rack of a follower is sent there by each answer, without records, although
     its fetches name no partition. Once it names no rack, it reads from the leader."""
     follower, rack_id = _elsewhere(at)
@@ -443,7 +443,7 @@ def preferred_replica(at: Surroundings) -> None:
     at.expect("values of that answer", values(found[0]), [b"a"])
 
 
-def _elsewhere(at: Surroundings) -> tuple[int, str]:
+def _elsewhere(at: ProbeContext) -> tuple[int, str]:
     """A node in another rack than the leader's, and that rack. Raises NotAdvertised if leaders send nobody there."""
     racks = {int(each.node_id): each.rack for each in at.ask(ApiKey.METADATA, {"topics": ()}).brokers}
     own = racks[at.broker.node_id]

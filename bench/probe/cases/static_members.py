@@ -7,7 +7,7 @@ from bench.probe.cases.group_members import LATE_S, SLOW_S, shortest_session_ms
 from bench.probe.cases.group_offsets import COMMIT, commit
 from bench.probe.cases.groups import NEEDS
 from bench.probe.member import AGAIN_AFTER_S, DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, settled
-from bench.probe.surroundings import Surroundings, Told, single
+from bench.probe.surroundings import ProbeContext, ByKey, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -24,7 +24,7 @@ SOURCE = "KIP-345"
 INSTANCE = "an-instance"
 
 
-def _replaced(at: Surroundings) -> tuple[Member, Member]:
+def _replaced(at: ProbeContext) -> tuple[Member, Member]:
     """A static member of a stable group, and the one that took its place."""
     old = settled(at, instance=INSTANCE)
     new = Member(at, old.group_id, instance=INSTANCE)
@@ -33,7 +33,7 @@ def _replaced(at: Surroundings) -> tuple[Member, Member]:
 
 
 @case("groups/static/joins-at-once", SOURCE, STATIC, since="2.3")
-def joins_at_once(at: Surroundings) -> None:
+def joins_at_once(at: ProbeContext) -> None:
     """A static member joins without a member ID and is told one. MEMBER_ID_REQUIRED is for the others."""
     member = Member(at, at.group(), instance=INSTANCE)
     member.joined(member.send_join())
@@ -41,21 +41,21 @@ def joins_at_once(at: Surroundings) -> None:
 
 
 @case("groups/static/leader-told", SOURCE, STATIC, since="2.3")
-def leader_told(at: Surroundings) -> None:
+def leader_told(at: ProbeContext) -> None:
     """The leader is told the instance IDs of the members."""
     answer = Member(at, at.group(), instance=INSTANCE).enter()
     at.expect("instance IDs", [each.group_instance_id for each in answer.members], [INSTANCE])
 
 
 @case("groups/static/described", SOURCE, STATIC, since="2.4")
-def instance_described(at: Surroundings) -> None:
+def instance_described(at: ProbeContext) -> None:
     """DescribeGroups tells the instance IDs of the members."""
     told = settled(at, instance=INSTANCE).described()
     at.expect("instance IDs", [each.group_instance_id for each in told.members], [INSTANCE])
 
 
 @case("groups/static/takes-place", SOURCE, STATIC, since="2.3")
-def takes_place(at: Surroundings) -> None:
+def takes_place(at: ProbeContext) -> None:
     """An instance that starts again gets another member ID and the same assignment, without a rebalance."""
     old, new = _replaced(at)
     at.expect("it has another member ID", new.member_id != old.member_id, True)
@@ -65,7 +65,7 @@ def takes_place(at: Surroundings) -> None:
 
 
 @case("groups/static/leader-need-not-assign", "KIP-814", {**STATIC, JOIN: since_version(9)}, since="3.2")
-def need_not_assign(at: Surroundings) -> None:
+def need_not_assign(at: ProbeContext) -> None:
     """A leader that starts again is told that it leads, who the members are, and that it need not assign."""
     old = settled(at, instance=INSTANCE)
     new = Member(at, old.group_id, instance=INSTANCE)
@@ -76,7 +76,7 @@ def need_not_assign(at: Surroundings) -> None:
 
 
 @case("groups/static/fenced-heartbeat", SOURCE, STATIC, since="2.3")
-def fenced_heartbeat(at: Surroundings) -> None:
+def fenced_heartbeat(at: ProbeContext) -> None:
     """A heartbeat of the older self is refused with FENCED_INSTANCE_ID, that of the newer one not."""
     old, new = _replaced(at)
     at.expect("error code of the older", old.heartbeat(), ErrorCode.fenced_instance_id)
@@ -84,21 +84,21 @@ def fenced_heartbeat(at: Surroundings) -> None:
 
 
 @case("groups/static/fenced-sync", SOURCE, STATIC, since="2.3")
-def fenced_sync(at: Surroundings) -> None:
+def fenced_sync(at: ProbeContext) -> None:
     """A SyncGroup of the older self is refused with FENCED_INSTANCE_ID."""
     old, _ = _replaced(at)
     at.expect("error code", old.sync().error_code, ErrorCode.fenced_instance_id)
 
 
 @case("groups/static/fenced-join", SOURCE, STATIC, since="2.3")
-def fenced_join(at: Surroundings) -> None:
+def fenced_join(at: ProbeContext) -> None:
     """A JoinGroup of the older self with its old member ID is refused with FENCED_INSTANCE_ID."""
     old, _ = _replaced(at)
     at.expect("error code", old.join().error_code, ErrorCode.fenced_instance_id)
 
 
 @case("groups/static/fenced-commit", SOURCE, COMMITS, since="2.3")
-def fenced_commit(at: Surroundings) -> None:
+def fenced_commit(at: ProbeContext) -> None:
     """A commit of the older self is refused with FENCED_INSTANCE_ID."""
     topic = at.topic()
     old, new = _replaced(at)
@@ -107,7 +107,7 @@ def fenced_commit(at: Surroundings) -> None:
 
 
 @case("groups/static/fenced-leave", SOURCE, STATIC, since="2.4")
-def fenced_leave(at: Surroundings) -> None:
+def fenced_leave(at: ProbeContext) -> None:
     """The older self cannot take out the newer one: FENCED_INSTANCE_ID."""
     old, new = _replaced(at)
     leaving = {"member_id": old.member_id, "group_instance_id": INSTANCE}
@@ -117,7 +117,7 @@ def fenced_leave(at: Surroundings) -> None:
 
 
 @case("groups/static/fenced-while-joining", SOURCE, STATIC, since="2.3")
-def fenced_while_joining(at: Surroundings) -> None:
+def fenced_while_joining(at: ProbeContext) -> None:
     """An instance that starts again while the JoinGroup of its older self waits fences that one."""
     leader = settled(at)
     old = Member(at, leader.group_id, instance=INSTANCE)
@@ -128,7 +128,7 @@ def fenced_while_joining(at: Surroundings) -> None:
 
 
 @case("groups/static/unknown-instance", SOURCE, STATIC, since="2.3")
-def unknown_instance(at: Surroundings) -> None:
+def unknown_instance(at: ProbeContext) -> None:
     """An instance ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
     member = settled(at, instance=INSTANCE)
     code = member.heartbeat(group_instance_id="another-instance")
@@ -136,12 +136,12 @@ def unknown_instance(at: Surroundings) -> None:
 
 
 @case("groups/static/removed-by-instance", SOURCE, STATIC, since="2.4")
-def removed_by_instance(at: Surroundings) -> None:
+def removed_by_instance(at: ProbeContext) -> None:
     """An administrator takes out a static member by its instance ID alone."""
     member = settled(at, instance=INSTANCE)
     leaving = [{"member_id": "", "group_instance_id": each} for each in (INSTANCE, "another-instance")]
     told = at.ask(LEAVE, {"group_id": member.group_id, "members": leaving}, on=member.on).members
-    codes = Told({str(each.group_instance_id): int(each.error_code) for each in told})
+    codes = ByKey({str(each.group_instance_id): int(each.error_code) for each in told})
     at.expect("error code of the member", codes[INSTANCE], ErrorCode.none)
     at.expect("error code of an unknown instance", codes["another-instance"], ErrorCode.unknown_member_id)
     at.expect("number of members", len(member.described().members), 0)
@@ -155,7 +155,7 @@ def removed_by_instance(at: Surroundings) -> None:
     level=SHOULD,
     limit_s=SLOW_S,
 )
-def new_timeouts(at: Surroundings) -> None:
+def new_timeouts(at: ProbeContext) -> None:
     """An instance that starts again with another session timeout is removed after that, if it is silent after its first
     heartbeat."""
     session_ms = shortest_session_ms(at)

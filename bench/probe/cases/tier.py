@@ -15,7 +15,7 @@ from bench.probe.cases.offsets import (
     offset_at,
 )
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, headers, values, wanted, write
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import ProbeContext, Topic
 from bench.probe.transactional import until
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -41,7 +41,7 @@ TIERED_WITHIN_S = 80.0
 """Apache Kafka first looks 30 seconds after its start for what it can delete locally."""
 
 
-def _tiered(at: Surroundings) -> Topic:
+def _tiered(at: ProbeContext) -> Topic:
     """A log of four segments with a record each, at 0, 10, 20 and 30 ms after BEGAN_MS. All but the last are in the
     tier, and nowhere else. Raises NotAdvertised if the broker has no tier, or too slow a one."""
     topic = at.topic(configs=SETTINGS)
@@ -58,7 +58,7 @@ def _tiered(at: Surroundings) -> Topic:
 
 
 @case("tier/offsets/local-start", KIP_405, NEEDS, since="3.6", limit_s=LIMIT_S)
-def local_start(at: Surroundings) -> None:
+def local_start(at: ProbeContext) -> None:
     """Timestamp -4 gives where the local log starts, and -2 where the log starts, which is in the tier."""
     topic = _tiered(at)
     expect_offset(at, offset_at(at, topic, EARLIEST_LOCAL), RECORDS - 1)
@@ -67,13 +67,13 @@ def local_start(at: Surroundings) -> None:
 
 
 @case("tier/offsets/latest-tiered", KIP_1005, NEEDS, since="3.9", limit_s=LIMIT_S)
-def latest_tiered(at: Surroundings) -> None:
+def latest_tiered(at: ProbeContext) -> None:
     """Timestamp -5 gives the last offset in the tier."""
     expect_offset(at, offset_at(at, _tiered(at), LATEST_TIERED), RECORDS - 2)
 
 
 @case("tier/offsets/by-time", KIP_405, NEEDS, since="3.6", limit_s=LIMIT_S)
-def by_time(at: Surroundings) -> None:
+def by_time(at: ProbeContext) -> None:
     """A time is found in the tier as in the local log."""
     topic = _tiered(at)
     for late_ms, offset in ((0, 0), (1, 1), (20, 2), (21, 3), (30, 3), (31, -1)):
@@ -81,13 +81,13 @@ def by_time(at: Surroundings) -> None:
 
 
 @case("tier/offsets/max-timestamp", "Apache Kafka's UnifiedLog", NEEDS, since="3.6", level=SHOULD, limit_s=LIMIT_S)
-def max_timestamp(at: Surroundings) -> None:
+def max_timestamp(at: ProbeContext) -> None:
     """Timestamp -3 gives the record with the largest timestamp of the local log."""
     expect_offset(at, offset_at(at, _tiered(at), MAX_TIMESTAMP), RECORDS - 1)
 
 
 @case("tier/fetch/read", KIP_405, NEEDS, since="3.6", limit_s=LIMIT_S)
-def read_from_tier(at: Surroundings) -> None:
+def read_from_tier(at: ProbeContext) -> None:
     """Consumers read the records of the tier, one after the other, up to the end of the local log."""
     topic, offset, seen = _tiered(at), 0, []
     while offset < RECORDS:
@@ -102,7 +102,7 @@ def read_from_tier(at: Surroundings) -> None:
 
 
 @case("tier/delete/to-offset", "KIP-405, KIP-107", {**NEEDS, DELETE: ANY}, since="3.6", limit_s=LIMIT_S)
-def deleted(at: Surroundings) -> None:
+def deleted(at: ProbeContext) -> None:
     """DeleteRecords deletes what is in the tier, too: readers find nothing below the new start."""
     topic = _tiered(at)
     told = delete_records(at, topic, 2)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
-from bench.probe.surroundings import Surroundings, Told, Topic, single
+from bench.probe.surroundings import ProbeContext, ByKey, Topic, single
 from bench.probe.transactional import (
     COMMITTED,
     NEEDS,
@@ -38,7 +38,7 @@ def _described(producer: Transactional, *, seen: bool = True) -> Any:
     return told
 
 
-def _begun(at: Surroundings) -> tuple[Topic, Transactional]:
+def _begun(at: ProbeContext) -> tuple[Topic, Transactional]:
     topic, producer = at.topic(2), Transactional(at).take()
     producer.adds(topic, 0, 1)
     producer.writes(topic, b"a", b"b")
@@ -49,7 +49,7 @@ def _begun(at: Surroundings) -> tuple[Topic, Transactional]:
 
 
 @case("transactions/describe/ongoing", KIP_664, DESCRIBED, since="3.0")
-def ongoing(at: Surroundings) -> None:
+def ongoing(at: ProbeContext) -> None:
     """A transaction that is open is told with its state, producer, timeout and partitions."""
     topic, producer = _begun(at)
     told = _described(producer)
@@ -62,7 +62,7 @@ def ongoing(at: Surroundings) -> None:
 
 
 @case("transactions/describe/empty", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
-def empty(at: Surroundings) -> None:
+def empty(at: ProbeContext) -> None:
     """A transactional ID without a transaction yet is Empty and has no partitions."""
     told = _described(Transactional(at).take())
     at.expect("state", told.transaction_state, "Empty")
@@ -70,7 +70,7 @@ def empty(at: Surroundings) -> None:
 
 
 @case("transactions/describe/complete", KIP_664, DESCRIBED, since="3.0")
-def complete(at: Surroundings) -> None:
+def complete(at: ProbeContext) -> None:
     """A transaction that is over is CompleteCommit or CompleteAbort and has no partitions."""
     topic, producer = _begun(at)
     for commits, state in ((True, "CompleteCommit"), (False, "CompleteAbort")):
@@ -83,7 +83,7 @@ def complete(at: Surroundings) -> None:
 
 
 @case("transactions/describe/unknown", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
-def unknown(at: Surroundings) -> None:
+def unknown(at: ProbeContext) -> None:
     """A transactional ID that nobody has taken: TRANSACTIONAL_ID_NOT_FOUND."""
     stranger = Transactional(at)
     stranger.await_coordinator()
@@ -92,12 +92,12 @@ def unknown(at: Surroundings) -> None:
 
 
 @case("transactions/describe/several", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
-def described_several(at: Surroundings) -> None:
+def described_several(at: ProbeContext) -> None:
     """Several transactional IDs are told in one answer, each with an error code of its own."""
     known = Transactional(at).take()
     stranger = Transactional(at, on_node_of=known)
     told = at.ask(DESCRIBE, {"transactional_ids": [stranger.name, known.name]}, on=known.on)
-    codes = Told({str(each.transactional_id): int(each.error_code) for each in told.transaction_states})
+    codes = ByKey({str(each.transactional_id): int(each.error_code) for each in told.transaction_states})
     at.expect("error code of the known one", codes[known.name], ErrorCode.none)
     at.expect("error code of the other one", codes[stranger.name], ErrorCode.transactional_id_not_found)
 
@@ -116,13 +116,13 @@ def _has(told: Any, producer: Transactional) -> bool:
     return any(each.transactional_id == producer.name for each in told.transaction_states)
 
 
-def _expect_listed(at: Surroundings, producers: Sequence[Transactional], wanted: Sequence[bool], **by: object) -> None:
+def _expect_listed(at: ProbeContext, producers: Sequence[Transactional], wanted: Sequence[bool], **by: object) -> None:
     told = _listed(producers[0], **by)
     at.expect("they are listed", [_has(told, each) for each in producers], list(wanted))
 
 
 @case("transactions/list/all", KIP_664, LISTED, since="3.0")
-def all_of_them(at: Surroundings) -> None:
+def all_of_them(at: ProbeContext) -> None:
     """Without a filter each transactional ID is listed with its producer ID and state."""
     _, producer = _begun(at)
     found = [each for each in _listed(producer).transaction_states if each.transactional_id == producer.name]
@@ -132,7 +132,7 @@ def all_of_them(at: Surroundings) -> None:
 
 
 @case("transactions/list/by-state", KIP_664, LISTED, since="3.0")
-def by_state(at: Surroundings) -> None:
+def by_state(at: ProbeContext) -> None:
     """A filter by states lists transactions in these states only."""
     _, producer = _begun(at)
     idle = Transactional(at, on_node_of=producer).take()
@@ -141,7 +141,7 @@ def by_state(at: Surroundings) -> None:
 
 
 @case("transactions/list/unknown-state", KIP_664, LISTED, since="3.0")
-def unknown_state(at: Surroundings) -> None:
+def unknown_state(at: ProbeContext) -> None:
     """A state that there is not is told as unknown, and lists nothing."""
     told = _listed(Transactional(at).take(), state_filters=["Sleeping"])
     at.expect("unknown states", list(told.unknown_state_filters), ["Sleeping"])
@@ -149,7 +149,7 @@ def unknown_state(at: Surroundings) -> None:
 
 
 @case("transactions/list/by-producer", KIP_664, LISTED, since="3.0")
-def by_producer(at: Surroundings) -> None:
+def by_producer(at: ProbeContext) -> None:
     """A filter by producer IDs lists their transactions only."""
     one = Transactional(at).take()
     two = Transactional(at, on_node_of=one).take()
@@ -157,7 +157,7 @@ def by_producer(at: Surroundings) -> None:
 
 
 @case("transactions/list/by-duration", "KIP-994", {**LISTED, LIST: since_version(1)}, since="3.7")
-def by_duration(at: Surroundings) -> None:
+def by_duration(at: ProbeContext) -> None:
     """A filter by duration lists transactions that have run for longer only."""
     _, producer = _begun(at)
     until(at, lambda: _has(at.ask_unseen(LIST, {"duration_filter": 1}, producer.on), producer))
@@ -166,7 +166,7 @@ def by_duration(at: Surroundings) -> None:
 
 
 @case("transactions/list/by-pattern", "KIP-1152", {**LISTED, LIST: since_version(2)}, since="4.1")
-def by_pattern(at: Surroundings) -> None:
+def by_pattern(at: ProbeContext) -> None:
     """A filter by a regular expression lists transactional IDs that match as a whole only."""
     one = Transactional(at).take()
     two = Transactional(at, on_node_of=one).take()
@@ -175,7 +175,7 @@ def by_pattern(at: Surroundings) -> None:
 
 
 @case("transactions/list/bad-pattern", "KIP-1152", {**LISTED, LIST: since_version(2)}, since="4.1")
-def bad_pattern(at: Surroundings) -> None:
+def bad_pattern(at: ProbeContext) -> None:
     """What is no regular expression is refused with INVALID_REGULAR_EXPRESSION."""
     producer = Transactional(at).take()
     asked = {"transactional_id_pattern": "(unclosed"}
@@ -186,13 +186,13 @@ def bad_pattern(at: Surroundings) -> None:
 # DescribeProducers
 
 
-def _producer(at: Surroundings, topic: Topic, partition: int = 0) -> Any:
+def _producer(at: ProbeContext, topic: Topic, partition: int = 0) -> Any:
     asked = {"topics": [{"name": topic.name, "partition_indexes": [partition]}]}
     return single(at.ask(PRODUCERS, asked), "topics", "partitions")
 
 
 @case("transactions/producers/open", KIP_664, PRODUCERS_TOLD, since="2.8")
-def producer_open(at: Surroundings) -> None:
+def producer_open(at: ProbeContext) -> None:
     """Of a producer with an open transaction its epoch, last sequence and the transaction's first offset are told."""
     topic, producer = _begun(at)
     told = _producer(at, topic)
@@ -205,7 +205,7 @@ def producer_open(at: Surroundings) -> None:
 
 
 @case("transactions/producers/over", KIP_664, PRODUCERS_TOLD, since="2.8")
-def producer_over(at: Surroundings) -> None:
+def producer_over(at: ProbeContext) -> None:
     """When the transaction is over no first offset is told, and the epoch of the coordinator that ended it is."""
     topic, producer = _begun(at)
     producer.commits(topic)
@@ -215,7 +215,7 @@ def producer_over(at: Surroundings) -> None:
 
 
 @case("transactions/producers/unknown-partition", KIP_664, PRODUCERS_TOLD, since="2.8")
-def producer_unknown(at: Surroundings) -> None:
+def producer_unknown(at: ProbeContext) -> None:
     """A partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
     told = _producer(at, at.topic(), 7)
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
@@ -225,7 +225,7 @@ def producer_unknown(at: Surroundings) -> None:
 
 
 @case("transactions/markers/older-coordinator", KIP_98, {**PRODUCERS_TOLD, MARK: ANY}, since="0.11", level=SHOULD)
-def older_coordinator(at: Surroundings) -> None:
+def older_coordinator(at: ProbeContext) -> None:
     """A marker of an older coordinator than the last one's is refused with TRANSACTION_COORDINATOR_FENCED, and not
     written."""
     topic, producer = _begun(at)
@@ -240,7 +240,7 @@ def older_coordinator(at: Surroundings) -> None:
 
 
 @case("transactions/markers/unknown-partition", KIP_98, {**NEEDS, MARK: ANY}, since="0.11", level=SHOULD)
-def marker_unknown(at: Surroundings) -> None:
+def marker_unknown(at: ProbeContext) -> None:
     """A marker for a partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
     told = at.ask(MARK, {"markers": [_mark(at.topic(), Transactional(at).take(), 7, 0)]})
     code = int(single(told, "markers", "topics", "partitions").error_code)
@@ -249,7 +249,7 @@ def marker_unknown(at: Surroundings) -> None:
 
 
 @case("transactions/markers/repeated", KIP_98, {**PRODUCERS_TOLD, MARK: ANY}, since="0.11", level=SHOULD)
-def marker_repeated(at: Surroundings) -> None:
+def marker_repeated(at: ProbeContext) -> None:
     """A marker of the same coordinator that comes again, as after a lost response, is taken, and changes nothing for
     readers."""
     topic, producer = _begun(at)

@@ -2,7 +2,7 @@
 
 from bench.probe.case import case
 from bench.probe.data import PRODUCE, values
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import ProbeContext, Topic
 from bench.probe.transactional import (
     COMMITTED,
     FENCED,
@@ -29,7 +29,7 @@ ADDS_BY_ITSELF = 12
 
 
 @case("transactions/end/again", KIP_98, NEEDS, since="0.11")
-def end_again(at: Surroundings) -> None:
+def end_again(at: ProbeContext) -> None:
     """A commit that comes again is acknowledged again, and so is an abort."""
     topic, producer = at.topic(), Transactional(at).take()
     for commits in (True, False):
@@ -40,7 +40,7 @@ def end_again(at: Surroundings) -> None:
 
 
 @case("transactions/end/other-outcome", KIP_98, NEEDS, since="0.11")
-def other_outcome(at: Surroundings) -> None:
+def other_outcome(at: ProbeContext) -> None:
     """What is committed cannot be aborted, and what is aborted cannot be committed: INVALID_TXN_STATE."""
     topic, producer = at.topic(), Transactional(at).take()
     for commits in (True, False):
@@ -51,14 +51,14 @@ def other_outcome(at: Surroundings) -> None:
 
 
 @case("transactions/end/nothing", KIP_98, NEEDS, since="0.11")
-def nothing(at: Surroundings) -> None:
+def nothing(at: ProbeContext) -> None:
     """Where no transaction was begun there is none to commit: INVALID_TXN_STATE."""
     producer = Transactional(at).take()
     at.expect("error code", producer.end(commits=True).error_code, ErrorCode.invalid_txn_state)
 
 
 @case("transactions/end/other-producer-id", KIP_98, NEEDS, since="0.11")
-def end_other_producer_id(at: Surroundings) -> None:
+def end_other_producer_id(at: ProbeContext) -> None:
     """A producer ID that is not that of the transactional ID: INVALID_PRODUCER_ID_MAPPING. The transaction stays
     open."""
     topic, producer = at.topic(), Transactional(at).take()
@@ -69,7 +69,7 @@ def end_other_producer_id(at: Surroundings) -> None:
 
 
 @case("transactions/end/fenced", KIP_98, NEEDS, since="0.11")
-def end_fenced(at: Surroundings) -> None:
+def end_fenced(at: ProbeContext) -> None:
     """A producer with an older epoch cannot end the transaction of its successor: it is fenced."""
     topic, producer = at.topic(), Transactional(at).take()
     successor = producer.successor()
@@ -82,7 +82,7 @@ def end_fenced(at: Surroundings) -> None:
 
 
 @case("transactions/end/epoch-raised", KIP_890, NEEDS_2, since="4.0")
-def epoch_raised(at: Surroundings) -> None:
+def epoch_raised(at: ProbeContext) -> None:
     """From version 5 on, the producer is told the next epoch, in which it goes on."""
     needs_version_2(at)
     topic, producer = at.topic(), Transactional(at).take()
@@ -98,7 +98,7 @@ def epoch_raised(at: Surroundings) -> None:
 
 
 @case("transactions/end/epoch-raised-again", KIP_890, NEEDS_2, since="4.0")
-def epoch_raised_again(at: Surroundings) -> None:
+def epoch_raised_again(at: ProbeContext) -> None:
     """An end that comes again with the epoch before is acknowledged, and tells the same next epoch."""
     needs_version_2(at)
     topic, producer = at.topic(), Transactional(at).take()
@@ -110,7 +110,7 @@ def epoch_raised_again(at: Surroundings) -> None:
 
 
 @case("transactions/end/epoch-raised-other-outcome", KIP_890, NEEDS_2, since="4.0")
-def epoch_raised_other_outcome(at: Surroundings) -> None:
+def epoch_raised_other_outcome(at: ProbeContext) -> None:
     """An abort after the commit, with the epoch before it, is INVALID_TXN_STATE."""
     needs_version_2(at)
     topic, producer = at.topic(), Transactional(at).take()
@@ -120,7 +120,7 @@ def epoch_raised_other_outcome(at: Surroundings) -> None:
 
 
 @case("transactions/end/abort-of-nothing", KIP_890, NEEDS_2, since="4.0")
-def abort_of_nothing(at: Surroundings) -> None:
+def abort_of_nothing(at: ProbeContext) -> None:
     """From version 5 on, a producer that does not know whether a transaction has begun may abort, and its epoch is
     raised."""
     needs_version_2(at)
@@ -131,7 +131,7 @@ def abort_of_nothing(at: Surroundings) -> None:
 
 
 @case("transactions/end/commit-of-nothing", KIP_890, NEEDS_2, since="4.0")
-def commit_of_nothing(at: Surroundings) -> None:
+def commit_of_nothing(at: ProbeContext) -> None:
     """In version 5, too, a commit of nothing is INVALID_TXN_STATE."""
     needs_version_2(at)
     told = Transactional(at).take().end(commits=True)
@@ -141,7 +141,7 @@ def commit_of_nothing(at: Surroundings) -> None:
 # After a timeout, and right behind an end
 
 
-def _timed_out(at: Surroundings) -> tuple[Topic, Transactional]:
+def _timed_out(at: ProbeContext) -> tuple[Topic, Transactional]:
     """A transaction with one record that its coordinator has aborted after its timeout."""
     topic, producer = at.topic(), Transactional(at).take(transaction_timeout=SHORT_MS)
     if at.version(PRODUCE) < ADDS_BY_ITSELF:
@@ -154,7 +154,7 @@ def _timed_out(at: Surroundings) -> tuple[Topic, Transactional]:
 
 
 @case("transactions/timeout/aborted", KIP_98, NEEDS, since="0.11", limit_s=SLOW_S)
-def timeout_aborted(at: Surroundings) -> None:
+def timeout_aborted(at: ProbeContext) -> None:
     """A transaction that is open for longer than its timeout is aborted by its coordinator."""
     topic, producer = _timed_out(at)
     found = read(at, topic, COMMITTED)
@@ -163,7 +163,7 @@ def timeout_aborted(at: Surroundings) -> None:
 
 
 @case("transactions/timeout/late-end", KIP_98, NEEDS, since="0.11", limit_s=SLOW_S)
-def late_end(at: Surroundings) -> None:
+def late_end(at: ProbeContext) -> None:
     """Its producer can no longer commit it: the abort has raised the epoch, so the producer is fenced."""
     topic, producer = _timed_out(at)
     at.expect("error code", producer.end(commits=True).error_code, *FENCED)
@@ -171,7 +171,7 @@ def late_end(at: Surroundings) -> None:
 
 
 @case("transactions/timeout/late-produce", KIP_98, NEEDS, since="0.11", limit_s=SLOW_S)
-def late_produce(at: Surroundings) -> None:
+def late_produce(at: ProbeContext) -> None:
     """Its producer can write nothing more, so that no record lands behind the abort."""
     topic, producer = _timed_out(at)
     told = producer.send(topic, b"late")
@@ -180,7 +180,7 @@ def late_produce(at: Surroundings) -> None:
 
 
 @case("transactions/timeout/late-produce-raised", KIP_890, NEEDS_2, since="4.0", limit_s=SLOW_S)
-def late_produce_raised(at: Surroundings) -> None:
+def late_produce_raised(at: ProbeContext) -> None:
     """So it is where each end raises the epoch."""
     needs_version_2(at)
     topic, producer = _timed_out(at)
@@ -189,7 +189,7 @@ def late_produce_raised(at: Surroundings) -> None:
 
 
 @case("transactions/timeout/late-end-raised", KIP_890, NEEDS_2, since="4.0", limit_s=SLOW_S)
-def late_end_raised(at: Surroundings) -> None:
+def late_end_raised(at: ProbeContext) -> None:
     """There, too, the producer can no longer commit."""
     needs_version_2(at)
     topic, producer = _timed_out(at)
@@ -199,7 +199,7 @@ def late_end_raised(at: Surroundings) -> None:
 
 
 @case("transactions/end/next-behind", KIP_890, NEEDS_2, since="4.0")
-def next_behind(at: Surroundings) -> None:
+def next_behind(at: ProbeContext) -> None:
     """The next transaction's first batch may be sent right behind EndTxn. It is written once, and to its own
     transaction, also while the markers of the one before are still on their way."""
     needs_version_2(at)
@@ -216,7 +216,7 @@ def next_behind(at: Surroundings) -> None:
 
 
 @case("transactions/end/added-behind", KIP_98, NEEDS, since="0.11")
-def added_behind(at: Surroundings) -> None:
+def added_behind(at: ProbeContext) -> None:
     """A partition that is added right behind EndTxn belongs to the next transaction, or the request is refused with
     CONCURRENT_TRANSACTIONS while the one before is still ending."""
     topic, producer = at.topic(), Transactional(at).take()

@@ -6,7 +6,7 @@ from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.cases.group_offsets import FETCH, commits, expect_offset, fetched, fetched_group
 from bench.probe.cases.groups import NEEDS as OF_MEMBERS
 from bench.probe.member import DESCRIBE, Member, settled
-from bench.probe.surroundings import Surroundings, Topic, single
+from bench.probe.surroundings import ProbeContext, Topic, single
 from bench.probe.transactional import (
     ADD_OFFSETS,
     COMMIT_OFFSETS,
@@ -43,7 +43,7 @@ BEFORE, AFTER = 3, 9
 class _Worker:
     """A transactional producer, and a group whose offsets it commits."""
 
-    at: Surroundings
+    at: ProbeContext
     topic: Topic = field(init=False)
     group: Member = field(init=False)
     producer: Transactional = field(init=False)
@@ -100,7 +100,7 @@ class _Worker:
 
 
 @case("transactions/group-offsets/committed", KIP_98, NEEDS, since="0.11")
-def committed(at: Surroundings) -> None:
+def committed(at: ProbeContext) -> None:
     """An offset in a transaction is not told before the commit, and is told afterwards."""
     worker = _Worker(at)
     commits(worker.group, worker.topic, committed_offset=BEFORE)
@@ -111,7 +111,7 @@ def committed(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/aborted", KIP_98, STABLE, since="2.5")
-def aborted(at: Surroundings) -> None:
+def aborted(at: ProbeContext) -> None:
     """An offset of a transaction that is aborted is never told."""
     worker = _Worker(at)
     commits(worker.group, worker.topic, committed_offset=BEFORE)
@@ -123,7 +123,7 @@ def aborted(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/unstable", KIP_447, STABLE, since="2.5")
-def unstable(at: Surroundings) -> None:
+def unstable(at: ProbeContext) -> None:
     """While an offset is pending, whoever requires stable offsets is told UNSTABLE_OFFSET_COMMIT."""
     worker = _Worker(at)
     worker.begin()
@@ -136,7 +136,7 @@ def unstable(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/last-counts", KIP_98, NEEDS, since="0.11")
-def last_counts(at: Surroundings) -> None:
+def last_counts(at: ProbeContext) -> None:
     """Of several offsets in one transaction, the last one counts."""
     worker = _Worker(at)
     worker.begin()
@@ -146,7 +146,7 @@ def last_counts(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/plain-commit-later", BY_OFFSET, STABLE, since="4.0", level=SHOULD)
-def plain_commit_later(at: Surroundings) -> None:
+def plain_commit_later(at: ProbeContext) -> None:
     """A plain commit that came after the one in the transaction counts, also when the transaction commits later."""
     worker = _Worker(at)
     worker.begin()
@@ -158,7 +158,7 @@ def plain_commit_later(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/not-added", KIP_890, {**NEEDS, COMMIT_OFFSETS: (0, 3)}, since="3.6", alone=True)
-def not_added(at: Surroundings) -> None:
+def not_added(at: ProbeContext) -> None:
     """Offsets of a group that was not added to the transaction are refused with INVALID_TXN_STATE."""
     at.expect("error code", _Worker(at).commit(), ErrorCode.invalid_txn_state)
 
@@ -170,13 +170,13 @@ def not_added(at: Surroundings) -> None:
     since="3.8",
     alone=True,
 )
-def not_added_abortable(at: Surroundings) -> None:
+def not_added_abortable(at: ProbeContext) -> None:
     """Clients of version 4 are told TRANSACTION_ABORTABLE instead."""
     at.expect("error code", _Worker(at).commit(), ErrorCode.transaction_abortable)
 
 
 @case("transactions/group-offsets/added-by-itself", KIP_890, NEEDS_2, since="4.0")
-def added_by_itself(at: Surroundings) -> None:
+def added_by_itself(at: ProbeContext) -> None:
     """From version 5 on, TxnOffsetCommit adds the group to the transaction."""
     needs_version_2(at)
     worker = _Worker(at)
@@ -187,7 +187,7 @@ def added_by_itself(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/old-generation", KIP_447, OF_GENERATIONS, since="2.5")
-def old_generation(at: Surroundings) -> None:
+def old_generation(at: ProbeContext) -> None:
     """A member that tells another generation than the group's is refused with ILLEGAL_GENERATION."""
     worker = _Worker(at)
     worker.group = settled(at)
@@ -200,7 +200,7 @@ def old_generation(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/unknown-member", KIP_447, OF_GENERATIONS, since="2.5")
-def unknown_member(at: Surroundings) -> None:
+def unknown_member(at: ProbeContext) -> None:
     """A member that the group does not have is refused with UNKNOWN_MEMBER_ID."""
     worker = _Worker(at)
     worker.group = settled(at)
@@ -210,7 +210,7 @@ def unknown_member(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/fenced", KIP_98, NEEDS, since="0.11")
-def fenced(at: Surroundings) -> None:
+def fenced(at: ProbeContext) -> None:
     """A producer whose ID another one took can commit no offsets."""
     worker = _Worker(at)
     worker.begin()
@@ -219,7 +219,7 @@ def fenced(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/add-other-producer-id", KIP_98, NEEDS, since="0.11")
-def add_other_producer_id(at: Surroundings) -> None:
+def add_other_producer_id(at: ProbeContext) -> None:
     """AddOffsetsToTxn with a producer ID that is not that of the transactional ID: INVALID_PRODUCER_ID_MAPPING."""
     worker = _Worker(at)
     code = worker.producer.add_offsets(worker.group.group_id, producer_id=worker.producer.producer_id + 1_000_000)
@@ -227,7 +227,7 @@ def add_other_producer_id(at: Surroundings) -> None:
 
 
 @case("transactions/group-offsets/add-fenced", KIP_98, NEEDS, since="0.11")
-def add_fenced(at: Surroundings) -> None:
+def add_fenced(at: ProbeContext) -> None:
     """AddOffsetsToTxn of a producer whose ID another one took is fenced."""
     worker = _Worker(at)
     worker.producer.successor()

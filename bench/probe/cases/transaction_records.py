@@ -2,7 +2,7 @@
 
 from bench.probe.case import SHOULD, NotAdvertised, Versions, case
 from bench.probe.data import PLENTY, PRODUCE, batch, headers, now_ms, records, send_fetch, values, wanted, write
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import ProbeContext, Topic
 from bench.probe.transactional import (
     COMMITTED,
     FENCED,
@@ -32,7 +32,7 @@ COMPACTED_S = 60.0
 """Apache Kafka's cleaner looks for work every 15 seconds."""
 
 
-def _open(at: Surroundings, *written: bytes) -> tuple[Topic, Transactional]:
+def _open(at: ProbeContext, *written: bytes) -> tuple[Topic, Transactional]:
     """A topic with an open transaction of these records."""
     topic, producer = at.topic(), Transactional(at).take()
     producer.begins(topic, *written)
@@ -43,7 +43,7 @@ def _open(at: Surroundings, *written: bytes) -> tuple[Topic, Transactional]:
 
 
 @case("transactions/produce/several-partitions", KIP_98, NEEDS, since="0.11")
-def several_partitions(at: Surroundings) -> None:
+def several_partitions(at: ProbeContext) -> None:
     """A transaction commits what it wrote to several partitions."""
     one, two, producer = at.topic(), at.topic(), Transactional(at).take()
     producer.begins(one, b"a", b"b")
@@ -54,7 +54,7 @@ def several_partitions(at: Surroundings) -> None:
 
 
 @case("transactions/produce/not-added", KIP_890, {**NEEDS, PRODUCE: (3, 10)}, since="3.6", alone=True)
-def not_added(at: Surroundings) -> None:
+def not_added(at: ProbeContext) -> None:
     """A batch for a partition that the transaction does not have is refused with INVALID_TXN_STATE, and not written."""
     topic, producer = at.topic(), Transactional(at).take()
     at.expect("error code", producer.send(topic, b"a").error_code, ErrorCode.invalid_txn_state)
@@ -62,7 +62,7 @@ def not_added(at: Surroundings) -> None:
 
 
 @case("transactions/produce/not-added-abortable", KIP_890, VERIFIED, since="3.8", alone=True)
-def not_added_abortable(at: Surroundings) -> None:
+def not_added_abortable(at: ProbeContext) -> None:
     """Producers of version 11 are told TRANSACTION_ABORTABLE instead."""
     topic, producer = at.topic(), Transactional(at).take()
     at.expect("error code", producer.send(topic, b"a").error_code, ErrorCode.transaction_abortable)
@@ -70,7 +70,7 @@ def not_added_abortable(at: Surroundings) -> None:
 
 
 @case("transactions/produce/added-by-itself", KIP_890, NEEDS_2, since="4.0")
-def added_by_itself(at: Surroundings) -> None:
+def added_by_itself(at: ProbeContext) -> None:
     """From version 12 on, Produce adds the partition to the transaction."""
     needs_version_2(at)
     topic, producer = at.topic(), Transactional(at).take()
@@ -81,7 +81,7 @@ def added_by_itself(at: Surroundings) -> None:
 
 
 @case("transactions/produce/older-epoch", KIP_890, NEEDS_2, since="4.0")
-def older_epoch(at: Surroundings) -> None:
+def older_epoch(at: ProbeContext) -> None:
     """What is written with the epoch of a transaction that has ended is fenced: it cannot land in the next one."""
     needs_version_2(at)
     topic, producer = at.topic(), Transactional(at).take()
@@ -94,7 +94,7 @@ def older_epoch(at: Surroundings) -> None:
 
 
 @case("transactions/produce/new-epoch-not-from-0", KIP_890, NEEDS_2, since="4.0")
-def new_epoch_not_from_0(at: Surroundings) -> None:
+def new_epoch_not_from_0(at: ProbeContext) -> None:
     """The sequence of each epoch begins at 0: a batch of the next transaction that does not is refused with
     OUT_OF_ORDER_SEQUENCE_NUMBER."""
     needs_version_2(at)
@@ -106,7 +106,7 @@ def new_epoch_not_from_0(at: Surroundings) -> None:
 
 
 @case("transactions/produce/fenced", KIP_98, NEEDS, since="0.11")
-def fenced(at: Surroundings) -> None:
+def fenced(at: ProbeContext) -> None:
     """A producer whose ID another one took can write nothing more."""
     topic, first = _open(at, b"a")
     first.successor().begins(topic, b"b")
@@ -116,7 +116,7 @@ def fenced(at: Surroundings) -> None:
 
 
 @case("transactions/produce/plain-inside", "Apache Kafka's ProducerAppendInfo", NEEDS, since="0.11", level=SHOULD)
-def plain_inside(at: Surroundings) -> None:
+def plain_inside(at: ProbeContext) -> None:
     """In an open transaction, a batch of the same producer that is not transactional is refused with
     INVALID_TXN_STATE."""
     topic, producer = _open(at, b"a")
@@ -125,7 +125,7 @@ def plain_inside(at: Surroundings) -> None:
 
 
 @case("transactions/produce/without-id", "Apache Kafka's KafkaApis", NEEDS, since="0.11", level=SHOULD)
-def without_id(at: Surroundings) -> None:
+def without_id(at: ProbeContext) -> None:
     """A transactional batch in a request without a transactional ID is refused with
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
     topic, producer = _open(at, b"a")
@@ -134,7 +134,7 @@ def without_id(at: Surroundings) -> None:
 
 
 @case("transactions/produce/duplicate", KIP_98, NEEDS, since="0.11")
-def duplicate(at: Surroundings) -> None:
+def duplicate(at: ProbeContext) -> None:
     """A batch of a transaction that is sent again is not written again."""
     topic, producer = _open(at, b"a")
     end = latest(at, topic, UNCOMMITTED)
@@ -147,7 +147,7 @@ def duplicate(at: Surroundings) -> None:
 # Markers
 
 
-def _marker(at: Surroundings, topic: Topic, producer: Transactional, key: bytes) -> None:
+def _marker(at: ProbeContext, topic: Topic, producer: Transactional, key: bytes) -> None:
     found = read(at, topic, UNCOMMITTED)
     at.expect("number of batches", len(headers(found)), 2)
     last = headers(found)[-1]
@@ -158,7 +158,7 @@ def _marker(at: Surroundings, topic: Topic, producer: Transactional, key: bytes)
 
 
 @case("transactions/markers/commit", KIP_98, NEEDS, since="0.11")
-def commit_marker(at: Surroundings) -> None:
+def commit_marker(at: ProbeContext) -> None:
     """A commit writes a control batch with one record, which takes an offset."""
     topic, producer = _open(at, b"a")
     producer.commits(topic)
@@ -167,7 +167,7 @@ def commit_marker(at: Surroundings) -> None:
 
 
 @case("transactions/markers/abort", KIP_98, NEEDS, since="0.11")
-def abort_marker(at: Surroundings) -> None:
+def abort_marker(at: ProbeContext) -> None:
     """An abort writes one, too."""
     topic, producer = _open(at, b"a")
     producer.aborts(topic)
@@ -179,7 +179,7 @@ def abort_marker(at: Surroundings) -> None:
 
 
 @case("transactions/fetch/open-hidden", KIP_98, NEEDS, since="0.11")
-def open_hidden(at: Surroundings) -> None:
+def open_hidden(at: ProbeContext) -> None:
     """A reader of committed records sees nothing of an open transaction, nor what was written after it began."""
     topic = at.topic()
     write(at, topic, batch(b"before"))
@@ -193,14 +193,14 @@ def open_hidden(at: Surroundings) -> None:
 
 
 @case("transactions/fetch/open-seen", KIP_98, NEEDS, since="0.11")
-def open_seen(at: Surroundings) -> None:
+def open_seen(at: ProbeContext) -> None:
     """A reader of all records sees those of an open transaction."""
     topic, _ = _open(at, b"a", b"b")
     at.expect("values", values(read(at, topic, UNCOMMITTED)), [b"a", b"b"])
 
 
 @case("transactions/fetch/committed-seen", KIP_98, NEEDS, since="0.11")
-def committed_seen(at: Surroundings) -> None:
+def committed_seen(at: ProbeContext) -> None:
     """After the commit, a reader of committed records sees them, and no transaction is told as aborted."""
     topic, producer = _open(at, b"a", b"b")
     producer.commits(topic)
@@ -211,7 +211,7 @@ def committed_seen(at: Surroundings) -> None:
 
 
 @case("transactions/fetch/aborted-told", KIP_98, NEEDS, since="0.11")
-def aborted_told(at: Surroundings) -> None:
+def aborted_told(at: ProbeContext) -> None:
     """A reader of committed records is told each aborted transaction, by its producer ID and first offset."""
     topic = at.topic()
     write(at, topic, batch(b"before"))
@@ -224,7 +224,7 @@ def aborted_told(at: Surroundings) -> None:
 
 
 @case("transactions/fetch/aborted-elsewhere", KIP_98, NEEDS, since="0.11")
-def aborted_elsewhere(at: Surroundings) -> None:
+def aborted_elsewhere(at: ProbeContext) -> None:
     """An aborted transaction that ended before what is fetched is not told."""
     topic, producer = _open(at, b"a")
     producer.aborts(topic)
@@ -235,7 +235,7 @@ def aborted_elsewhere(at: Surroundings) -> None:
 
 
 @case("transactions/fetch/aborted-untold", "FetchResponse.json", NEEDS, since="0.11", level=SHOULD)
-def aborted_untold(at: Surroundings) -> None:
+def aborted_untold(at: ProbeContext) -> None:
     """A reader of all records is told of no aborted transactions."""
     topic, producer = _open(at, b"a")
     producer.aborts(topic)
@@ -245,7 +245,7 @@ def aborted_untold(at: Surroundings) -> None:
 
 
 @case("transactions/fetch/interleaved", KIP_98, NEEDS, since="0.11")
-def interleaved(at: Surroundings) -> None:
+def interleaved(at: ProbeContext) -> None:
     """The last stable offset is where the earliest open transaction begins, whoever commits before."""
     topic, one, two = at.topic(), Transactional(at).take(), Transactional(at).take()
     one.begins(topic, b"a")
@@ -259,7 +259,7 @@ def interleaved(at: Surroundings) -> None:
 
 
 @case("transactions/fetch/woken-by-commit", KIP_98, NEEDS, since="0.11", level=SHOULD)
-def woken_by_commit(at: Surroundings) -> None:
+def woken_by_commit(at: ProbeContext) -> None:
     """A reader that waits for committed records is answered when they are committed."""
     topic, producer = _open(at, b"a")
     asked = send_fetch(at, topic, wanted(0, 0, PLENTY), isolation_level=COMMITTED, max_wait_ms=WAIT_MS, min_bytes=1)
@@ -275,7 +275,7 @@ def woken_by_commit(at: Surroundings) -> None:
 
 
 @case("transactions/offsets/latest", KIP_98, NEEDS, since="0.11")
-def latest_offset(at: Surroundings) -> None:
+def latest_offset(at: ProbeContext) -> None:
     """The latest offset is the last stable one for readers of committed records, and the high watermark for others."""
     topic, producer = _open(at, b"a", b"b")
     at.expect("of all records", latest(at, topic, UNCOMMITTED), 2)
@@ -285,7 +285,7 @@ def latest_offset(at: Surroundings) -> None:
 
 
 @case("transactions/offsets/by-time", "KIP-98, KAFKA-6361", NEEDS, since="1.1", level=SHOULD)
-def by_time(at: Surroundings) -> None:
+def by_time(at: ProbeContext) -> None:
     """The time of a record in an open transaction is found by readers of all records only."""
     began_ms = now_ms()
     topic, _ = _open(at, b"a")
@@ -297,7 +297,7 @@ def by_time(at: Surroundings) -> None:
 
 
 @case("transactions/fetch/aborted-over-segments", KIP_98, NEEDS, since="0.11")
-def aborted_over_segments(at: Surroundings) -> None:
+def aborted_over_segments(at: ProbeContext) -> None:
     """An aborted transaction is told wherever a reader begins between its first record and its marker, also if they lie
     in different segments."""
     topic = at.topic(configs={"segment.bytes": str(MEBIBYTE)})
@@ -322,7 +322,7 @@ def aborted_over_segments(at: Surroundings) -> None:
 
 
 @case("transactions/compaction/aborted", "KIP-98", NEEDS, since="0.11", limit_s=COMPACTED_S)
-def aborted_compacted(at: Surroundings) -> None:
+def aborted_compacted(at: ProbeContext) -> None:
     """Compaction removes the records of aborted transactions, and no aborted record takes the place of a committed one
     with its key."""
     settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.ms": "1000"}

@@ -1,7 +1,7 @@
 """The coordinator of transactions: who is found, IDs and epochs, partitions."""
 
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
-from bench.probe.surroundings import Surroundings, single
+from bench.probe.surroundings import ProbeContext, single
 from bench.probe.transactional import (
     ADD,
     COMMITTED,
@@ -32,7 +32,7 @@ INTERNAL: dict[int, Versions] = {**NEEDS, ApiKey.DESCRIBE_GROUPS: ANY}
 
 
 @case("transactions/find/coordinator", KIP_98, {FIND: since_version(1)}, since="0.11")
-def coordinator(at: Surroundings) -> None:
+def coordinator(at: ProbeContext) -> None:
     """FindCoordinator with key type 1 tells a node of the cluster for a transactional ID."""
     name = Transactional(at).name
     asked = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
@@ -42,7 +42,7 @@ def coordinator(at: Surroundings) -> None:
 
 
 @case("transactions/find/several", "KIP-699", {FIND: since_version(4)}, since="3.0")
-def several(at: Surroundings) -> None:
+def several(at: ProbeContext) -> None:
     """The coordinators of several transactional IDs are told in one answer, each with its ID."""
     names = [Transactional(at).name for _ in range(SEVERAL)]
     told = at.ask(FIND, {"key_type": OF_TRANSACTIONS, "coordinator_keys": names})
@@ -54,7 +54,7 @@ def several(at: Surroundings) -> None:
 
 
 @case("transactions/init/new", KIP_98, OWNED, since="0.11")
-def new(at: Surroundings) -> None:
+def new(at: ProbeContext) -> None:
     """A new transactional ID gets a producer ID and epoch 0."""
     producer = Transactional(at).take()
     at.expect("the producer ID is 0 or more", producer.producer_id >= 0, True)
@@ -62,7 +62,7 @@ def new(at: Surroundings) -> None:
 
 
 @case("transactions/init/again", KIP_98, OWNED, since="0.11")
-def again(at: Surroundings) -> None:
+def again(at: ProbeContext) -> None:
     """Whoever takes a transactional ID again gets the same producer ID with the next epoch."""
     first = Transactional(at).take()
     second = first.successor()
@@ -71,14 +71,14 @@ def again(at: Surroundings) -> None:
 
 
 @case("transactions/init/ids-differ", KIP_98, OWNED, since="0.11")
-def ids_differ(at: Surroundings) -> None:
+def ids_differ(at: ProbeContext) -> None:
     """Different transactional IDs have different producer IDs."""
     ids = {Transactional(at).take().producer_id for _ in range(SEVERAL)}
     at.expect("number of different producer IDs", len(ids), SEVERAL)
 
 
 @case("transactions/init/aborts", KIP_98, NEEDS, since="0.11")
-def aborts_open(at: Surroundings) -> None:
+def aborts_open(at: ProbeContext) -> None:
     """Whoever takes a transactional ID aborts the transaction that is open."""
     topic, first = at.topic(), Transactional(at).take()
     first.begins(topic, b"left")
@@ -91,28 +91,28 @@ def aborts_open(at: Surroundings) -> None:
 
 
 @case("transactions/init/timeout-too-long", KIP_98, OWNED, since="0.11")
-def timeout_too_long(at: Surroundings) -> None:
+def timeout_too_long(at: ProbeContext) -> None:
     """A transaction may not last longer than the broker allows: INVALID_TRANSACTION_TIMEOUT."""
     told = Transactional(at).init(transaction_timeout=LONGEST)
     at.expect("error code", told.error_code, ErrorCode.invalid_transaction_timeout)
 
 
 @case("transactions/init/timeout-zero", "Apache Kafka's TransactionCoordinator", OWNED, since="0.11", level=SHOULD)
-def timeout_zero(at: Surroundings) -> None:
+def timeout_zero(at: ProbeContext) -> None:
     """A transaction that may last no time is refused: INVALID_TRANSACTION_TIMEOUT."""
     told = Transactional(at).init(transaction_timeout=0)
     at.expect("error code", told.error_code, ErrorCode.invalid_transaction_timeout)
 
 
 @case("transactions/init/empty-id", "Apache Kafka's TransactionCoordinator", OWNED, since="0.11", level=SHOULD)
-def empty_id(at: Surroundings) -> None:
+def empty_id(at: ProbeContext) -> None:
     """An empty transactional ID is refused with INVALID_REQUEST."""
     told = Transactional(at).init(transactional_id="")
     at.expect("error code", told.error_code, ErrorCode.invalid_request)
 
 
 @case("transactions/init/expected", KIP_360, WITH_EXPECTED, since="2.5")
-def expected(at: Surroundings) -> None:
+def expected(at: ProbeContext) -> None:
     """A producer that tells what it has gets the next epoch."""
     producer = Transactional(at).take()
     had = producer.producer_id, producer.epoch
@@ -122,7 +122,7 @@ def expected(at: Surroundings) -> None:
 
 
 @case("transactions/init/expected-again", KIP_360, WITH_EXPECTED, since="2.5")
-def expected_again(at: Surroundings) -> None:
+def expected_again(at: ProbeContext) -> None:
     """A producer that did not hear of the epoch that it got asks again with its old one, and is told the same."""
     producer = Transactional(at).take()
     asked = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
@@ -131,7 +131,7 @@ def expected_again(at: Surroundings) -> None:
 
 
 @case("transactions/init/expected-fenced", KIP_360, WITH_EXPECTED, since="2.5")
-def expected_fenced(at: Surroundings) -> None:
+def expected_fenced(at: ProbeContext) -> None:
     """A producer whose ID another one took cannot get the next epoch: it is fenced."""
     first = Transactional(at).take()
     first.successor()
@@ -140,7 +140,7 @@ def expected_fenced(at: Surroundings) -> None:
 
 
 @case("transactions/init/expected-other-id", KIP_360, WITH_EXPECTED, since="2.5")
-def expected_other_id(at: Surroundings) -> None:
+def expected_other_id(at: ProbeContext) -> None:
     """A producer with another producer ID than that of the transactional ID is fenced."""
     producer = Transactional(at).take()
     told = producer.init(producer_id=producer.producer_id + 1_000_000, producer_epoch=producer.epoch)
@@ -148,7 +148,7 @@ def expected_other_id(at: Surroundings) -> None:
 
 
 @case("transactions/init/expected-by-halves", "Apache Kafka's KafkaApis", WITH_EXPECTED, since="2.5", level=SHOULD)
-def expected_by_halves(at: Surroundings) -> None:
+def expected_by_halves(at: ProbeContext) -> None:
     """A producer ID without an epoch is refused with INVALID_REQUEST."""
     producer = Transactional(at).take()
     told = producer.init(producer_id=producer.producer_id, producer_epoch=-1)
@@ -159,7 +159,7 @@ def expected_by_halves(at: Surroundings) -> None:
 
 
 @case("transactions/add/partitions", KIP_98, NEEDS, since="0.11")
-def partitions(at: Surroundings) -> None:
+def partitions(at: ProbeContext) -> None:
     """Partitions of several topics are added, also when they were added before."""
     one, two, producer = at.topic(2), at.topic(), Transactional(at).take()
     for _ in range(2):
@@ -168,7 +168,7 @@ def partitions(at: Surroundings) -> None:
 
 
 @case("transactions/add/unknown-partition", "AddPartitionsToTxnResponse.json", NEEDS, since="0.11")
-def unknown_partition(at: Surroundings) -> None:
+def unknown_partition(at: ProbeContext) -> None:
     """If a partition does not exist none is added: it gets UNKNOWN_TOPIC_OR_PARTITION, and the others get
     OPERATION_NOT_ATTEMPTED."""
     topic, producer = at.topic(), Transactional(at).take()
@@ -178,7 +178,7 @@ def unknown_partition(at: Surroundings) -> None:
 
 
 @case("transactions/add/other-producer-id", KIP_98, NEEDS, since="0.11")
-def other_producer_id(at: Surroundings) -> None:
+def other_producer_id(at: ProbeContext) -> None:
     """A producer ID that is not that of the transactional ID: INVALID_PRODUCER_ID_MAPPING."""
     topic, producer = at.topic(), Transactional(at).take()
     producer.producer_id += 1_000_000
@@ -186,7 +186,7 @@ def other_producer_id(at: Surroundings) -> None:
 
 
 @case("transactions/add/unknown-id", KIP_98, NEEDS, since="0.11")
-def unknown_id(at: Surroundings) -> None:
+def unknown_id(at: ProbeContext) -> None:
     """A transactional ID that nobody has taken: INVALID_PRODUCER_ID_MAPPING."""
     topic, producer = at.topic(), Transactional(at)
     producer.producer_id, producer.epoch = 1, 0
@@ -194,7 +194,7 @@ def unknown_id(at: Surroundings) -> None:
 
 
 @case("transactions/add/fenced", KIP_98, NEEDS, since="0.11")
-def add_fenced(at: Surroundings) -> None:
+def add_fenced(at: ProbeContext) -> None:
     """A producer with an older epoch is fenced."""
     topic, producer = at.topic(), Transactional(at).take()
     producer.successor()
@@ -202,7 +202,7 @@ def add_fenced(at: Surroundings) -> None:
 
 
 @case("transactions/add/future-epoch", KIP_98, NEEDS, since="0.11")
-def future_epoch(at: Surroundings) -> None:
+def future_epoch(at: ProbeContext) -> None:
     """A producer with an epoch that was not given out is fenced, too."""
     topic, producer = at.topic(), Transactional(at).take()
     producer.epoch += 1
@@ -210,7 +210,7 @@ def future_epoch(at: Surroundings) -> None:
 
 
 @case("transactions/add/batched", "AddPartitionsToTxnRequest.json, KIP-890", BY_BROKERS, since="3.5", level=SHOULD)
-def batched(at: Surroundings) -> None:
+def batched(at: ProbeContext) -> None:
     """From version 4 on, several transactions are in one request, each with results of its own."""
     topic, good, bad = at.topic(), Transactional(at).take(), Transactional(at).take()
     bad.producer_id += 1_000_000
@@ -228,7 +228,7 @@ def batched(at: Surroundings) -> None:
 
 
 @case("transactions/add/verify-only", KIP_890, BY_BROKERS, since="3.5")
-def verify_only(at: Surroundings) -> None:
+def verify_only(at: ProbeContext) -> None:
     """A broker may ask whether partitions belong to the open transaction, and those that do not are
     TRANSACTION_ABORTABLE (INVALID_TXN_STATE before it was known)."""
     topic, producer = at.topic(2), Transactional(at).take()
@@ -251,7 +251,7 @@ def _verified(producer: Transactional, topic: str) -> dict[tuple[str, int], int]
 
 
 @case("transactions/add/internal-topic", "Apache Kafka's KafkaApis", INTERNAL, since="0.11", level=SHOULD, hostile=True)
-def add_internal_topic(at: Surroundings) -> None:
+def add_internal_topic(at: ProbeContext) -> None:
     """A client cannot add an internal topic: TOPIC_AUTHORIZATION_FAILED. Nothing of the request is added then, and the
     other partitions have OPERATION_NOT_ATTEMPTED."""
     at.coordinator(at.group())

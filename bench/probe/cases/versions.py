@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from bench.probe.case import ANY, Case, Unsupported, case
 from bench.probe.conversation import Broken
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import ProbeContext, Topic
 from reference_broker.records.builder import Record, build
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
@@ -83,7 +83,7 @@ BODIES: Sequence[tuple[int, Body]] = (
 
 
 def _every_version(api_key: int, body: Body) -> Case:
-    def play(at: Surroundings) -> None:
+    def play(at: ProbeContext) -> None:
         topic, group = at.topic(), at.group()
         for version in at.broker.spoken(api_key):
             with at.connect() as connection:

@@ -18,7 +18,7 @@ from bench.probe.case import Case, Verdict, case
 from bench.probe.cases import chosen
 from bench.probe.command import FAILED, Wanted, run, started
 from bench.probe.play import GONE, play
-from bench.probe.surroundings import Surroundings
+from bench.probe.surroundings import ProbeContext
 from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey
 
@@ -31,20 +31,20 @@ DEATH = "the broker ended with status 3: panic: no handler for API 9999"
 
 
 @case("metadata/kills", "a test", {}, since="0.8")
-def kills(at: Surroundings) -> None:
+def kills(at: ProbeContext) -> None:
     """A request of an unknown API is answered."""
     at.main.send_bytes(b"\0\0\0\x0a\x27\x0f\0\0\0\0\0\1\0\0", "a request of API 9999")
     at.main.receive_frame()
 
 
 @case("metadata/harmless", "a test", {METADATA: (1, 1)}, since="0.8")
-def harmless(at: Surroundings) -> None:
+def harmless(at: ProbeContext) -> None:
     """Metadata is answered."""
     at.expect("number of brokers", len(at.ask(METADATA, {"topics": ()}).brokers), 1)
 
 
 @case("metadata/restarted", "a test", {METADATA: (1, 1)}, since="0.8", restarts=True)
-def restarted(at: Surroundings) -> None:
+def restarted(at: ProbeContext) -> None:
     """Metadata is answered after a restart."""
     at.restart()
     at.expect("number of brokers", len(at.ask(METADATA, {"topics": ()}).brokers), 1)

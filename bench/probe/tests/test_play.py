@@ -18,7 +18,7 @@ from bench.probe.comparison import NoBaseline, first_difference, read_baseline, 
 from bench.probe.conversation import RECEIVED, Line
 from bench.probe.play import play, play_one
 from bench.probe.reporters import STYLE, json_document, junit_document, page_document
-from bench.probe.surroundings import Belongings, Surroundings, Told, remove, single
+from bench.probe.surroundings import Belongings, ProbeContext, ByKey, remove, single
 from bench.probe.tests.answering import answering
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -28,25 +28,25 @@ KEY = int(ApiKey.LIST_GROUPS)
 
 
 @case("handshake/of-test", "a test", {KEY: (0, 0)}, since="0.9", limit_s=0.3)
-def asks_for_groups(at: Surroundings) -> None:
+def asks_for_groups(at: ProbeContext) -> None:
     """An answer has no error."""
     at.expect("error code", at.ask(KEY, {}).error_code, ErrorCode.none)
 
 
 @case("handshake/of-test", "a test", {KEY: (0, 0)}, since="0.9", level=Level.SHOULD)
-def may_differ(at: Surroundings) -> None:
+def may_differ(at: ProbeContext) -> None:
     """One is two."""
     at.expect("one", 1, 2)
 
 
 @case("handshake/of-test", "a test", {}, since="0.9")
-def stumbles(at: Surroundings) -> None:
+def stumbles(at: ProbeContext) -> None:
     """An empty list has a first item."""
     at.expect("first item", at.names[0], "")
 
 
 @case("handshake/of-test", "a test", {}, since="0.9", hostile=True)
-def harms(at: Surroundings) -> None:
+def harms(at: ProbeContext) -> None:
     """Nobody plays this."""
     at.connect()
 
@@ -143,7 +143,7 @@ def test_an_answer_that_lacks_what_a_case_looks_at_fails(count: int) -> None:
     answer = SimpleNamespace(topics=[SimpleNamespace(partitions=[None] * count)])
 
     @case("handshake/of-test", "a test", {}, since="0.9")
-    def looks(_: Surroundings) -> None:
+    def looks(_: ProbeContext) -> None:
         """There is one partition."""
         single(answer, "topics", "partitions")
 
@@ -156,7 +156,7 @@ def test_an_answer_that_lacks_what_a_case_looks_at_fails(count: int) -> None:
 
 def test_an_answer_that_does_not_tell_of_what_was_asked_fails() -> None:
     with pytest.raises(Unexpected, match="the answer tells nothing of 1"):
-        Told({0: "there"})[1]
+        ByKey({0: "there"})[1]
 
 
 def test_hostile_cases_are_for_loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from bench.probe.broker import Address, Broker, NotKafka, meet
 from bench.probe.case import PREPARING, Case, Verdict, case
 from bench.probe.conversation import entity_of as made
 from bench.probe.play import play_one
-from bench.probe.surroundings import Belongings, Surroundings
+from bench.probe.surroundings import Belongings, ProbeContext
 from bench.probe.tests.answering import answering
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.messages import body_class, encode_response
@@ -21,7 +21,7 @@ VERSIONS_IN_FULL = {key: each[:2] for key, each in VERSIONS.items()}
 
 
 @case("handshake/of-test", "a test", {}, since="0.9")
-def needs_a_topic(at: Surroundings) -> None:
+def needs_a_topic(at: ProbeContext) -> None:
     """A topic can be made."""
     at.topic()
 
