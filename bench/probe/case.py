@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from bench.probe.conversation import Line
 
 if TYPE_CHECKING:
-    from bench.probe.surroundings import ProbeContext
+    from bench.probe.context import ProbeContext
 
 
 NEWEST = 0x7FFF

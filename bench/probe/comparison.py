@@ -14,8 +14,8 @@ from pathlib import Path
 from uuid import UUID
 
 from bench.probe.case import Outcome, Verdict
+from bench.probe.context import PREFIX
 from bench.probe.conversation import RECEIVED, flattened, in_words
-from bench.probe.surroundings import PREFIX
 
 OWN = frozenset(
     (

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.probe.case import NotAdvertised
+from bench.probe.context import ByKey, ProbeContext, Topic, single
 from bench.probe.conversation import Asked, Conversation
-from bench.probe.surroundings import ProbeContext, ByKey, Topic, single
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, read_header, write_header
 from reference_broker.records.builder import Compression, build
 from reference_broker.records.reader import read_records

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.probe.case import Outcome
-from bench.probe.surroundings import PREFIX
+from bench.probe.context import PREFIX
 
 FOLDER = Path(__file__).resolve().parent / "kafka_answers"
 SETTINGS = {

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.probe.context import ProbeContext, single
 from bench.probe.conversation import Asked, Conversation
-from bench.probe.surroundings import ProbeContext, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bench.probe.broker import Broker, NotKafka, Target, is_loopback, meet
 from bench.probe.case import Case, Level, NotAdvertised, Outcome, Unexpected, Unsupported, Verdict
+from bench.probe.context import Belongings, ProbeContext, remove
 from bench.probe.conversation import Broken
-from bench.probe.surroundings import Belongings, ProbeContext, remove
 from bench.targets.errors import TargetError
 
 AT_ONCE = 8

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.probe.case import ANY, PREPARING, NotAdvertised, Unsupported, Versions, since_version
+from bench.probe.context import AGAIN_AFTER_S, NOT_SERVED_YET, ByKey, ProbeContext, Topic, address_of, single
 from bench.probe.conversation import Conversation
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, produce_request, wanted
-from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, ProbeContext, ByKey, Topic, address_of, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import PartitionData

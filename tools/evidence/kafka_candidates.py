@@ -17,9 +17,9 @@ from typing import Any
 from bench.peers.target_cluster import launched
 from bench.probe.broker import Broker, meet
 from bench.probe.case import ANY, MUST, Case
+from bench.probe.context import Belongings, ProbeContext, Topic, single
 from bench.probe.conversation import Asked, Conversation, body
 from bench.probe.data import FETCH, Session, fetch_request, rows, wanted
-from bench.probe.surroundings import Belongings, ProbeContext, Topic, single
 from bench.probe.transactional import COMMIT_OFFSETS, Transactional
 from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.surroundings import TIMEOUT_MS, ProbeContext, ByKey, single, sole
+from bench.probe.context import TIMEOUT_MS, ByKey, ProbeContext, single, sole
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

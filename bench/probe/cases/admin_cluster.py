@@ -3,7 +3,7 @@
 import struct
 
 from bench.probe.case import ANY, SHOULD, Case, NotAdvertised, case, since_version
-from bench.probe.surroundings import TIMEOUT_MS, ProbeContext, single
+from bench.probe.context import TIMEOUT_MS, ProbeContext, single
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
 

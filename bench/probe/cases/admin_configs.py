@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.surroundings import AGAIN_AFTER_S, ProbeContext, ByKey, single
+from bench.probe.context import AGAIN_AFTER_S, ByKey, ProbeContext, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -3,6 +3,7 @@
 import time
 
 from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.context import ProbeContext, Topic, single
 from bench.probe.data import (
     FETCH,
     PRODUCE,
@@ -16,7 +17,6 @@ from bench.probe.data import (
     wanted,
     write,
 )
-from bench.probe.surroundings import ProbeContext, Topic, single
 from reference_broker.records.builder import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 
 from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.context import ProbeContext, Topic, single
 from bench.probe.data import (
     FETCH,
     PLENTY,
@@ -19,7 +20,6 @@ from bench.probe.data import (
     wanted,
     write,
 )
-from bench.probe.surroundings import ProbeContext, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import PartitionData
 

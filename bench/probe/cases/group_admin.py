@@ -6,8 +6,8 @@ from typing import Any
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.cases.group_offsets import OFFSET, SIMPLE, commits, expect_offset
 from bench.probe.cases.groups import NEEDS, PROTOCOL
+from bench.probe.context import ByKey, ProbeContext, Topic, single
 from bench.probe.member import CONSUMER, DESCRIBE, Member, settled
-from bench.probe.surroundings import ProbeContext, ByKey, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from bench.probe.case import SHOULD, NotAdvertised, case, since_version
 from bench.probe.cases.groups import NEEDS, PROTOCOL
+from bench.probe.context import ByKey, ProbeContext, single, sole
 from bench.probe.conversation import Silent
 from bench.probe.member import AGAIN_AFTER_S, JOIN, LEAVE, SYNC, Member, pair, settled
-from bench.probe.surroundings import ProbeContext, ByKey, single, sole
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

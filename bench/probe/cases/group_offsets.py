@@ -5,8 +5,8 @@ from typing import Any
 
 from bench.probe.case import ANY, SHOULD, NotAdvertised, Versions, case, since_version
 from bench.probe.cases.groups import FIND, NEEDS
+from bench.probe.context import ByKey, ProbeContext, Topic, single
 from bench.probe.member import DESCRIBE, Member, pair, settled
-from bench.probe.surroundings import ProbeContext, ByKey, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

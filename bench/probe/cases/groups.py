@@ -3,6 +3,7 @@
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, NotAdvertised, case, since_version
+from bench.probe.context import ProbeContext, sole
 from bench.probe.member import (
     CONSUMER,
     DESCRIBE,
@@ -16,7 +17,6 @@ from bench.probe.member import (
     pair,
     settled,
 )
-from bench.probe.surroundings import ProbeContext, sole
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -4,7 +4,7 @@ import struct
 import time
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.surroundings import ProbeContext
+from bench.probe.context import ProbeContext
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic

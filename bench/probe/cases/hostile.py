@@ -11,8 +11,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from bench.probe.case import ANY, MUST, SHOULD, Case, Level, Versions, case
+from bench.probe.context import ProbeContext
 from bench.probe.conversation import Closed, Conversation, Silent
-from bench.probe.surroundings import ProbeContext
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.messages import decode_response

@@ -14,9 +14,9 @@ from bench.probe.cases.hostile import (
     request,
     serves,
 )
+from bench.probe.context import TIMEOUT_MS, ProbeContext, single
 from bench.probe.conversation import Closed
 from bench.probe.data import FETCH, altered, batch, produce, produce_request, send_fetch
-from bench.probe.surroundings import TIMEOUT_MS, ProbeContext, single
 from reference_broker.records.builder import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

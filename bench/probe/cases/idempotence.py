@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 from bench.probe.case import ANY, NotAdvertised, case, since_version
+from bench.probe.context import AGAIN_AFTER_S, NOT_SERVED_YET, ProbeContext, Topic, single
 from bench.probe.data import FETCH, PRODUCE, batch, log_end, produce, produce_request
-from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, ProbeContext, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.produce import ProducePartitionResponse

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.surroundings import ProbeContext, single
+from bench.probe.context import ProbeContext, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

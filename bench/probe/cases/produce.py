@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from bench.probe.case import ANY, SHOULD, Case, case, since_version
+from bench.probe.context import ProbeContext, Topic, single
 from bench.probe.data import (
     ALL_REPLICAS,
     FETCH,
@@ -19,7 +20,6 @@ from bench.probe.data import (
     values,
     write,
 )
-from bench.probe.surroundings import ProbeContext, Topic, single
 from reference_broker.records.builder import Compression, Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -4,8 +4,8 @@ import struct
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.context import TIMEOUT_MS, ProbeContext, Topic, single
 from bench.probe.data import altered, batch, log_end, now_ms, produce
-from bench.probe.surroundings import TIMEOUT_MS, ProbeContext, Topic, single
 from bench.probe.transactional import (
     ADD,
     ADD_OFFSETS,

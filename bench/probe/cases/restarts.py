@@ -19,9 +19,9 @@ from bench.probe.cases.offsets import (
     epoch_of,
     offset_at,
 )
+from bench.probe.context import ProbeContext, Topic, single
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, headers, log_end, values, wanted, write
 from bench.probe.member import Member, settled
-from bench.probe.surroundings import ProbeContext, Topic, single
 from bench.probe.transactional import COMMITTED, UNCOMMITTED, Transactional, latest, read
 from bench.probe.transactional import NEEDS as TRANSACTIONAL
 from reference_broker.wire.apis import ApiKey

@@ -3,8 +3,8 @@
 from typing import Any
 
 from bench.probe.case import ANY, NotAdvertised, case, since_version
+from bench.probe.context import ProbeContext, Topic, single
 from bench.probe.data import FETCH, OPEN, PRODUCE, Session, batch, fetch_request, rows, values, wanted, write
-from bench.probe.surroundings import ProbeContext, Topic, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, NotAdvertised, case, since_version
+from bench.probe.context import ProbeContext, Topic, single
 from bench.probe.conversation import Conversation
 from bench.probe.data import (
     CLOSE,
@@ -21,7 +22,6 @@ from bench.probe.data import (
     wanted,
     write,
 )
-from bench.probe.surroundings import ProbeContext, Topic, single
 from bench.probe.transactional import until
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -6,8 +6,8 @@ from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.cases.group_members import LATE_S, SLOW_S, shortest_session_ms
 from bench.probe.cases.group_offsets import COMMIT, commit
 from bench.probe.cases.groups import NEEDS
+from bench.probe.context import ByKey, ProbeContext, single
 from bench.probe.member import AGAIN_AFTER_S, DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, settled
-from bench.probe.surroundings import ProbeContext, ByKey, single
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -14,8 +14,8 @@ from bench.probe.cases.offsets import (
     expect_offset,
     offset_at,
 )
+from bench.probe.context import ProbeContext, Topic
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, headers, values, wanted, write
-from bench.probe.surroundings import ProbeContext, Topic
 from bench.probe.transactional import until
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
-from bench.probe.surroundings import ProbeContext, ByKey, Topic, single
+from bench.probe.context import ByKey, ProbeContext, Topic, single
 from bench.probe.transactional import (
     COMMITTED,
     NEEDS,

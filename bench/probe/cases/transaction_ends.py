@@ -1,8 +1,8 @@
 """How transactions end: EndTxn in both generations."""
 
 from bench.probe.case import case
+from bench.probe.context import ProbeContext, Topic
 from bench.probe.data import PRODUCE, values
-from bench.probe.surroundings import ProbeContext, Topic
 from bench.probe.transactional import (
     COMMITTED,
     FENCED,

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.cases.group_offsets import FETCH, commits, expect_offset, fetched, fetched_group
 from bench.probe.cases.groups import NEEDS as OF_MEMBERS
+from bench.probe.context import ProbeContext, Topic, single
 from bench.probe.member import DESCRIBE, Member, settled
-from bench.probe.surroundings import ProbeContext, Topic, single
 from bench.probe.transactional import (
     ADD_OFFSETS,
     COMMIT_OFFSETS,

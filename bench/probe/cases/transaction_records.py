@@ -1,8 +1,8 @@
 """Records in transactions: Produce, and what Fetch and ListOffsets show to readers of each isolation level."""
 
 from bench.probe.case import SHOULD, NotAdvertised, Versions, case
+from bench.probe.context import ProbeContext, Topic
 from bench.probe.data import PLENTY, PRODUCE, batch, headers, now_ms, records, send_fetch, values, wanted, write
-from bench.probe.surroundings import ProbeContext, Topic
 from bench.probe.transactional import (
     COMMITTED,
     FENCED,

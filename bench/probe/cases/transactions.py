@@ -1,7 +1,7 @@
 """The coordinator of transactions: who is found, IDs and epochs, partitions."""
 
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
-from bench.probe.surroundings import ProbeContext, single
+from bench.probe.context import ProbeContext, single
 from bench.probe.transactional import (
     ADD,
     COMMITTED,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bench.probe.case import ANY, Case, Unsupported, case
+from bench.probe.context import ProbeContext, Topic
 from bench.probe.conversation import Broken
-from bench.probe.surroundings import ProbeContext, Topic
 from reference_broker.records.builder import Record, build
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode

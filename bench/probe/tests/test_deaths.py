@@ -17,8 +17,8 @@ from bench.probe.broker import Address, NotKafka, Target, meet
 from bench.probe.case import Case, Verdict, case
 from bench.probe.cases import chosen
 from bench.probe.command import FAILED, Wanted, run, started
+from bench.probe.context import ProbeContext
 from bench.probe.play import GONE, play
-from bench.probe.surroundings import ProbeContext
 from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey
 

@@ -15,10 +15,10 @@ from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level, Outcome, Unexpected, Verdict, case
 from bench.probe.command import FAILED, UsageError, Wanted, address_of, run, target
 from bench.probe.comparison import NoBaseline, first_difference, read_baseline, worse
+from bench.probe.context import Belongings, ByKey, ProbeContext, remove, single
 from bench.probe.conversation import RECEIVED, Line
 from bench.probe.play import play, play_one
 from bench.probe.reporters import STYLE, json_document, junit_document, page_document
-from bench.probe.surroundings import Belongings, ProbeContext, ByKey, remove, single
 from bench.probe.tests.answering import answering
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -226,9 +226,9 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_played(tmp_pat
 def test_a_topic_that_the_broker_does_not_delete_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = {"made": ErrorCode.none, "never-made": ErrorCode(3), "kept": ErrorCode.topic_authorization_failed}
     told = [SimpleNamespace(name=name, error_code=code) for name, code in codes.items()]
-    monkeypatch.setattr("bench.probe.surroundings.Conversation.__post_init__", lambda _: None)
-    monkeypatch.setattr("bench.probe.surroundings.Conversation.close", lambda _: None)
-    monkeypatch.setattr("bench.probe.surroundings.Conversation.ask", lambda *_: SimpleNamespace(responses=told))
+    monkeypatch.setattr("bench.probe.context.Conversation.__post_init__", lambda _: None)
+    monkeypatch.setattr("bench.probe.context.Conversation.close", lambda _: None)
+    monkeypatch.setattr("bench.probe.context.Conversation.ask", lambda *_: SimpleNamespace(responses=told))
     broker = replace(_broker(("127.0.0.1", 1)), versions={key: each[:2] for key, each in VERSIONS.items()})
     assert remove(broker, Belongings(topics=list(codes))) == ["kept: TOPIC_AUTHORIZATION_FAILED"]
 

@@ -10,9 +10,9 @@ import pytest
 
 from bench.probe.broker import Address, Broker, NotKafka, meet
 from bench.probe.case import PREPARING, Case, Verdict, case
+from bench.probe.context import Belongings, ProbeContext
 from bench.probe.conversation import entity_of as made
 from bench.probe.play import play_one
-from bench.probe.surroundings import Belongings, ProbeContext
 from bench.probe.tests.answering import answering
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.messages import body_class, encode_response
@@ -34,8 +34,8 @@ def _seconds(played: Case, address: Address, belongings: Belongings) -> tuple[Ve
 
 
 def test_a_question_that_was_not_answered_is_waited_for_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.probe.surroundings.SETUP_LIMIT_S", 0.5)
-    monkeypatch.setattr("bench.probe.surroundings.SETUP_AGAIN_S", 0.1)
+    monkeypatch.setattr("bench.probe.context.SETUP_LIMIT_S", 0.5)
+    monkeypatch.setattr("bench.probe.context.SETUP_AGAIN_S", 0.1)
     belongings = Belongings()
     with answering(_until_end) as address:
         first = _seconds(needs_a_topic, address, belongings)
