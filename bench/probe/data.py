@@ -1,4 +1,4 @@
-"""Produce, Fetch and fetch sessions (KIP-227), which many cases need: batches with few words, requests for one topic."""
+"""Produce, Fetch and fetch sessions (KIP-227) in few words, and batches to send: what many cases need."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
