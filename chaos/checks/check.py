@@ -45,7 +45,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class CheckContext:
     """``alone`` means that the check runs inside one node's process and sees no other node. ``tier`` holds the objects
     of the remote tier, by their keys."""
 
@@ -94,8 +94,8 @@ class Check:
         super().__init_subclass__()
         assert not cls.guarantee or cls.guarantee in GUARANTEES, f"{cls.__name__} judges an unknown guarantee"
 
-    def __init__(self, around: "Surroundings") -> None:
-        self.around = around
+    def __init__(self, context: "CheckContext") -> None:
+        self.context = context
         self.violations: list[Violation] = []
         """in the order of their times"""
         self.looked_at = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.reads import reads
 from reference_broker.core.effects import Effect, Reply
@@ -246,8 +246,8 @@ class CommitsFenced(Check):
     needs_one_node = True
     acts_on = (OFFSET_COMMIT,)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._stale: dict[tuple[int, int, int], str] = {}
         """by (node, connection, correlation ID): commits from another generation than the group's, with the story to
         report if they are acknowledged"""
@@ -295,8 +295,8 @@ class NoCommittedLost(Check):
     guarantee = "no-committed-lost"
     rows: ClassVar[tuple[str, ...]] = (COMMITTED,)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._committed: dict[Key, tuple[int, int]] = {}
         """by group, topic and partition: the offset that was committed last, and when"""
         self._nodes: dict[int, Node] = {}
@@ -314,7 +314,7 @@ class NoCommittedLost(Check):
         written = asked(history, COMMIT)
         for key, (offset, at_us) in self._committed.items():
             group, topic, index = key
-            if topic in gone or self.around.replicas.offsets_excused(group):
+            if topic in gone or self.context.replicas.offsets_excused(group):
                 continue  # Kafka: with a topic go its offsets. E-7: nobody had kept the group's commits.
             found = self._held(key)
             # Physical: a commit may be written although its coordinator died before it said so.

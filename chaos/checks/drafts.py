@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kio.schema.api_versions.v4.response import ApiVersionsResponse
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.wire.messages import encode_request, encode_response
@@ -140,8 +140,8 @@ class DraftLayout(Check):
     guarantee = "draft-layout-exact"
     acts_on = (*RESPONSES,)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._seen: dict[tuple[str, int], int] = {}
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002

@@ -11,7 +11,7 @@ FOR_EVER_US = 1 << 62
 
 
 @dataclass(slots=True)
-class Trouble:
+class FaultTimes:
     """Times are microseconds of the run. While a fault lasts, its end lies in the future."""
 
     nodes: dict[int, int] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, Named, partitions_of
 from reference_broker.core.effects import Close, Effect, Note, Reply
 from reference_broker.core.events import Closed, Event, Request
@@ -82,8 +82,8 @@ class EvictionRules(Check):
     needs_one_node = True
     acts_on = (FETCH, Closed, "session_evicted", "session_closed")
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._nodes: dict[int, _Sessions] = {}
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
@@ -254,8 +254,8 @@ class MetricsExact(Check):
     needs_one_node = True
     rows = ("session_evicted",)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._evictions: dict[tuple[int, int], int] = {}
         self._numbers: dict[tuple[int, int], _Numbers] = {}
         self._sessions: dict[int, int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS
 from chaos.checks.history import without_node
 from reference_broker.core.effects import Effect, Note, Reply, Send
@@ -32,8 +32,8 @@ class SessionTrace(Check):
 
     rows: ClassVar[tuple[str, ...]] = ("request", "reply", "session_created", "session_closed", "session_evicted")
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._incarnations: dict[int, int] = {}
 
     def trace(self, row: TraceRow) -> None:
@@ -103,8 +103,8 @@ class OrderTrace(SessionTrace):
 
     FIRST_NUMBER = 1
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self.sessions: dict[tuple[int, int], Session] = {}
         self._pending: dict[tuple[int, int], Pending] = {}
         """by node and connection"""
@@ -144,7 +144,7 @@ class OrderTrace(SessionTrace):
             self._answered(row, pending)
 
     def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
-        number = self.FIRST_NUMBER + self.around.settings.first_session_epoch - 1
+        number = self.FIRST_NUMBER + self.context.settings.first_session_epoch - 1
         self.sessions[row.node, session_id] = Session(number)
 
     def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
@@ -280,8 +280,8 @@ class SessionLost(SessionTrace):
 
     guarantee = "session-lost"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._alive: dict[tuple[int, int], None] = {}
         self._ever: dict[tuple[int, int], None] = {}
         self._repeats = 0
@@ -380,8 +380,8 @@ class SessionLines(Check):
     needs_one_node = True
     acts_on = (FETCH, (Send, FETCH), Closed, *LIVES)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._asked: dict[tuple[int, int], dict[int, _Sent]] = {}
         self._makers: dict[tuple[int, int], str] = {}
 
@@ -472,8 +472,8 @@ class FirstAnswers(Check):
     needs_one_node = True
     acts_on = (FETCH, Closed, CREATED, *ENDS, type(None))
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._sessions: dict[tuple[int, int], bool | None] = {}
         self._asked: dict[tuple[int, int], dict[int, _Asked]] = {}
         """by node and connection, then by correlation ID"""

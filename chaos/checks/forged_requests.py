@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.node_requests import BY_CLIENTS, FORGED, tells_a_lie
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request
@@ -35,8 +35,8 @@ class ForgedRefused(Check):
     needs_one_node = True
     acts_on = (*sorted(FORGED), Closed)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._forged: dict[tuple[int, int], dict[int, str]] = {}
         """what was asked, by node and connection, and by correlation ID"""
 

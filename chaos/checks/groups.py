@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.compacted_topics import missable_offsets
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.reads import known_offsets, moved_forward, reads
@@ -31,8 +31,8 @@ class OneGroupLeader(Check):
     guarantee = "one-group-leader"
     rows: ClassVar[tuple[str, ...]] = (STATE, MEMBER)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._leaders: dict[tuple[str, int], tuple[str, int]] = {}
         self._newest: dict[str, int] = {}
         self._replaced: dict[tuple[str, str], None] = {}
@@ -40,7 +40,7 @@ class OneGroupLeader(Check):
     def trace(self, row: TraceRow) -> None:
         fields = json.loads(row.detail)
         group = str(fields["group"])
-        if self.around.replicas.offsets_excused(group):
+        if self.context.replicas.offsets_excused(group):
             return  # E-7: nobody had kept the group, so its generations begin anew.
         if row.what == MEMBER:
             if fields["what"] == "fenced":  # Kafka (KIP-345): the instance goes on under another member ID.
@@ -69,7 +69,7 @@ class OneGroupLeader(Check):
         for row in history.memberships:
             if row.event != "assigned" or row.generation < 0:
                 continue
-            if self.around.replicas.offsets_excused(row.group):
+            if self.context.replicas.offsets_excused(row.group):
                 continue  # E-7: nobody had kept the group, so its generations begin anew.
             key = (row.group, row.generation, row.topic, row.partition)
             owner, member_id = owners.setdefault(key, (row.process, row.member_id))
@@ -95,9 +95,9 @@ class AllAssigned(Check):
 
     guarantee = "all-assigned"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self._expected = around.settings.subscribed
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._expected = context.settings.subscribed
         self._owned: dict[str, dict[Place, dict[str, None]]] = {group: {} for group in self._expected}
         """by group and partition: the processes that own it"""
 

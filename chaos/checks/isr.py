@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.replica_view import Copy, Held, ReplicaCheck, Replicated
 from reference_broker.core.effects import Note
 from reference_broker.core.events import Event
@@ -69,8 +69,8 @@ class StableIsr(ReplicaCheck):
     guarantee = "stable-isr"
     notes = ("leader_elected", "broker_fenced")
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._elections: list[tuple[int, int]] = []
         """(time, node) of each leader of the quorum, in order"""
         self._fenced_early: dict[int, int] = {}
@@ -82,19 +82,19 @@ class StableIsr(ReplicaCheck):
             self._elections.append((at_us, member.node_id))
             return
         elected_us, controller = self._elections[-1] if self._elections else (0, -1)
-        if controller != member.node_id or at_us - elected_us > self.around.settings.session_us:
+        if controller != member.node_id or at_us - elected_us > self.context.settings.session_us:
             return
-        since_us = at_us - self.around.settings.in_sync_us
-        if any(self.replicas.trouble.touches_since(node, since_us) for _, node in self._elections[-2:-1]):
+        since_us = at_us - self.context.settings.in_sync_us
+        if any(self.replicas.fault_times.touches_since(node, since_us) for _, node in self._elections[-2:-1]):
             self._fenced_early[int(dict(note.fields)["broker"])] = at_us
 
     def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
-        trouble, in_sync_us = self.replicas.trouble, self.around.settings.in_sync_us
+        fault_times, in_sync_us = self.replicas.fault_times, self.context.settings.in_sync_us
         since_us = at_us - in_sync_us
         for member in before.isr:
             # Physical: who was dead, paused or cut off could not fetch, serve or be heard (F-22).
             judged = (member, before.leader, now.leader)
-            if member in now.isr or any(trouble.touches_since(node, since_us) for node in judged):
+            if member in now.isr or any(fault_times.touches_since(node, since_us) for node in judged):
                 continue
             story = (
                 f"{partition.name}: replica {member} left the in-sync replicas {before.isr} of leader {before.leader}, "
@@ -111,7 +111,7 @@ class StableIsr(ReplicaCheck):
 
     def _judge(self) -> None:
         for left_us, replica, story in self._left:
-            if self._fenced_early.get(replica, -1) < left_us - self.around.settings.in_sync_us:
+            if self._fenced_early.get(replica, -1) < left_us - self.context.settings.in_sync_us:
                 self.violated(left_us, story)
         self._left.clear()
 
@@ -137,8 +137,8 @@ class MinIsrKept(Check):
     guarantee = "min-isr-kept"
     needs_one_node = True
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._images: dict[int, MetadataImage] = {}
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from bench.fleet.behaviours.admin import FIRST_VALUE
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import History, grouped
 from chaos.checks.metadata_transactions import MARKER_KINDS
 from chaos.checks.quorum_view import Member
@@ -126,8 +126,8 @@ class TornMetadata(Check):
     guarantee = "torn-metadata"
     notes: ClassVar[tuple[str, ...]] = ("metadata_committed",)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._published: dict[int, _Image] = {}
         self._markers: dict[int, str] = {}
         """kind of marker by the offset of its batch"""

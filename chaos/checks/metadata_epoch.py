@@ -7,7 +7,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from chaos.checks.batches import read_batches, records_in
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.fetch_model import FETCH
 from chaos.checks.history import OFFSETS_TOPIC, History, Place, grouped, place
 from reference_broker.core.effects import Effect, Note, Reply, Send
@@ -34,8 +34,8 @@ class NonmonotonicMetadataEpoch(Check):
     guarantee = "nonmonotonic-metadata-epoch"
     rows: ClassVar[tuple[str, ...]] = (EPOCH_COMMITTED, APPLIED)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._applied: dict[tuple[int, int], int] = {}
         self._offset_of: dict[int, int] = {}
         self._epoch_at: dict[int, int] = {}
@@ -108,8 +108,8 @@ class OneContentPerEpoch(Check):
     needs_one_node = True
     acts_on = (METADATA, Closed)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._content: dict[int, tuple[int, Content]] = {}
         self._seen: dict[int, tuple[int, int]] = {}
         self._asked: dict[tuple[int, int], int] = {}
@@ -132,7 +132,7 @@ class OneContentPerEpoch(Check):
             self.violated(at_us, f"node {node_id} has metadata epoch {epoch} and told a client {told}")
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if self.around.alone:
+        if self.context.alone:
             return
         cache, node_id = node.broker.metadata, node.broker.node_id
         # M-11: -1 means that no controller has told the node anything.
@@ -226,8 +226,8 @@ class Rewinds(Check):
     guarantee = "rewinds"
     rows: ClassVar[tuple[str, ...]] = ("truncated", "truncated_below_high_watermark")
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._cuts: list[tuple[str, int, int]] = []
         """partition as nodes name it, the log's end after the cut, time"""
 
@@ -307,9 +307,9 @@ class SwitchRespected(Check):
     needs_one_node = True
     acts_on = ((Send, UPDATE_METADATA), METADATA, NoneType)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self._alone = around.alone
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._alone = context.alone
         self._on = False
         """Some node has seen the feature finalized."""
         self._off: dict[int, tuple[int, int]] = {}
@@ -431,8 +431,8 @@ class UpdatesSentAtOnce(Check):
     needs_one_node = True
     acts_on = ((Send, UPDATE_METADATA), PeerReply, PeerDown, FETCH, EPOCH_COMMITTED, METADATA_COMMITTED)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._controllers: dict[int, _Controller] = {}
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.fetch_model import Answer
 from chaos.checks.history import without_node
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
@@ -29,8 +29,8 @@ class SnapshotAtLogStart(QuorumCheck):
     guarantee = "snapshot-at-log-start"
     notes = ("snapshot_renamed", "snapshot_deleted", "download_finished")
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._ids: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
@@ -77,8 +77,8 @@ class SnapshotEqualsReplay(QuorumCheck):
 
     guarantee = "snapshot-equals-replay"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._published: dict[int, tuple[str, int, int]] = {}
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
@@ -176,8 +176,8 @@ class SnapshotTransfer(Check):
     guarantee = "snapshot-transfer-bounded"
     rows: ClassVar[tuple[str, ...]] = ("download_started", "download_chunk", "download_finished", "download_discarded")
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._nodes: dict[int, _Catching] = {}
 
     def trace(self, row: TraceRow) -> None:
@@ -296,8 +296,8 @@ class SnapshotAnswers(Check):
     needs_one_node = True
     acts_on = (FETCH_SNAPSHOT, Closed, type(None))
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._asked: dict[tuple[int, int], dict[int, _Asked]] = {}
         """by node and connection, then by correlation ID"""
 
@@ -427,8 +427,8 @@ class SnapshotMetricsExact(Check):
     needs_one_node = True
     acts_on = (STARTED, LOADED, DAMAGED, type(None))
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._nodes: dict[int, _Snapshots] = {}
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:

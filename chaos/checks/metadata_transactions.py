@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from chaos.checks.batches import Batch, records_in
-from chaos.checks.check import Surroundings
+from chaos.checks.check import CheckContext
 from chaos.checks.quorum_view import Member, QuorumCheck
 from reference_broker.core.effects import Note
 
@@ -16,8 +16,8 @@ class TransactionCheck(QuorumCheck):
     """``open_at`` is the offset at which the open transaction begins, or -1 if none is open. While ``record`` is
     called, the current record is not taken into account yet."""
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self.open_at = -1
         self._at = 0
 
@@ -61,8 +61,8 @@ class OneAbortPerBegin(TransactionCheck):
 class MisplacedMarkersRefused(TransactionCheck):
     guarantee = "misplaced-markers-refused"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._misplaced = ""
         self._from = -1
         """Offset of the first marker that is out of place, or -1."""
@@ -137,8 +137,8 @@ class Bootstrapped(TransactionCheck):
     guarantee = "bootstrapped"
     needs_one_node = True
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._known = self._begun = False
 
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:

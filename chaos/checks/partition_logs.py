@@ -1,6 +1,6 @@
 """The logs of one node: their high watermarks, and records that the disk has damaged."""
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.sim.disk import SimDisk
 from reference_broker.core.events import Event, Request
 from reference_broker.core.node import Node
@@ -16,8 +16,8 @@ class LogConsistent(Check):
 
     guarantee = "log-consistent"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._high_watermarks: dict[tuple[int, int, bytes, int], int] = {}
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:

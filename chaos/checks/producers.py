@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from chaos.checks.batches import Batch, Producing, batches_of, last_sequence_of, producing_of, read_batches, records_in
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import without_node
 from chaos.watched_disk import WatchedDisk
 from reference_broker.core.effects import Effect, Reply
@@ -103,8 +103,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 class ProducersReplayed(Check):
     guarantee = "producers-replayed"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._judged: set[tuple[int, int, str]] = set()
 
     def whole(self, at_us: int, incarnation: int, node: "Node") -> None:
@@ -205,8 +205,8 @@ class ForgottenProducerRefused(Check):
     guarantee = "forgotten-producer-refused"
     acts_on = (PRODUCE, Closed, type(None))
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._producers: dict[tuple[_Place, int], _Producer] = {}
         self._asked: dict[tuple[int, int], dict[int, dict[tuple[str | bytes, int], _Asked]]] = {}
         """by node and connection, by correlation ID, and by the partition as the request names it"""

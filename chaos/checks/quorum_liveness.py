@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
 from chaos.metadata_digest import digest_of
 from reference_broker.core.effects import Effect, Note, Reply
@@ -26,9 +26,9 @@ class StableLeadership(QuorumCheck):
 
     guarantee = "stable-leadership"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self._settled_us = around.settings.settled_us
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._settled_us = context.settings.settled_us
         self._leader = (-1, -1)
         """(epoch, node) of the newest leader."""
         self._since_us = 0
@@ -53,9 +53,9 @@ class StableLeadership(QuorumCheck):
             )
 
     def _untouched(self, leader: int, since_us: int, until_us: int) -> bool:
-        trouble, from_us = self.view.trouble, until_us - self._settled_us
+        fault_times, from_us = self.view.fault_times, until_us - self._settled_us
         # Physical: a leader that is dead, paused or cut off from a majority cannot keep its office.
-        if since_us > from_us or trouble.node_since(leader, from_us):
+        if since_us > from_us or fault_times.node_since(leader, from_us):
             return False
         with_it = [
             each.node_id
@@ -65,8 +65,8 @@ class StableLeadership(QuorumCheck):
         return len(with_it) >= self.view.majority
 
     def _calm(self, leader: int, voter: int, from_us: int) -> bool:
-        trouble = self.view.trouble
-        return not (trouble.node_since(voter, from_us) or trouble.between_since(leader, voter, from_us))
+        fault_times = self.view.fault_times
+        return not (fault_times.node_since(voter, from_us) or fault_times.between_since(leader, voter, from_us))
 
 
 class QuorumConverges(QuorumCheck):
@@ -74,8 +74,8 @@ class QuorumConverges(QuorumCheck):
 
     guarantee = "quorum-converges"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self.expected = True
         """Whether the nodes must agree. It is false if the run ended before it had played all its phases."""
 
@@ -127,9 +127,9 @@ class NoFalseFencing(QuorumCheck):
     guarantee = "no-false-fencing"
     notes = ("broker_fenced", "broker_registered")
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self._session_us = around.settings.session_us
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._session_us = context.settings.session_us
         self._leads_since_us: dict[int, int] = {}
         self._registered: dict[int, tuple[int, int | str]] = {}
         """For each node its last incarnation, and the broker epoch of that."""
@@ -143,12 +143,12 @@ class NoFalseFencing(QuorumCheck):
             self._has_registered(at_us, member, dict(note.fields)["epoch"])
             return
         broker = int(dict(note.fields)["broker"])
-        trouble, from_us = self.view.trouble, at_us - self._session_us
+        fault_times, from_us = self.view.fault_times, at_us - self._session_us
         # Physical: heartbeats of a node that is dead, paused or cut off do not arrive.
         touched = (
-            trouble.node_since(broker, from_us)
-            or trouble.node_since(member.node_id, from_us)
-            or (broker != member.node_id and trouble.between_since(broker, member.node_id, from_us))
+            fault_times.node_since(broker, from_us)
+            or fault_times.node_since(member.node_id, from_us)
+            or (broker != member.node_id and fault_times.between_since(broker, member.node_id, from_us))
         )
         if not touched and self._leads_since_us.get(member.node_id, at_us) < from_us:
             self.violated(
@@ -191,8 +191,8 @@ class SessionKept(Check):
     acts_on = (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION, Closed, type(None))
     notes: ClassVar[tuple[str, ...]] = ("broker_fenced",)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._asked: dict[tuple[int, int], tuple[Request, bool]] = {}
         """the request that each connection of a node waits for, and whether another start of the broker was known"""
         self._alive: dict[tuple[int, int], Beating] = {}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from chaos.checks.batches import Batch
-from chaos.checks.check import Surroundings
+from chaos.checks.check import CheckContext
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
 from reference_broker.core.effects import Note
 
@@ -13,8 +13,8 @@ class OneLeaderPerEpoch(QuorumCheck):
 
     guarantee = "one-leader-per-epoch"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._leaders: dict[int, int] = {}
         self._believed: dict[int, tuple[int, int]] = {}
 
@@ -45,8 +45,8 @@ class MonotonicEpoch(QuorumCheck):
     guarantee = "monotonic-epoch"
     notes = ("voted",)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._acted: dict[tuple[int, int], int] = {}
         """By node and number of its directory. Physical: a node with another directory cannot remember."""
 
@@ -72,7 +72,7 @@ class MonotonicEpoch(QuorumCheck):
             self._acted[self._who(member)] = epoch
 
     def _who(self, member: Member) -> tuple[int, int]:
-        return member.node_id, self.view.trouble.directories.get(member.node_id, 0)
+        return member.node_id, self.view.fault_times.directories.get(member.node_id, 0)
 
 
 _Before = tuple[int, int]
@@ -88,8 +88,8 @@ class LogMatching(QuorumCheck):
 
     guarantee = "log-matching"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._known: dict[tuple[int, int], tuple[Batch, _Before, int]] = {}
 
     def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
@@ -147,8 +147,8 @@ class LeaderCompleteness(QuorumCheck):
     guarantee = "leader-completeness"
     notes = ("truncated",)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._same_to: dict[int, int] = {}
         self._committed_at: dict[int, int] = {}
         """For each epoch, up to where batches were committed when its leader began."""
@@ -212,8 +212,8 @@ class MonotonicHighWatermark(QuorumCheck):
 
     guarantee = "monotonic-high-watermark"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._by_leaders: tuple[int, int] = (-1, -1)
         """The last leader's epoch, and what leaders of earlier epochs had committed."""
         self._committed = -1

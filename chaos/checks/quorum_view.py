@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from reference_broker.core.effects import Note
 
 if TYPE_CHECKING:
-    from chaos.checks.fault_times import Trouble
+    from chaos.checks.fault_times import FaultTimes
     from reference_broker.core.node import Node
 
 
@@ -62,8 +62,8 @@ class QuorumView:
     ``of_changes``, ``of_appends`` and ``of_commits`` are the checks that are told of each.
     """
 
-    def __init__(self, voters: int, observers: int, trouble: "Trouble") -> None:
-        self.trouble = trouble
+    def __init__(self, voters: int, observers: int, fault_times: "FaultTimes") -> None:
+        self.fault_times = fault_times
         self.voters = voters
         self.nodes = [Member(number, number < voters) for number in range(voters + observers)]
         self.committed: dict[int, Batch] = {}
@@ -147,9 +147,9 @@ class QuorumView:
 class QuorumCheck(Check):
     """A check overrides the methods for what it wants to see."""
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self.view = around.quorum
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.view = context.quorum
         for method, told in (
             ("changed", self.view.of_changes),
             ("appended", self.view.of_appends),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
 from chaos.checks.history import OFFSETS_TOPIC, Place
@@ -21,7 +21,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 
 if TYPE_CHECKING:
-    from chaos.checks.fault_times import Trouble
+    from chaos.checks.fault_times import FaultTimes
     from reference_broker.core.node import Node
 
 
@@ -157,13 +157,13 @@ class ReplicaView:
 
     def __init__(
         self,
-        trouble: "Trouble",
+        fault_times: "FaultTimes",
         min_insync: int = 1,
         flushed: bool = False,
         expected: bool = True,
         touched: TouchedLogs | None = None,
     ) -> None:
-        self.trouble = trouble
+        self.fault_times = fault_times
         self.expected = expected
         self.partitions: dict[PartitionKey, Replicated] = {}
         self.excused: dict[Place, None] = {}
@@ -436,9 +436,9 @@ def _key_of(log: LogView) -> PartitionKey:
 class ReplicaCheck(Check):
     """A check overrides the methods for what it wants to see."""
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self.replicas = around.replicas
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.replicas = context.replicas
         self.replicas.checks.append(self)
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:

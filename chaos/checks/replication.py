@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.check import Surroundings
+from chaos.checks.check import CheckContext
 from chaos.checks.compacted_log import Compacted, Left, marker_in, records_of, wrongly_cleaned
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
 from reference_broker.core.effects import Effect, Reply
@@ -192,7 +192,7 @@ class HighWatermarkMonotonic(ReplicaCheck):
         # E-7: nobody had kept what was committed, so a follower truncates below its high watermark.
         may_go_back = partition.losses > 0 and now.leader_epoch < 0
         # H-4: a follower whose log ends below its leader's marker empties it, and takes that marker over.
-        if self.around.settings.tombstone_horizon and copy.log is not None and now.leader_epoch < 0:
+        if self.context.settings.tombstone_horizon and copy.log is not None and now.leader_epoch < 0:
             is_empty = now.start_offset == now.end_offset
             may_go_back |= is_empty and before.end_offset < copy.log.horizon.offset
         who = f"{partition.name} on node {copy.node_id}"
@@ -242,8 +242,8 @@ class NoAckedLost(ReplicaCheck):
     guarantee = "no-acked-lost"
     acts_on = (PRODUCE,)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._asked: dict[tuple[int, int, int], None] = {}
         """(node, connection, correlation ID) of requests with acks=all"""
         self._answered: list[tuple[Node, ProduceResponse]] = []

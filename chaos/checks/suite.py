@@ -13,7 +13,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from chaos import checks
-from chaos.checks.check import Check, Kind, Surroundings, overriding
+from chaos.checks.check import Check, CheckContext, Kind, overriding
 from chaos.checks.fetch_model import EVICTED, FETCH, FetchModel
 from chaos.checks.history import History
 from chaos.metadata_digest import Digest
@@ -40,9 +40,9 @@ def check_kinds() -> tuple[type[Check], ...]:
     return tuple(sorted(found, key=lambda each: order.index(each.guarantee)))
 
 
-def all_checks(around: Surroundings) -> tuple[Check, ...]:
+def all_checks(context: CheckContext) -> tuple[Check, ...]:
     """Returns fresh checks for one run."""
-    return tuple(kind(around) for kind in check_kinds())
+    return tuple(kind(context) for kind in check_kinds())
 
 
 PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
@@ -50,12 +50,12 @@ FETCHES: frozenset[Kind] = frozenset({NoneType, FETCH, Closed, EVICTED})
 """What the model of fetches looks at."""
 
 
-class Watching:
+class CheckSuite:
     """``rows`` says for each kind of trace row which checks want it. Rows that no check wants are missing there."""
 
-    def __init__(self, checks: Sequence[Check], around: Surroundings) -> None:
-        self.view = around.quorum
-        self.replicas = around.replicas
+    def __init__(self, checks: Sequence[Check], context: CheckContext) -> None:
+        self.view = context.quorum
+        self.replicas = context.replicas
         self.rows = _by_name(checks, lambda check: check.rows)
         self._checks = checks
         self._by_note = _by_name(checks, lambda check: check.notes)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.batches import Batch, batches_of, read_batches
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.producers import ProducerState, read_snapshot, replayed
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
@@ -79,8 +79,8 @@ class ClosedSegmentsStored(Check):
 
     guarantee = "closed-segments-stored"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._nodes: dict[int, Node] = {}
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
@@ -138,15 +138,15 @@ class KeptUntilStored(Check):
 
     guarantee = "kept-until-stored"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._seen: dict[tuple[int, str], int] = {}
         self._starts: dict[str, int] = {}
         self._replicas: dict[int, list[PartitionLog]] = {}
         """By node: its tiered ones, as it had them last."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if self.around.alone or not node.broker.config.remote_log_storage_system_enable:
+        if self.context.alone or not node.broker.config.remote_log_storage_system_enable:
             return
         partitions = node.broker.partitions
         logs = [each.log for each in (*partitions.by_name.values(), *partitions.followed.values())]
@@ -181,7 +181,7 @@ class KeptUntilStored(Check):
     def _whole_in_tier(self, name: str) -> list[tuple[int, int]]:
         """Returns the offsets [base, end) of the copies with all their objects, in order."""
         found: dict[str, dict[str, bytes]] = {}
-        for key, data in self.around.tier.items():
+        for key, data in self.context.tier.items():
             if key.startswith(f"{name}-"):
                 copy, _, kind = key.rpartition(".")
                 found.setdefault(copy, {})[kind] = data
@@ -205,13 +205,13 @@ class ListedWhenStored(Check):
     guarantee = "listed-when-stored"
     acts_on = (COPIED,)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._seen: set[bytes] = set()
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         remote_log = node.broker.remote_log
-        if remote_log is None or self.around.alone:
+        if remote_log is None or self.context.alone:
             return
         partitions = node.broker.partitions
         for partition in (*partitions.by_name.values(), *partitions.followed.values()):
@@ -224,7 +224,7 @@ class ListedWhenStored(Check):
 
     def _look(self, at_us: int, listed: CopiedSegment) -> bool:
         self.looked_at += 1
-        stored = listed.objects(self.around.tier)
+        stored = listed.objects(self.context.tier)
         missing = [kind for kind in NEEDED if kind not in stored]
         if missing:
             self.violated(at_us, f"{listed.named} was listed without its {', '.join(missing)}")
@@ -236,7 +236,7 @@ class ListedWhenStored(Check):
                 self._judge(at_us, node, copied)
 
     def _judge(self, at_us: int, node: "Node", copied: CopiedSegment) -> None:
-        stored = copied.objects(self.around.tier)
+        stored = copied.objects(self.context.tier)
         log = next(log for log in node.logs() if log.directory == copied.partition)
         if copied.base_offset < log.local_log_start_offset:
             return  # Physical: there is nothing here to compare with. That it may go, kept-until-stored judges.
@@ -270,8 +270,8 @@ class NewerUploadCounts(Check):
 
     guarantee = "newer-upload-counts"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._settled: set[bytes] = set()
         """IDs of the segments that any node has listed, or that are deleted."""
         self._newest: dict[tuple[bytes, int], int] = {}
@@ -279,7 +279,7 @@ class NewerUploadCounts(Check):
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         remote_log = node.broker.remote_log
-        if remote_log is None or self.around.alone:
+        if remote_log is None or self.context.alone:
             return
         partitions = node.broker.partitions
         for partition in (*partitions.by_name.values(), *partitions.followed.values()):
@@ -330,8 +330,8 @@ class UploadedProducers(Check):
     guarantee = "uploaded-producers-replayed"
     acts_on = (COPIED,)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._replays: dict[str, _Replay] = {}
         self._latest_ms: dict[int, int] = {}
         """What each node's clock has shown at most."""
@@ -348,7 +348,7 @@ class UploadedProducers(Check):
             self._clock_showed(node_id, copied.began_ms)
             log = next(log for log in node.logs() if log.directory == copied.partition)
             wanted = self._replayed_to(copied, log)
-            data = copied.objects(self.around.tier).get("snapshot")
+            data = copied.objects(self.context.tier).get("snapshot")
             if wanted is not None and data is not None:
                 self.looked_at += 1
                 latest_ms = max(self._latest_ms.values()) if log.local_log_start_offset else self._latest_ms[node_id]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from chaos.checks.batches import left_of_keys
-from chaos.checks.check import Check, Kind, Surroundings
+from chaos.checks.check import Check, CheckContext, Kind
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
@@ -46,18 +46,18 @@ class TombstonesMarked(ReplicaCheck):
 
     guarantee = "tombstones-marked"
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._seen: dict[PartitionKey, dict[int, _Seen]] = {}
         """by partition and node"""
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         is_due = now.leader_epoch > before.leader_epoch or now.cleaned_offset != before.cleaned_offset
-        if self.around.settings.tombstone_horizon and is_due:
+        if self.context.settings.tombstone_horizon and is_due:
             self._judge(at_us, partition, copy)
 
     def viewed(self, at_us: int, node: "Node") -> None:
-        if not self.around.settings.tombstone_horizon:
+        if not self.context.settings.tombstone_horizon:
             return
         node_id = node.broker.node_id
         for key, partition in self.replicas.partitions.items():
@@ -86,7 +86,7 @@ class TombstonesMarked(ReplicaCheck):
             last.marker = marker
 
     def quiet(self, at_us: int) -> None:
-        if self.around.settings.tombstone_horizon:
+        if self.context.settings.tombstone_horizon:
             for partition in self.replicas.partitions.values():
                 for copy in partition.copies.values():
                     self._judge(at_us, partition, copy)
@@ -156,7 +156,7 @@ class DeletedStaysDeleted(ReplicaCheck):
 
     def _judge(self, at_us: int, partition: Replicated, copy: Copy) -> None:
         compacted, log = partition.compacted, copy.log
-        if not self.around.settings.tombstone_horizon or compacted is None or log is None:
+        if not self.context.settings.tombstone_horizon or compacted is None or log is None:
             return
         if partition.excused or partition.losses:
             return  # E-7: what was committed before a loss is not known any more.
@@ -210,8 +210,8 @@ class OneBootstrapPerMarker(Check):
     guarantee = "one-bootstrap-per-marker"
     acts_on: ClassVar[tuple[Kind, ...]] = (BEGUN,)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._begun: dict[tuple[int, str], tuple[int, int]] = {}
         """by node and partition: the leader epoch and the marker of the last bootstrap"""
 
@@ -227,7 +227,7 @@ class OneBootstrapPerMarker(Check):
 
     def _begins(self, at_us: int, node_id: int, partition: str, position: int, marker: int) -> None:
         self.looked_at += 1
-        known = (each for each in self.around.replicas.partitions.values() if each.name == partition)
+        known = (each for each in self.context.replicas.partitions.values() if each.name == partition)
         epoch = next((each.state.leader_epoch for each in known), -1)
         before = self._begun.get((node_id, partition))
         self._begun[node_id, partition] = epoch, marker

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.transactions import Transaction, transactions
 from reference_broker.core.effects import Effect, Reply
@@ -67,8 +67,8 @@ class TransactionalIdsKept(Check):
     needs_one_node = True
     acts_on = (PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, type(None))
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._known: dict[tuple[int, str], _Known] = {}
         """by node and transactional ID"""
         self._asked: dict[tuple[int, int, int], tuple[Any, _Moment]] = {}
@@ -137,8 +137,8 @@ class TransactionalIdsKept(Check):
 
     def _is_troubled_since(self, since_us: int) -> bool:
         """Physical: who stands still, or reaches nobody to replicate the end or the tombstone, forgets later."""
-        trouble = self.around.quorum.trouble
-        return any(until_us >= since_us for until_us in (*trouble.nodes.values(), *trouble.links.values()))
+        fault_times = self.context.quorum.fault_times
+        return any(until_us >= since_us for until_us in (*fault_times.nodes.values(), *fault_times.links.values()))
 
 
 def _ids_in(body: Any) -> Iterator[str]:

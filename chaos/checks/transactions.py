@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, Asked, asked
 from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, Place, Sent, expanded, grouped, once, place
@@ -433,8 +433,8 @@ class LsoRegression(Check):
     guarantee = "lso-regression"
     replica_notes = ("leads",)
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
         self._shown: dict[tuple[int, int, bytes, int], tuple[int, int]] = {}
         """leader epoch and last stable offset by node, incarnation and partition"""
         self._leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)

@@ -22,7 +22,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
-    from chaos.checks.check import Surroundings
+    from chaos.checks.check import CheckContext
     from reference_broker.core.node import Node
 
 NEVER_US: Final = 1 << 62
@@ -50,8 +50,8 @@ class CatchUp(Check):
 
     who: ClassVar[str] = ""
 
-    def __init__(self, around: "Surroundings") -> None:
-        super().__init__(around)
+    def __init__(self, context: "CheckContext") -> None:
+        super().__init__(context)
         self.caught = Caught()
         self._target = -1
 
@@ -103,11 +103,11 @@ class NodeCaughtUp(CatchUp):
 
     @property
     def _node_id(self) -> int:
-        ends = Counter(node_id for pair in self.around.quorum.trouble.links for node_id in pair)
+        ends = Counter(node_id for pair in self.context.quorum.fault_times.links for node_id in pair)
         return ends.most_common(1)[0][0] if ends else -1
 
     def _heal_us(self) -> int:
-        return max(self.around.quorum.trouble.links.values(), default=NEVER_US)
+        return max(self.context.quorum.fault_times.links.values(), default=NEVER_US)
 
 
 class FollowerCaughtUp(NodeCaughtUp):
@@ -115,12 +115,12 @@ class FollowerCaughtUp(NodeCaughtUp):
 
     who = "follower"
 
-    def __init__(self, around: "Surroundings") -> None:
-        super().__init__(around)
+    def __init__(self, context: "CheckContext") -> None:
+        super().__init__(context)
         self._had = self._end = -1
 
     def _begin(self) -> int:
-        partition = _partition(self.around)
+        partition = _partition(self.context)
         self._had = self._end = partition.copies[self._node_id].held.end_offset
         return partition.committed_end
 
@@ -130,7 +130,7 @@ class FollowerCaughtUp(NodeCaughtUp):
                 self._got(record, record.offset < self._had)
 
     def _position(self) -> int:
-        log = _partition(self.around).copies[self._node_id].log
+        log = _partition(self.context).copies[self._node_id].log
         if log is None:
             return -1
         self.caught.anew += log.log_end_offset < self._end
@@ -138,7 +138,7 @@ class FollowerCaughtUp(NodeCaughtUp):
         return -1 if log.horizon.remembered else self._end
 
     def _wrong(self) -> int:
-        partition = _partition(self.around)
+        partition = _partition(self.context)
         log = partition.copies[self._node_id].log
         assert log is not None
         assert partition.compacted is not None
@@ -157,8 +157,8 @@ class ReaderCaughtUp(CatchUp):
     acts_on: ClassVar[tuple[Kind, ...]] = (ApiKey.FETCH.value,)
     client_id: ClassVar[str] = "member-0"
 
-    def __init__(self, around: "Surroundings") -> None:
-        super().__init__(around)
+    def __init__(self, context: "CheckContext") -> None:
+        super().__init__(context)
         self.heal_us = NEVER_US
         self._asked = self._had = 0
         self._told: list[PlainRecord] = []
@@ -169,7 +169,7 @@ class ReaderCaughtUp(CatchUp):
 
     def _begin(self) -> int:
         self._had = self._asked
-        return _partition(self.around).committed_end
+        return _partition(self.context).committed_end
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if type(event) is Request and event.tag.client_id == self.client_id and isinstance(event.body, FetchRequest):
@@ -195,7 +195,7 @@ class ReaderCaughtUp(CatchUp):
         return self._asked
 
     def _wrong(self) -> int:
-        compacted = _partition(self.around).compacted
+        compacted = _partition(self.context).compacted
         assert compacted is not None
         return _differing(compacted, self._held, self._asked)
 
@@ -206,16 +206,16 @@ class ObserverCaughtUp(NodeCaughtUp):
 
     who = "observer"
 
-    def __init__(self, around: "Surroundings") -> None:
-        super().__init__(around)
+    def __init__(self, context: "CheckContext") -> None:
+        super().__init__(context)
         self._known: set[bytes] = set()
         self._snapshot = bytearray()
 
     def _begin(self) -> int:
-        return self.around.quorum.committed_end
+        return self.context.quorum.committed_end
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        if node.broker.node_id != self.around.quorum.voters:  # The observer comes after the voters.
+        if node.broker.node_id != self.context.quorum.voters:  # The observer comes after the voters.
             return
         if type(event) is not PeerReply or event.channel is not Channel.RAFT:
             return
@@ -240,13 +240,13 @@ class ObserverCaughtUp(NodeCaughtUp):
             self._known.add(value)
 
     def _position(self) -> int:
-        replica = self.around.quorum.nodes[self._node_id].replica
+        replica = self.context.quorum.nodes[self._node_id].replica
         return -1 if replica is None else int(replica.loader.last_offset) + 1
 
     def _wrong(self) -> int:
         """Compares with another node that has read as far."""
-        loader = self.around.quorum.nodes[self._node_id].replica.loader
-        for other in self.around.quorum.nodes:
+        loader = self.context.quorum.nodes[self._node_id].replica.loader
+        for other in self.context.quorum.nodes:
             if (
                 other.node_id != self._node_id
                 and other.replica is not None
@@ -256,8 +256,8 @@ class ObserverCaughtUp(NodeCaughtUp):
         return -1
 
 
-def _partition(around: "Surroundings") -> Replicated:
-    (found,) = (each for each in around.replicas.partitions.values() if each.compacted is not None)
+def _partition(context: "CheckContext") -> Replicated:
+    (found,) = (each for each in context.replicas.partitions.values() if each.compacted is not None)
     return found
 
 

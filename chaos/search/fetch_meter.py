@@ -24,7 +24,7 @@ from reference_broker.wire.messages import encode_request, encode_response
 from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:
-    from chaos.checks.check import Surroundings
+    from chaos.checks.check import CheckContext
     from chaos.checks.quorum_view import Member
     from reference_broker.core.node import Node
 
@@ -61,8 +61,8 @@ class FetchMeter(Check):
     notes: ClassVar[tuple[str, ...]] = ("session_created", "session_evicted")
     acts_on: ClassVar[tuple[Kind, ...]] = (ApiKey.FETCH.value,)
 
-    def __init__(self, around: "Surroundings") -> None:
-        super().__init__(around)
+    def __init__(self, context: "CheckContext") -> None:
+        super().__init__(context)
         self.counted = Counted()
         self._began: set[str] = set()
         self._told_up_to: dict[tuple[str, str, int], int] = {}

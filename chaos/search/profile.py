@@ -16,7 +16,7 @@ from chaos.checks.check import Check
 from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaCheck, ReplicaView
-from chaos.checks.suite import Watching, check_kinds
+from chaos.checks.suite import CheckSuite, check_kinds
 from chaos.interceptor import Interceptor
 from chaos.metadata_digest import Digest
 from chaos.sim import network
@@ -32,7 +32,7 @@ PARTS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("clients", Client, ("step",)),
     ("rules of faults", Interceptor, ("before", "after")),
     ("observer", Observer, ("__call__",)),
-    ("handing out to checks", Watching, ("acted", "node", "note", "trace", "published")),
+    ("handing out to checks", CheckSuite, ("acted", "node", "note", "trace", "published")),
     ("view of the quorum", QuorumView, ("look",)),
     ("view of replicas", ReplicaView, ("look", "image")),
     ("model of fetches", FetchModel, ("acted",)),

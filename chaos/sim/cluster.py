@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from chaos.checks.fault_times import FOR_EVER_US
-from chaos.checks.suite import Watching
+from chaos.checks.suite import CheckSuite
 from chaos.claims import SharedClaims
 from chaos.interceptor import Interceptor
 from chaos.presets import presets_for
@@ -54,7 +54,7 @@ def config_of(scenario: Scenario, over: Mapping[str, str], node_id: int = 0) -> 
 class Cluster:
     """The nodes of a run.
 
-    ``watching`` holds the checks. ``target`` is the only node of the second cluster, if there is a mirror. ``keep``
+    ``suite`` holds the checks. ``target`` is the only node of the second cluster, if there is a mirror. ``keep``
     gets every row of the trace; it is None if nobody wants them all. ``coded_share`` is the share of the messages that
     go through the codec. ``content`` is what the object store holds.
     """
@@ -65,7 +65,7 @@ class Cluster:
         seed: int,
         config: BrokerConfig,
         agenda: Agenda,
-        watching: Watching,
+        suite: CheckSuite,
         trace_hash: TraceHash | None,
         keep: Callable[[TraceRow], None] | None,
         coded_share: float = CODED_SHARE,
@@ -79,9 +79,9 @@ class Cluster:
         for machine in self.machines:
             machine.store = self.store
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
-        trouble, sink = watching.view.trouble, nothing if trace_hash is None else trace_hash.fault
+        fault_times, sink = suite.view.fault_times, nothing if trace_hash is None else trace_hash.fault
         self.fault_scheduler = FaultScheduler(
-            scenario, seed, agenda, self.network, trouble, sink, self._reconfigure, CLUSTER_ID
+            scenario, seed, agenda, self.network, fault_times, sink, self._reconfigure, CLUSTER_ID
         )
         self._scenario = scenario
         self._seed = seed
@@ -90,7 +90,7 @@ class Cluster:
         if scenario.cluster.racks:
             self._configs = [config_of(scenario, {}, number) for number in range(scenario.cluster.total)]
         self._agenda = agenda
-        self._watching = watching
+        self._suite = suite
         self._hash = trace_hash
         self._keep = keep
         self._claims = SharedClaims()
@@ -157,9 +157,9 @@ class Cluster:
         node = Node(number, self._configs[number], disk, random_seed, host, port)
         for preset in presets:
             preset.built(node)
-        observer = self._observers[number] = Observer(node, incarnation, self._agenda, self._watching, self._keep)
-        self._watching.replicas.started(number, machine.damaged)
-        self._watching.view.trouble.back(number, self._agenda.now_us + STARTING_US)
+        observer = self._observers[number] = Observer(node, incarnation, self._agenda, self._suite, self._keep)
+        self._suite.replicas.started(number, machine.damaged)
+        self._suite.view.fault_times.back(number, self._agenda.now_us + STARTING_US)
         return node, hooks, observer
 
     def _reconfigure(self, number: int, over: tuple[tuple[str, str], ...]) -> None:
@@ -185,20 +185,20 @@ class Cluster:
         return interceptor
 
     def _gone(self, machine: Machine) -> None:
-        self._watching.view.gone(machine.node_id)
-        self._watching.replicas.gone(machine.node_id, machine.disk.exists(CLEAN_SHUTDOWN_FILE))
+        self._suite.view.gone(machine.node_id)
+        self._suite.replicas.gone(machine.node_id, machine.disk.exists(CLEAN_SHUTDOWN_FILE))
         if machine.silent:
-            self._watching.replicas.power_lost(machine.node_id)
+            self._suite.replicas.power_lost(machine.node_id)
         else:
-            self._watching.replicas.bytes_lost(machine.node_id, machine.lost_bytes_of)
-        self._watching.view.trouble.node(machine.node_id, FOR_EVER_US)
+            self._suite.replicas.bytes_lost(machine.node_id, machine.lost_bytes_of)
+        self._suite.view.fault_times.node(machine.node_id, FOR_EVER_US)
         self._observers.pop(machine.node_id, None)
 
     def _ended(self, machine: Machine, story: str) -> None:
         """Lets the checks look at the node once more, because the event that ended it may have committed something."""
         if machine.node is not None:
-            self._watching.view.look(self._agenda.now_us, machine.incarnation, machine.node, False)
-        self._watching.ended(self._agenda.now_us, machine.node_id, story)
+            self._suite.view.look(self._agenda.now_us, machine.incarnation, machine.node, False)
+        self._suite.ended(self._agenda.now_us, machine.node_id, story)
 
     def _after_event(self, machine: Machine, event: Event | None) -> None:
         self._look(machine, event, thorough=machine.events % THOROUGH_EVERY == 0)
@@ -207,11 +207,11 @@ class Cluster:
         if machine.node is None:
             return
         now_us = self._agenda.now_us
-        self._watching.node(now_us, machine.incarnation, machine.node, event, thorough)
+        self._suite.node(now_us, machine.incarnation, machine.node, event, thorough)
         if thorough:
             digest = self._observers[machine.node_id].digest.digest
             if digest is not None:
-                self._watching.recomputed(now_us, machine.node_id, digest)
+                self._suite.recomputed(now_us, machine.node_id, digest)
 
 
 class MachineFaultActions:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 from bench.fleet.behaviours.protocol import Behaviour
-from chaos.checks.fault_times import FOR_EVER_US, Trouble
+from chaos.checks.fault_times import FOR_EVER_US, FaultTimes
 from chaos.faults.kinds import KINDS
 from chaos.node_requests import Forger, NodeRequest, Recorded
 from chaos.roles import plays, role_of, topic_of_roles
@@ -57,7 +57,7 @@ class FaultScheduler:
         seed: int,
         agenda: Agenda,
         network: Network,
-        trouble: Trouble,
+        fault_times: FaultTimes,
         sink: Callable[[FaultRow], None],
         reconfigure: Callable[[int, tuple[tuple[str, str], ...]], None],
         cluster_id: str = "",
@@ -76,7 +76,7 @@ class FaultScheduler:
         self._voters = tuple(range(scenario.cluster.nodes))
         if any(fault.kind in NODE_REQUESTS for fault in self._timed):
             network.recorded = Recorded()
-        self._trouble = trouble
+        self._fault_times = fault_times
         self._sink = sink
         self._heals: list[Callable[[], None]] = []
         self._until_us = -1
@@ -121,10 +121,10 @@ class FaultScheduler:
             if row.kind != "node_paused":
                 lasts_us = max(lasts_us, int(fault.sim_duration_s * 1_000_000))
             if row.kind == fault.kind:
-                self._trouble.node(node_id, row.at_us + lasts_us)
+                self._fault_times.node(node_id, row.at_us + lasts_us)
                 sender = row.client_id.removeprefix("node-")
                 if row.kind in DAMAGES and sender.isdigit():
-                    self._trouble.link(int(sender), node_id, row.at_us + DAMAGE_LASTS_US)
+                    self._fault_times.link(int(sender), node_id, row.at_us + DAMAGE_LASTS_US)
                 self._cover(fault.kind, node_id)
             if row.kind in FAILS_DISK:
                 self._network.machines[node_id].disk_failed(fault.delay_ms.high * 1000)
@@ -166,9 +166,9 @@ class FaultScheduler:
         self._agenda.after(lasts_us, self._heal_one, heal)
 
     def _all_serve(self) -> bool:
-        """Returns whether all nodes serve and have had time to start (``Trouble.back``)."""
+        """Returns whether all nodes serve and have had time to start (``FaultTimes.back``)."""
         machines, now_us = self._network.machines, self._agenda.now_us
-        return all(each.ready and not self._trouble.node_since(each.node_id, now_us) for each in machines)
+        return all(each.ready and not self._fault_times.node_since(each.node_id, now_us) for each in machines)
 
     def _aim(self, fault: Fault) -> tuple[timed_faults.FaultContext, str] | None:
         """Returns the target of the fault and what the evidence calls it, or None if there is no such target now."""
@@ -178,7 +178,7 @@ class FaultScheduler:
             if pairs is None:
                 return None
             found = [links.between(*pair) for pair in pairs]
-            context = timed_faults.FaultContext(machines[_end_of(pairs)], found, self._network, self._trouble)
+            context = timed_faults.FaultContext(machines[_end_of(pairs)], found, self._network, self._fault_times)
             return context, f"link {', '.join(link.name for link in found)}"
         node_id = self.targets.node(fault.node, random)
         if node_id is None:
@@ -187,7 +187,7 @@ class FaultScheduler:
         if around is None:
             return None
         found = [links.between(*pair) for pair in around]
-        return timed_faults.FaultContext(machines[node_id], found, self._network, self._trouble), f"node-{node_id}"
+        return timed_faults.FaultContext(machines[node_id], found, self._network, self._fault_times), f"node-{node_id}"
 
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
         """Returns the links that a fault of a node cuts. Returns None if there is no active controller now, or if the
@@ -212,7 +212,7 @@ class FaultScheduler:
     def _bounced(self, fault: Fault, machine: Machine, number: int) -> None:
         now_us, down_us = self._agenda.now_us, int(fault.restart_after_s * 1_000_000)
         self._cover(fault.kind, machine.node_id)
-        self._trouble.node(machine.node_id, now_us + down_us)
+        self._fault_times.node(machine.node_id, now_us + down_us)
         role, target = self.targets.role(machine.node_id), f"node-{machine.node_id}"
         self._keep(FaultRow(fault.name, fault.kind, now_us, now_us + down_us, target, number, detail=role))
 
@@ -244,7 +244,7 @@ class FaultScheduler:
             self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, hit, detail=detail))
             if fault.kind == "requests_replayed":
                 for each in {node_id, *(claimed_node(asked.client_id) for asked in requests)}:
-                    self._trouble.node(each or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
+                    self._fault_times.node(each or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
 
         def over(answers: int) -> None:
             if not has_arrived:  # The node did not get the requests.
@@ -263,10 +263,10 @@ class FaultScheduler:
 
     def _note_trouble(self, fault: Fault, context: timed_faults.FaultContext, until_us: int) -> None:
         for link in context.links:
-            self._trouble.link(link.source, link.target, until_us)
+            self._fault_times.link(link.source, link.target, until_us)
         if not context.links:
             for_ever = KINDS[fault.kind].ends_node and fault.restart_after_s < 0
-            self._trouble.node(context.machine.node_id, FOR_EVER_US if for_ever else until_us)
+            self._fault_times.node(context.machine.node_id, FOR_EVER_US if for_ever else until_us)
 
     def _fired(self, row: FaultRow, point: Point) -> None:
         self.coverage[point] = self.coverage.get(point, 0) + 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
-from chaos.checks.suite import Watching
+from chaos.checks.suite import CheckSuite
 from chaos.metadata_digest import ROW, Published, Watch
 from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import reply_bytes, request_bytes
@@ -35,7 +35,7 @@ class Observer:
         node: "Node",
         incarnation: int,
         agenda: Agenda,
-        watching: Watching,
+        suite: CheckSuite,
         keep: Callable[[TraceRow], None] | None,
     ) -> None:
         self.incarnation = incarnation
@@ -43,7 +43,7 @@ class Observer:
         self._node = node
         self._node_id = node.broker.node_id
         self._agenda = agenda
-        self._watching = watching
+        self._suite = suite
         self._keep = keep
         self._attached = False
         self._recorder = TraceRecorder(self._node_id, incarnation, self._row)
@@ -51,17 +51,17 @@ class Observer:
     def __call__(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
         if not self._attached and self._node.listening:
             self._attached = self.digest.attach()
-            if self._attached and self._watching.replicas.expected:
+            if self._attached and self._suite.replicas.expected:
                 loader = self._node.broker.replica.loader
-                self._watching.replicas.image(now.mono_us, self._node_id, None, loader.image)
+                self._suite.replicas.image(now.mono_us, self._node_id, None, loader.image)
                 loader.subscribe(self._image)
-        self._watching.acted(now.mono_us, self._node, event, effects)
+        self._suite.acted(now.mono_us, self._node, event, effects)
         if type(event) is Request and self._is_wanted("request", event.tag):
             self._recorder.request(now, event)
         for effect in effects:
             if type(effect) is Note:
-                self._watching.note(now.mono_us, self._node_id, effect)
-                if self._keep is not None or effect.what in self._watching.rows:
+                self._suite.note(now.mono_us, self._node_id, effect)
+                if self._keep is not None or effect.what in self._suite.rows:
                     self._recorder.effects(now, (effect,))
             elif type(effect) is Reply and self._is_wanted("reply", effect.tag):
                 self._recorder.effects(now, (effect,))
@@ -70,19 +70,19 @@ class Observer:
         if self._keep is not None:
             return True
         is_judged = tag.role == "client" or tag.session_id != 0
-        return is_judged and (what == "request" or tag.api_key == FETCH) and what in self._watching.rows
+        return is_judged and (what == "request" or tag.api_key == FETCH) and what in self._suite.rows
 
     def _row(self, row: TraceRow) -> None:
         if self._keep is not None:
             self._keep(row)
-        self._watching.trace(row)
+        self._suite.trace(row)
 
     def _image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        self._watching.replicas.image(self._agenda.now_us, self._node_id, delta, image)
+        self._suite.replicas.image(self._agenda.now_us, self._node_id, delta, image)
 
     def _published(self, published: Published) -> None:
         fields = published.fields()
-        self._watching.published(self._agenda.now_us, self._node_id, fields)
+        self._suite.published(self._agenda.now_us, self._node_id, fields)
         if self._keep is not None:
             detail = json.dumps(fields, sort_keys=True, separators=(",", ":"))
             self._recorder.add(self._agenda.now_us, ROW, detail)

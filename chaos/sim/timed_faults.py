@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from chaos.checks.fault_times import Trouble
+from chaos.checks.fault_times import FaultTimes
 from chaos.faults.kinds import KINDS
 from chaos.sim.links import Direction, Link
 from chaos.sim.machine import Machine
@@ -23,7 +23,7 @@ class FaultContext:
     machine: Machine
     links: Sequence[Link]
     network: Network
-    trouble: Trouble
+    fault_times: FaultTimes
     lasts_us: int = 0
     shown: Callable[[], None] = lambda: None  # called when damage was done
 
@@ -54,11 +54,11 @@ def _directory_missing(fault: Fault, context: FaultContext) -> Iterator[None]:
     machine.restart_after_us = int(fault.restart_after_s * 1_000_000)
     machine.kill_now(power_loss=False)
     files = machine.disk.unmount()
-    context.trouble.directory(machine.node_id)
+    context.fault_times.directory(machine.node_id)
     yield
     machine.kill_now(power_loss=False)
     machine.disk.mount(files)
-    context.trouble.directory(machine.node_id)
+    context.fault_times.directory(machine.node_id)
     machine.start()
 
 

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.fleet import Fleet, make_fleet
-from chaos.checks.check import Check, Settings, Surroundings
-from chaos.checks.fault_times import Trouble
+from chaos.checks.check import Check, CheckContext, Settings
+from chaos.checks.fault_times import FaultTimes
 from chaos.checks.groups import AllAssigned
 from chaos.checks.history import History, Place
 from chaos.checks.quorum_liveness import QuorumConverges
@@ -14,7 +14,7 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.reads import AnswersAfterHeal
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.replication import ReplicasConverge
-from chaos.checks.suite import Watching, all_checks
+from chaos.checks.suite import CheckSuite, all_checks
 from chaos.checks.tier import ClosedSegmentsStored
 from chaos.presets import presets_for
 from chaos.sim.agenda import Agenda
@@ -82,21 +82,19 @@ class World:
         self.load_until_us = 0
         self.agenda = Agenda(scenario.cluster.sim_clock_tick_ms)
         config = config_of(scenario, {})
-        view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
+        view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, FaultTimes())
         self._touched = TouchedLogs()
         hot = scenario.load.hot
         replicas = ReplicaView(
-            view.trouble, config.min_insync_replicas, _is_flushed(scenario), hot.replicas > 1, self._touched
+            view.fault_times, config.min_insync_replicas, _is_flushed(scenario), hot.replicas > 1, self._touched
         )
         content = MemoryStore()
-        around = Surroundings(_settings(scenario, config), view, replicas, tier=content.objects)
-        self.checks = [*all_checks(around), *(kind(around) for kind in also)]
+        context = CheckContext(_settings(scenario, config), view, replicas, tier=content.objects)
+        self.checks = [*all_checks(context), *(kind(context) for kind in also)]
         self._settle_us = _settle_us(scenario.load)
-        self._watching = Watching(self.checks, around)
+        self._suite = CheckSuite(self.checks, context)
         keep = self.trace.append if keep_trace else None
-        self.cluster = Cluster(
-            scenario, seed, config, self.agenda, self._watching, self.hash, keep, coded_share, content
-        )
+        self.cluster = Cluster(scenario, seed, config, self.agenda, self._suite, self.hash, keep, coded_share, content)
         self.network = self.cluster.network
         self.cluster.fault_scheduler.clients = self._client
         self._converges = _only(QuorumConverges, self.checks)
@@ -137,7 +135,7 @@ class World:
         self.stage = "end"
         self.cluster.compare_all()
         self.history.clock_steps_us = _clock_steps_us(self.scenario, self.faults)
-        self._watching.end(self.agenda.now_us, self.history)
+        self._suite.end(self.agenda.now_us, self.history)
 
     @property
     def events(self) -> int:

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from chaos.checks.check import Settings, Surroundings
-from chaos.checks.fault_times import Trouble
+from chaos.checks.check import CheckContext, Settings
+from chaos.checks.fault_times import FaultTimes
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaCheck, ReplicaView
 from chaos.checks.replication import NoAckedLost
@@ -66,10 +66,10 @@ class Cluster:
     """Three replicas of one partition, as the view looks at them."""
 
     def __init__(self, tombstone_horizon: bool = False) -> None:
-        self.view = ReplicaView(Trouble(), min_insync=2)
+        self.view = ReplicaView(FaultTimes(), min_insync=2)
         settings = Settings(in_sync_us=IN_SYNC_US, tombstone_horizon=tombstone_horizon)
-        around = Surroundings(settings, QuorumView(3, 0, Trouble()), self.view)
-        self.checks = [each(around) for each in check_kinds() if issubclass(each, ReplicaCheck)]
+        context = CheckContext(settings, QuorumView(3, 0, FaultTimes()), self.view)
+        self.checks = [each(context) for each in check_kinds() if issubclass(each, ReplicaCheck)]
         (self.acked,) = (each for each in self.checks if isinstance(each, NoAckedLost))
         self.logs = [Log() for _ in range(3)]
         self.incarnations = [0, 0, 0]

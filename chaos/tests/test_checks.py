@@ -17,7 +17,7 @@ from chaos.checks.history import History
 from chaos.checks.partition_logs import LogConsistent
 from chaos.checks.suite import all_checks
 from chaos.sim.disk import SimDisk
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.node import Node
 from reports.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, RunRow, TraceRow
@@ -67,7 +67,7 @@ class Trace:
 
 
 def session_checks(first_epoch: int = 1) -> tuple[SessionOrder, SessionLost, Trace]:
-    order, lost = SessionOrder(around(first_session_epoch=first_epoch)), SessionLost(around())
+    order, lost = SessionOrder(check_context(first_session_epoch=first_epoch)), SessionLost(check_context())
     trace = Trace(order, lost)
     trace.note("session_created", session_id=9)
     return order, lost, trace
@@ -161,7 +161,7 @@ def node() -> Node:
 @pytest.mark.clause("F-21")
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_metrics_that_are_off_by_one_are_seen(which: int) -> None:
-    subject, check = node(), MetricsExact(around())
+    subject, check = node(), MetricsExact(check_context())
     check.node(0, 0, subject, None, thorough=False)
     assert check.violations == []
     assert [each.value for each in session_metrics(subject)] == [0, 0, 0]
@@ -184,7 +184,7 @@ def test_a_high_watermark_that_goes_back_is_seen() -> None:
     partition = SimpleNamespace(log=log, topic=TOPIC, topic_id=bytes(16), index=0)
     broker = SimpleNamespace(node_id=0, partitions=SimpleNamespace(by_name={(TOPIC, 0): partition}))
     subject: Any = SimpleNamespace(broker=broker)
-    check = LogConsistent(around())
+    check = LogConsistent(check_context())
     check.node(0, 0, subject, None, thorough=True)
     log.high_watermark = 4
     check.node(0, 1, subject, None, thorough=True)
@@ -243,7 +243,7 @@ def broken(
 ) -> list[str]:
     history = History(writes_promised=writes_promised, unpromised=unpromised, clock_steps_us=clock_steps_us)
     history.add(rows)
-    checks = all_checks(around())
+    checks = all_checks(check_context())
     for check in checks:
         check.end(history)
     return sorted({check.guarantee for check in checks if check.violations})

@@ -3,7 +3,7 @@
 import pytest
 
 from chaos.checks.suite import all_checks
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from chaos.tests.test_transaction_checks import history_of
 from reports.tests.test_compaction_judged import OF_COMPACTION, PLANTED, VIEW, Table
 
@@ -13,7 +13,7 @@ def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
     history = Table().play()
     PLANTED[name][0](history)
     rows = history_of(history)
-    checks = all_checks(around())
+    checks = all_checks(check_context())
     for check in checks:
         check.end(rows)
     said = {check.guarantee: [each.story for each in check.violations] for check in checks if check.violations}

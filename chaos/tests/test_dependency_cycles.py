@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chaos.checks.check import Violation
 from chaos.checks.dependency_cycle import DependencyCycle
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from chaos.tests.test_transaction_checks import history_of
 from reports.tests.history import History
 from reports.tests.planted_cycles import PLANTED, closed_at, drawn, planted, serial
@@ -17,7 +17,7 @@ RANDOMS = st.integers(0, 2**32).map(Random)
 
 
 def violations_of(history: History) -> list[Violation]:
-    check = DependencyCycle(around())
+    check = DependencyCycle(check_context())
     check.end(history_of(history))
     return check.violations
 
@@ -65,6 +65,6 @@ def test_about_half_of_the_drawn_histories_have_circles() -> None:
 def test_a_log_that_may_lose_what_it_held_is_not_judged() -> None:
     rows = history_of(planted("sends"))
     rows.writes_promised = False
-    check = DependencyCycle(around())
+    check = DependencyCycle(check_context())
     check.end(rows)
     assert not check.violations

@@ -26,7 +26,7 @@ from chaos.checks.drafts import (
     read,
 )
 from chaos.mutants import applied, by_name
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
@@ -64,7 +64,7 @@ TOLD = FetchResponse(
 
 
 def stories(times: int = 1) -> list[str]:
-    check = DraftLayout(around())
+    check = DraftLayout(check_context())
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
     tag = Tag(ApiKey.FETCH, DRAFT, "me")
     request = Request(1, 8, ApiKey.FETCH, DRAFT, "me", ASKED, tag)
@@ -94,7 +94,7 @@ def test_a_partner_is_taken_back_with_its_mutant() -> None:
 
 @pytest.mark.clause("D-1")
 def test_of_many_messages_one_in_so_many_is_read() -> None:
-    check = DraftLayout(around())
+    check = DraftLayout(check_context())
     read_ones = [number for number in range(1, 50) if check._is_read("request", ApiKey.FETCH)]
     assert read_ones == [*range(1, AT_FIRST + 1), THEN_EACH, 2 * THEN_EACH, 3 * THEN_EACH]
     assert not check._is_read("request", ApiKey.METADATA)
@@ -133,7 +133,7 @@ ANSWER = ApiVersionsResponse(
 
 
 def told(body: ApiVersionsResponse, *, version: int = 3, keeps_epoch: bool = True) -> list[str]:
-    check = DraftsUnnoticed(around())
+    check = DraftsUnnoticed(check_context())
     config = SimpleNamespace(crucible_metadata_epoch_enable=keeps_epoch)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, config=config))
     check.acted(0, node, None, [Reply(1, 1, ApiKey.API_VERSIONS, version, body, Tag(18, version, "me"))])

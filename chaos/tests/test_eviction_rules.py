@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.fetch_session_cache import EvictionRules
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Close, Note, Reply
 from reference_broker.core.events import Closed, Request
 from reference_broker.wire.fetch import (
@@ -28,7 +28,7 @@ class Fetchers:
     """One node with a fetcher for each connection. ``ms`` is the node's wall clock."""
 
     def __init__(self, slots: int, min_eviction_ms: int = MIN_MS, most_partitions: int = 1000) -> None:
-        self.check = EvictionRules(around())
+        self.check = EvictionRules(check_context())
         self.ms = 1_000_000
         config = SimpleNamespace(
             max_incremental_fetch_session_cache_slots=slots,

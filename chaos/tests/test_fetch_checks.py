@@ -11,7 +11,7 @@ from chaos.checks.check import Check
 from chaos.checks.fetch_model import FIRST_REVISION, FIRST_REVISIONS, FetchModel, partitions_of
 from chaos.checks.fetch_responses import FullAnswerExact, NoEmptyAnswer, NoStarvation, StaleLeaderEpochFenced
 from chaos.checks.fetch_sessions import INVALID_FETCH_SESSION, SequenceOrder, SessionLost
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.records.builder import build
@@ -89,7 +89,7 @@ class Talk:
 
 @pytest.mark.clause("F-15", "G-7")
 def test_what_is_left_out_once_in_a_while_does_not_starve() -> None:
-    talk = Talk(NoStarvation(around()))
+    talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
     for epoch in range(1, 9):
         talk.fetch(epoch, {}, {epoch % 2: 5})
@@ -99,7 +99,7 @@ def test_what_is_left_out_once_in_a_while_does_not_starve() -> None:
 @pytest.mark.clause("F-15", "G-7")
 @pytest.mark.parametrize("version", [BY_NAME, FIRST_REVISION])
 def test_a_partition_that_is_never_served(version: int) -> None:
-    talk = Talk(NoStarvation(around()))
+    talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=version)
     talk.fetch(1, {}, {0: 5}, version=version)
     assert talk.stories == []
@@ -117,7 +117,7 @@ def test_each_version_has_its_own_name_of_a_topic(version: int, by_id: bool) -> 
 
 
 def test_where_a_cleaner_left_nothing_nobody_starves() -> None:
-    talk = Talk(NoStarvation(around()))
+    talk = Talk(NoStarvation(check_context()))
     talk.held = b""
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
     for epoch in range(1, 5):
@@ -126,7 +126,7 @@ def test_where_a_cleaner_left_nothing_nobody_starves() -> None:
 
 
 def test_who_waits_for_records_of_the_remote_tier_does_not_starve() -> None:
-    talk = Talk(NoStarvation(around()))
+    talk = Talk(NoStarvation(check_context()))
     talk.led["t", 0].log.local_log_start_offset = 1
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
     for epoch in range(1, 5):
@@ -135,7 +135,7 @@ def test_who_waits_for_records_of_the_remote_tier_does_not_starve() -> None:
 
 
 def test_who_has_read_all_or_forgot_it_does_not_starve() -> None:
-    talk = Talk(NoStarvation(around()))
+    talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 10}, {0: 5, 1: 0})
     for epoch in range(1, 5):
         talk.fetch(epoch, {}, {0: 5})
@@ -146,7 +146,7 @@ def test_who_has_read_all_or_forgot_it_does_not_starve() -> None:
 
 
 def test_what_a_request_said_counts_though_its_answer_never_came() -> None:
-    talk = Talk(NoStarvation(around()))
+    talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {1: 10}, {}, unanswered=True)
     for epoch in range(2, 6):
@@ -155,7 +155,7 @@ def test_what_a_request_said_counts_though_its_answer_never_came() -> None:
 
 
 def test_an_answer_that_comes_again_is_not_counted() -> None:
-    talk = Talk(NoStarvation(around()))
+    talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=FIRST_REVISION)
     for _ in range(5):
         talk.fetch(1, {}, {0: 5}, version=FIRST_REVISION)
@@ -185,7 +185,7 @@ def batch(base_offset: int, records: int) -> bytes:
 def test_an_answer_of_empty_batches_alone(sent: list[int], follow: list[int], committed: bool, is_right: bool) -> None:
     """The last stable offset is 1. Nothing but the first batch lies below it."""
     stored = [batch(offset, records) for offset, records in enumerate((*sent, *follow))]
-    talk = Talk(NoEmptyAnswer(around()))
+    talk = Talk(NoEmptyAnswer(check_context()))
     talk.led["t", 0].log.read = lambda offset, *_: b"".join(stored[offset:])
     talk.fetch(
         0, {0: 0}, {}, data=[PartitionData(0, 0, 10, 1, records=b"".join(stored[: len(sent)]))], committed=committed
@@ -195,7 +195,7 @@ def test_an_answer_of_empty_batches_alone(sent: list[int], follow: list[int], co
 
 @pytest.mark.clause("F-5", "G-4")
 def test_a_full_answer_about_what_was_not_named() -> None:
-    talk = Talk(FullAnswerExact(around()))
+    talk = Talk(FullAnswerExact(check_context()))
     talk.fetch(0, {0: 0}, {0: 5})
     talk.fetch(1, {}, {1: 5})
     assert talk.stories == []
@@ -205,7 +205,7 @@ def test_a_full_answer_about_what_was_not_named() -> None:
 
 @pytest.mark.clause("F-13")
 def test_an_answer_to_another_leader_epoch() -> None:
-    talk = Talk(StaleLeaderEpochFenced(around()))
+    talk = Talk(StaleLeaderEpochFenced(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {0: 5}, {0: 5}, leader_epoch=-1)
     assert talk.stories == []
@@ -272,7 +272,7 @@ CREATED = row("session_created", partitions=2, privileged=0, revision="first")
     ],
 )
 def test_numbers_of_the_first_revision(rows: list[TraceRow], right: bool) -> None:
-    check = SequenceOrder(around())
+    check = SequenceOrder(check_context())
     for each in (CREATED, *rows):
         check.trace(each)
     assert (check.violations == []) == right
@@ -280,7 +280,7 @@ def test_numbers_of_the_first_revision(rows: list[TraceRow], right: bool) -> Non
 
 @pytest.mark.clause("F-2", "G-1")
 def test_an_id_that_comes_again_while_its_session_lives() -> None:
-    check = SessionLost(around())
+    check = SessionLost(check_context())
     check.trace(CREATED)
     assert check.violations == []
     check.trace(CREATED)
@@ -289,7 +289,7 @@ def test_an_id_that_comes_again_while_its_session_lives() -> None:
 
 @pytest.mark.clause("F-2", "G-1")
 def test_ids_that_come_again_after_their_sessions_have_ended() -> None:
-    check = SessionLost(around())
+    check = SessionLost(check_context())
     for _ in range(2):
         check.trace(CREATED)
         check.trace(row("session_closed"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.fetch_sessions import FirstAnswers
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Request
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
@@ -21,7 +21,7 @@ class Session:
     """Session 7 of one fetcher, which its first full fetch has made."""
 
     def __init__(self, flags: int = MAY_FOLLOW) -> None:
-        self.check = FirstAnswers(around())
+        self.check = FirstAnswers(check_context())
         self.fetches(
             0, FetchResponse(session_id=7, response_flags=flags), Note("session_created", (("session_id", 7),))
         )

@@ -17,7 +17,7 @@ from kio.static.primitive import i32, i64
 
 from chaos.checks.forged_requests import ForgedRefused, tells_an_error
 from chaos.node_requests import Forger, NodeRequest, Recorded, tells_a_lie
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Closed, Request
@@ -54,7 +54,7 @@ def forged(seed: int) -> list[NodeRequest]:
 
 def judged(body: object, answer: object, *, closed: bool = False, api: tuple[ApiKey, int] = (ApiKey.VOTE, 1)) -> bool:
     """Returns whether the check sees a breach."""
-    check, tag = ForgedRefused(around(alone=True)), Tag(*api, "node-1")
+    check, tag = ForgedRefused(check_context(alone=True)), Tag(*api, "node-1")
     check.acted(0, NODE, Request(3, 8, *api, SENDER, body, tag), ())
     if closed:
         check.acted(1, NODE, Closed(3), ())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.producers import ForgottenProducerRefused
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.records.builder import build
@@ -38,7 +38,7 @@ class Partition:
     log: bytes = b""
     end: int = 0
     local_start: int = 0
-    check: ForgottenProducerRefused = field(default_factory=lambda: ForgottenProducerRefused(around()))
+    check: ForgottenProducerRefused = field(default_factory=lambda: ForgottenProducerRefused(check_context()))
 
     def produces(self, sequence: int, error: int = 0, *, is_kept: bool = True, producer: int = 7) -> list[str]:
         """One record of a producer is sent and answered. Returns what the check says of it."""

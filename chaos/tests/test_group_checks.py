@@ -14,7 +14,7 @@ from chaos.checks.groups import AllAssigned, GroupsConsistent, GroupSkip, OneGro
 from chaos.checks.history import History
 from chaos.checks.metadata_epoch import NoFetchBeforeEpoch, NonmonotonicMetadataEpoch, Rewinds
 from chaos.checks.writes import MirrorComplete
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reports.rows import (
     ChangeRow,
@@ -65,36 +65,41 @@ def judged(check: Check, history: History) -> list[str]:
 @pytest.mark.clause("M-7")
 def test_a_smaller_epoch_after_a_greater_one_is_a_regression() -> None:
     clean = History(commits=[commit(A, 1, 10, 4, 0), commit(B, 1, 12, 5, 100)])
-    assert not judged(CommitRegression(around()), clean)
+    assert not judged(CommitRegression(check_context()), clean)
     wrong = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 100)])
-    assert "with metadata epoch 4 after" in judged(CommitRegression(around()), wrong)[0]
+    assert "with metadata epoch 4 after" in judged(CommitRegression(check_context()), wrong)[0]
     refused = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")])
-    assert not judged(CommitRegression(around()), refused)
+    assert not judged(CommitRegression(check_context()), refused)
     overlapping = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 3)])
-    assert not judged(CommitRegression(around()), overlapping)
+    assert not judged(CommitRegression(check_context()), overlapping)
 
 
 @pytest.mark.clause("M-11")
 def test_an_older_version_forgets_the_epoch() -> None:
     between = commit(A, 2, 11, -1, 50, draft=False)
     history = History(commits=[commit(A, 1, 10, 5, 0), between, commit(B, 1, 12, 4, 100)])
-    assert not judged(CommitRegression(around()), history)
+    assert not judged(CommitRegression(check_context()), history)
     unknown = replace(between, error="timeout")
     assert not judged(
-        CommitRegression(around()), History(commits=[commit(A, 1, 10, 5, 0), unknown, commit(B, 1, 12, 4, 100)])
+        CommitRegression(check_context()), History(commits=[commit(A, 1, 10, 5, 0), unknown, commit(B, 1, 12, 4, 100)])
     )
 
 
 def test_an_older_generation_and_an_older_value_are_regressions() -> None:
     older = History(commits=[commit(A, 1, 10, 5, 0, generation=3), commit(B, 1, 12, 5, 100, generation=2)])
-    assert "in generation 2 after" in judged(CommitRegression(around()), older)[0]
+    assert "in generation 2 after" in judged(CommitRegression(check_context()), older)[0]
     first, second = commit(A, 1, 10, 5, 0), commit(A, 2, 12, 5, 100)
     found = commit(B, 1, 12, 5, 200, kind="fetched")
-    assert not judged(CommitRegression(around()), History(commits=[first, second, found]))
+    assert not judged(CommitRegression(check_context()), History(commits=[first, second, found]))
     for lost in (replace(found, offset=10), replace(found, offset=-1, metadata_epoch=-1)):
-        assert "was fetched, though" in judged(CommitRegression(around()), History(commits=[first, second, lost]))[0]
+        assert (
+            "was fetched, though"
+            in judged(CommitRegression(check_context()), History(commits=[first, second, lost]))[0]
+        )
     maybe = replace(commit(A, 3, 10, 5, 110), error="timeout")
-    assert not judged(CommitRegression(around()), History(commits=[first, second, maybe, replace(found, offset=10)]))
+    assert not judged(
+        CommitRegression(check_context()), History(commits=[first, second, maybe, replace(found, offset=10)])
+    )
 
 
 @pytest.mark.clause("M-11")
@@ -110,7 +115,7 @@ def test_a_commit_without_epoch_counts_only_while_it_may_take_effect(at_us: int,
     if at_us > 100:
         history.operations[0] = replace(history.operations[0], invoke_us=106)
         history.commits[1] = replace(old, at_us=110)
-    assert bool(judged(CommitRegression(around()), history)) is is_regression
+    assert bool(judged(CommitRegression(check_context()), history)) is is_regression
 
 
 def deletion(kind: str, at_us: int) -> tuple[OperationRow, ChangeRow]:
@@ -123,7 +128,7 @@ def test_offsets_go_with_their_topic_once_somebody_asked_for_that(kind: str, at_
     made, change = deletion(kind, at_us)
     lost = commit(B, 1, -1, -1, 195, kind="fetched")
     history = History(operations=[made], commits=[commit(A, 1, 10, 5, 0), lost], changes=[change])
-    assert bool(judged(CommitRegression(around()), history)) is not is_excused
+    assert bool(judged(CommitRegression(check_context()), history)) is not is_excused
 
 
 @pytest.mark.parametrize(("kind", "at_us", "is_excused"), [("ok", 200, True), ("ok", 201, False), ("fail", 150, False)])
@@ -131,38 +136,40 @@ def test_a_commit_for_a_topic_that_nobody_deletes_is_accepted(kind: str, at_us: 
     made, change = deletion(kind, at_us)
     refused = commit(B, 1, 10, 5, 195, error="UNKNOWN_TOPIC_OR_PARTITION")
     history = History(operations=[made], commits=[refused], changes=[change])
-    assert bool(judged(CommitsAccepted(around()), history)) is not is_excused
+    assert bool(judged(CommitsAccepted(check_context()), history)) is not is_excused
     broken = replace(refused, error="UNKNOWN_SERVER_ERROR")
-    assert judged(CommitsAccepted(around()), History(operations=[made], commits=[broken], changes=[change]))
+    assert judged(CommitsAccepted(check_context()), History(operations=[made], commits=[broken], changes=[change]))
 
 
 @pytest.mark.clause("M-11")
 def test_a_refusal_for_an_epoch_that_an_older_version_has_removed() -> None:
     refused = commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")
     greater, old = commit(A, 1, 10, 5, 0), commit(A, 2, 11, -1, 50, draft=False)
-    assert judged(CommitsAccepted(around()), History(commits=[greater, old, refused]))
+    assert judged(CommitsAccepted(check_context()), History(commits=[greater, old, refused]))
     overlapping = replace(greater, at_us=60)
-    assert not judged(CommitsAccepted(around()), History(commits=[overlapping, old, refused]))
+    assert not judged(CommitsAccepted(check_context()), History(commits=[overlapping, old, refused]))
     unknown = replace(old, error="timeout")
-    assert not judged(CommitsAccepted(around()), History(commits=[greater, unknown, refused]))
+    assert not judged(CommitsAccepted(check_context()), History(commits=[greater, unknown, refused]))
 
 
 @pytest.mark.clause("M-7")
 def test_a_refusal_needs_a_greater_epoch_before_it() -> None:
     refused = commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")
-    assert not judged(CommitsAccepted(around()), History(commits=[commit(A, 1, 10, 5, 0), refused]))
-    assert judged(CommitsAccepted(around()), History(commits=[commit(A, 1, 10, 4, 0), refused]))
-    assert judged(CommitsAccepted(around()), History(commits=[commit(A, 1, 10, 4, 0, error="UNSUPPORTED_VERSION")]))
+    assert not judged(CommitsAccepted(check_context()), History(commits=[commit(A, 1, 10, 5, 0), refused]))
+    assert judged(CommitsAccepted(check_context()), History(commits=[commit(A, 1, 10, 4, 0), refused]))
+    assert judged(
+        CommitsAccepted(check_context()), History(commits=[commit(A, 1, 10, 4, 0, error="UNSUPPORTED_VERSION")])
+    )
 
 
 @pytest.mark.clause("M-5")
 def test_a_client_that_takes_older_metadata() -> None:
     rows = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
-    assert judged(NonmonotonicMetadataEpoch(around()), History(metadata_epochs=rows))
+    assert judged(NonmonotonicMetadataEpoch(check_context()), History(metadata_epochs=rows))
     dropped = [rows[0], replace(rows[1], accepted=False)]
-    assert not judged(NonmonotonicMetadataEpoch(around()), History(metadata_epochs=dropped))
+    assert not judged(NonmonotonicMetadataEpoch(check_context()), History(metadata_epochs=dropped))
     left = [assigned(A, 1, 5, "left")]
-    assert not judged(NonmonotonicMetadataEpoch(around()), History(metadata_epochs=rows, memberships=left))
+    assert not judged(NonmonotonicMetadataEpoch(check_context()), History(metadata_epochs=rows, memberships=left))
 
 
 def note(what: str, at_us: int, node: int = 0, **fields: int | str) -> TraceRow:
@@ -171,14 +178,14 @@ def note(what: str, at_us: int, node: int = 0, **fields: int | str) -> TraceRow:
 
 @pytest.mark.clause("M-2")
 def test_an_epoch_that_is_committed_twice() -> None:
-    check = NonmonotonicMetadataEpoch(around())
+    check = NonmonotonicMetadataEpoch(check_context())
     for node in (0, 1):
         check.trace(note("metadata_epoch", 1, node, epoch=1, offset=10))
     check.trace(note("metadata_epoch", 2, epoch=2, offset=12))
     assert not check.violations
     check.trace(note("metadata_epoch", 3, epoch=1, offset=14))
     assert check.violations
-    back = NonmonotonicMetadataEpoch(around())
+    back = NonmonotonicMetadataEpoch(check_context())
     back.trace(note("update_metadata_applied", 1, epoch=5))
     back.trace(note("update_metadata_applied", 2, epoch=4))
     assert "had metadata epoch 5 and applied 4" in back.violations[0].story
@@ -188,19 +195,19 @@ def test_an_epoch_that_is_committed_twice() -> None:
 def test_a_rewind_is_a_position_that_the_partition_holds() -> None:
     reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
     ends = [EndRow("hot", 0, 0, 90, 500)]
-    assert judged(Rewinds(around()), History(resets=[reset], ends=ends))
+    assert judged(Rewinds(check_context()), History(resets=[reset], ends=ends))
     for excused in (
         replace(reset, metadata_epoch=-1),
         replace(reset, from_offset=9),
         replace(reset, reason="no_offset"),
     ):
         starts = [PositionRow(A, 2, "hot", 0, 10, 10, 90, 10, None)]
-        assert not judged(Rewinds(around()), History(resets=[excused], ends=ends, positions=starts))
+        assert not judged(Rewinds(check_context()), History(resets=[excused], ends=ends, positions=starts))
     at_the_start = History(resets=[replace(reset, from_offset=10)], ends=ends, positions=starts)
-    assert judged(Rewinds(around()), at_the_start)
+    assert judged(Rewinds(check_context()), at_the_start)
     for epoch, is_wrong in ((4, True), (-1, False)):
         began = replace(commit(A, 1, 40, epoch, 50, kind="fetched"), draft=epoch >= 0)
-        assert bool(judged(Rewinds(around()), History(resets=[reset], ends=ends, commits=[began]))) is is_wrong
+        assert bool(judged(Rewinds(check_context()), History(resets=[reset], ends=ends, commits=[began]))) is is_wrong
 
 
 @pytest.mark.clause("M-15")
@@ -208,7 +215,7 @@ def test_a_rewind_is_a_position_that_the_partition_holds() -> None:
 def test_a_position_beyond_the_end_does_not_count(offset: int, is_wrong: bool) -> None:
     reset = ResetRow(A, 3, "hot", 0, offset, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
     history = History(resets=[reset], ends=[EndRow("hot", 0, 0, 90, 500)])
-    assert bool(judged(Rewinds(around()), history)) is is_wrong
+    assert bool(judged(Rewinds(check_context()), history)) is is_wrong
 
 
 @pytest.mark.clause("M-15")
@@ -225,7 +232,7 @@ def test_a_position_beyond_the_end_does_not_count(offset: int, is_wrong: bool) -
 def test_a_position_that_a_replica_cut_off_does_not_count(
     offset: int, at_us: int, partition: str, is_wrong: bool
 ) -> None:
-    check = Rewinds(around())
+    check = Rewinds(check_context())
     check.trace(note("truncated", at_us, offset=offset, partition=partition))
     check.trace(note("truncated", at_us, offset=offset))
     history = History(
@@ -242,7 +249,7 @@ def test_a_position_below_the_log_start_at_the_end_does_not_count() -> None:
     reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
     for log_start, is_wrong in ((41, False), (40, True)):
         history = History(resets=[reset], ends=[EndRow("hot", 0, log_start, 90, 500)])
-        assert bool(judged(Rewinds(around()), history)) is is_wrong
+        assert bool(judged(Rewinds(check_context()), history)) is is_wrong
 
 
 def test_an_owner_begins_where_the_group_had_committed() -> None:
@@ -252,32 +259,32 @@ def test_an_owner_begins_where_the_group_had_committed() -> None:
     good = History(
         operations=operations[:], commits=commits, memberships=given, runs=[read(A, 5, 0, 10), read(B, 5, 10, 5)]
     )
-    assert not judged(Redelivery(around()), good)
+    assert not judged(Redelivery(check_context()), good)
     again = replace(good, operations=operations[:], runs=[read(A, 5, 0, 10), read(B, 5, 8, 5)])
-    assert "read from offset 8; group g had committed 10" in judged(Redelivery(around()), again)[0]
+    assert "read from offset 8; group g had committed 10" in judged(Redelivery(check_context()), again)[0]
     for reason, is_moved in ((MEMBERS_NO_OFFSET, False), ("OFFSET_OUT_OF_RANGE", True)):
         moved = replace(again, operations=operations[:], resets=[ResetRow(B, 5, "hot", 0, -1, 8, reason, -1, 320)])
-        assert bool(judged(Redelivery(around()), moved)) is not is_moved
+        assert bool(judged(Redelivery(check_context()), moved)) is not is_moved
     whole = read("final", 0, 0, 20)
     skipped = replace(good, operations=operations[:], runs=[read(A, 5, 0, 10), read(B, 5, 12, 5), whole])
-    assert "left out 2 records of hot-0, the first at offset 10" in judged(GroupSkip(around()), skipped)[0]
-    assert not judged(GroupSkip(around()), good)
+    assert "left out 2 records of hot-0, the first at offset 10" in judged(GroupSkip(check_context()), skipped)[0]
+    assert not judged(GroupSkip(check_context()), good)
     for begin, end, left_out in ((10, 12, 0), (11, 12, 1), (10, 11, 1), (12, 14, 2)):
         jump = ResetRow(B, 5, "hot", 0, begin, end, "OFFSET_OUT_OF_RANGE", -1, 320)
-        found = judged(GroupSkip(around()), replace(skipped, operations=operations[:], resets=[jump]))
+        found = judged(GroupSkip(check_context()), replace(skipped, operations=operations[:], resets=[jump]))
         assert [f"left out {left_out} records" in each for each in found] == [True] * bool(left_out)
 
 
 def test_one_leader_and_one_owner_in_a_generation() -> None:
-    check = OneGroupLeader(around())
+    check = OneGroupLeader(check_context())
     check.trace(note("group_state", 1, 0, group="g", state="Stable", generation=3, leader=A, members=2))
     check.trace(note("group_state", 2, 1, group="g", state="Stable", generation=3, leader=A, members=2))
     assert not check.violations
     check.trace(note("group_state", 3, 1, group="g", state="Stable", generation=3, leader=B, members=2))
     check.trace(note("group_state", 4, 1, group="g", state="Stable", generation=2, leader=B, members=2))
     assert len(check.violations) == 2
-    assert judged(OneGroupLeader(around()), History(memberships=[assigned(A, 3, 0), assigned(B, 3, 5)]))
-    assert not judged(OneGroupLeader(around()), History(memberships=[assigned(A, 3, 0), assigned(B, 4, 5)]))
+    assert judged(OneGroupLeader(check_context()), History(memberships=[assigned(A, 3, 0), assigned(B, 3, 5)]))
+    assert not judged(OneGroupLeader(check_context()), History(memberships=[assigned(A, 3, 0), assigned(B, 4, 5)]))
 
 
 def test_a_coordinator_that_contradicts_itself() -> None:
@@ -287,7 +294,7 @@ def test_a_coordinator_that_contradicts_itself() -> None:
     group = world.group_in(0)
     world.commit(group, 5)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, groups=world.groups))
-    check = GroupsConsistent(around())
+    check = GroupsConsistent(check_context())
     check.whole(7, 0, node)
     assert not check.violations
     target.offsets.count += 1
@@ -296,7 +303,7 @@ def test_a_coordinator_that_contradicts_itself() -> None:
 
 
 def test_every_partition_gets_one_owner() -> None:
-    check = AllAssigned(around(subscribed={"g": [("hot", 0)]}))
+    check = AllAssigned(check_context(subscribed={"g": [("hot", 0)]}))
     assert not check.reached()
     check.recorded([assigned(A, 1, 0)])
     assert check.reached()
@@ -321,10 +328,10 @@ def test_nothing_is_fetched_before_the_committed_epoch(kind: str) -> None:
             metadata_epochs=news,
             positions=[PositionRow(A, 4, "hot", 0, 10, 12, 12, 0, None)],
         )
-        assert bool(judged(NoFetchBeforeEpoch(around()), history)) is early
+        assert bool(judged(NoFetchBeforeEpoch(check_context()), history)) is early
         left = MembershipRow(A, "g", "", -1, "left", "", -1, fetch_at_us - 10, -1)
         anew = replace(history, memberships=[left], commits=[replace(learnt, at_us=fetch_at_us - 5)])
-        assert judged(NoFetchBeforeEpoch(around()), anew)
+        assert judged(NoFetchBeforeEpoch(check_context()), anew)
 
 
 @pytest.mark.parametrize(
@@ -351,4 +358,4 @@ def test_what_the_source_holds_is_in_the_target(
         target_runs=held,
         resets=[] if reset is None else [reset],
     )
-    assert len(judged(MirrorComplete(around()), history)) == found
+    assert len(judged(MirrorComplete(check_context()), history)) == found

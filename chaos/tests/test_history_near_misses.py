@@ -16,7 +16,7 @@ from chaos.checks.metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
 from chaos.checks.writes import InconsistentOffsets, LostWrite, Unseen
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from chaos.tests.test_checks import (
     ASSIGNMENT,
     BASE,
@@ -88,7 +88,7 @@ def test_an_acknowledgement_says_where_a_value_is(acked_at: int, is_red: bool) -
 
 
 def test_a_check_keeps_its_earliest_violations() -> None:
-    check = NonmonotonicMetadataEpoch(around())
+    check = NonmonotonicMetadataEpoch(check_context())
     for at_us in (*range(MAX_VIOLATIONS, 0, -1), MAX_VIOLATIONS + 1):
         check.violated(at_us, "")
     assert [each.at_us for each in check.violations] == [*range(1, MAX_VIOLATIONS + 1)]
@@ -99,7 +99,7 @@ def test_a_check_that_saw_nothing_says_so() -> None:
         history = History()
         history.add(rows)
         for kind in (LostWrite, Unseen, PollSkip, UnrequestedPartition, FetchGap, InconsistentOffsets):
-            check = kind(around())
+            check = kind(check_context())
             check.end(history)
             assert bool(check.looked_at) is looked_at, kind
 
@@ -135,7 +135,7 @@ def test_a_fetcher_stands_where_the_last_answer_left_it(ended_us: int, is_red: b
 def test_a_client_begins_anew_only_once_it_has_left(left_us: int, is_red: bool) -> None:
     taken = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
     history = History(metadata_epochs=taken, memberships=[assigned(A, 1, left_us, "left")])
-    assert bool(judged(NonmonotonicMetadataEpoch(around()), history)) is is_red
+    assert bool(judged(NonmonotonicMetadataEpoch(check_context()), history)) is is_red
 
 
 @pytest.mark.clause("M-12")
@@ -153,12 +153,12 @@ def test_metadata_that_was_requested_before_the_client_left_is_of_its_time_befor
             MetadataEpochRow(A, 2, 3, 4, True, 25),
         ]
     )
-    assert bool(judged(NonmonotonicMetadataEpoch(around()), history)) is is_red
+    assert bool(judged(NonmonotonicMetadataEpoch(check_context()), history)) is is_red
 
 
 @pytest.mark.parametrize(("what", "is_red"), [("fenced", False), ("removed", True), ("expired", True)])
 def test_a_generation_changes_its_leader_only_with_a_static_member_s_id(what: str, is_red: bool) -> None:
-    check = OneGroupLeader(around())
+    check = OneGroupLeader(check_context())
     check.trace(note("group_state", 1, group="g", state="Stable", generation=3, leader=A))
     check.trace(TraceRow(0, 0, 0, 2, "group_member", detail=json.dumps({"group": "g", "what": what, "member_id": A})))
     check.trace(note("group_state", 3, group="g", state="Stable", generation=3, leader=B))
@@ -176,7 +176,7 @@ def test_the_partition_of_a_group_is_kafka_s(group: str, partition: int) -> None
 def test_a_group_that_lost_its_log_is_not_judged_and_any_other_is() -> None:
     """There are four offsets partitions. The third keeps group g."""
     for topic, index, is_red in (("__consumer_offsets", 3, False), ("__consumer_offsets", 2, True), ("hot", 3, True)):
-        surroundings = around()
+        surroundings = check_context()
         for number in range(4):
             state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
             surroundings.replicas.partitions[b"o", number] = Replicated(
@@ -212,7 +212,7 @@ def holding(offset: int | None) -> Any:
 def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
     held: int | None, asked: list[Any], is_red: bool
 ) -> None:
-    check = NoCommittedLost(around())
+    check = NoCommittedLost(check_context())
     check.trace(note("offset_committed", 100, group="g", partition="hot-0", offset=10, generation=1))
     check.whole(100, 0, holding(held))
     assert bool(judged(check, History(commits=asked))) is is_red
@@ -223,7 +223,7 @@ def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
     [(5, "m", "g", False), (5, "n", "g", True), (5, "m", "other", True), (-1, "", "other", False)],
 )
 def test_a_commit_of_nobody_s_generation(generation: int, member: str, group: str, is_red: bool) -> None:
-    check, tag = CommitsFenced(around()), Tag(8, 8, "f", 0, -1)
+    check, tag = CommitsFenced(check_context()), Tag(8, 8, "f", 0, -1)
     known = SimpleNamespace(groups={"g": SimpleNamespace(generation=5, members={"m": None})})
     groups = SimpleNamespace(active=lambda: [known])
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, groups=groups))
@@ -246,4 +246,4 @@ def test_an_owner_is_sent_back_only_between_its_assignment_and_its_read(at_us: i
         runs=[of_member(A, 5, 0, 10), of_member(B, 5, 8, 5)],
         resets=[ResetRow(B, 5, "hot", 0, -1, 8, "OFFSET_OUT_OF_RANGE", -1, at_us)],
     )
-    assert bool(judged(Redelivery(around()), history)) is is_red
+    assert bool(judged(Redelivery(check_context()), history)) is is_red

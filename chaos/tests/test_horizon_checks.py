@@ -8,8 +8,8 @@ import pytest
 
 from chaos.checks.history import History
 from chaos.checks.tombstone_horizon import OneBootstrapPerMarker, TombstonesMarked
+from chaos.tests.check_context import check_context
 from chaos.tests.replicated import Cluster
-from chaos.tests.surroundings import around
 from chaos.tests.test_compacted_replica_checks import CompactedLog, keyed
 from reference_broker.core.effects import Note
 from reports.rows import OperationRow, PositionRow, ResetRow, ViewRow
@@ -206,7 +206,7 @@ def begun(check: OneBootstrapPerMarker, position: int, marker: int) -> None:
     ],
 )
 def test_a_follower_begins_again_once_for_a_marker(told: list[tuple[int, int]], wrong: int) -> None:
-    check = OneBootstrapPerMarker(around())
+    check = OneBootstrapPerMarker(check_context())
     for position, marker in told:
         begun(check, position, marker)
     assert len(check.violations) == wrong
@@ -244,7 +244,7 @@ def heard(*told: tuple[int, int, bool], ends: tuple[int, ...] = (99,)) -> Histor
     ],
 )
 def test_a_reader_begins_again_when_it_must_and_only_then(history: History, wrong: int) -> None:
-    check = OneBootstrapPerMarker(around())
+    check = OneBootstrapPerMarker(check_context())
     check.end(history)
     assert len(check.violations) == wrong, [each.story for each in check.violations]
 
@@ -252,7 +252,7 @@ def test_a_reader_begins_again_when_it_must_and_only_then(history: History, wron
 def test_an_answer_that_shows_a_truncation_says_nothing_of_the_marker() -> None:
     history = heard((3, 5, False))
     history.add([ResetRow("f", 0, "t", 0, 3, 2, "truncated", -1, 5)])
-    check = OneBootstrapPerMarker(around())
+    check = OneBootstrapPerMarker(check_context())
     check.end(history)
     assert not check.violations
     check.end(replace(heard((3, 5, False)), resets=[ResetRow("f", 0, "t", 0, 3, 2, "truncated", -1, 6)]))

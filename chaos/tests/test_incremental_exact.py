@@ -8,8 +8,8 @@ import pytest
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, Answer, FetchModel
 from chaos.checks.fetch_responses import IncrementalExact, NoStarvation
-from chaos.checks.suite import Watching
-from chaos.tests.surroundings import around
+from chaos.checks.suite import CheckSuite
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Closed, Request
 from reference_broker.records.builder import build
@@ -43,7 +43,7 @@ def test_a_request_whose_connection_closes_is_forgotten() -> None:
 
 @pytest.mark.parametrize("kind", [IncrementalExact, NoStarvation])
 def test_what_is_known_of_a_session_goes_when_it_is_evicted(kind: type[Check]) -> None:
-    talk = Session(kind(around()))
+    talk = Session(kind(check_context()))
     talk.ask({})
     assert list(talk.model.sessions) == [(0, SESSION)]
     other = Note(EVICTED, (("session_id", SESSION + 1), ("rule", "b")))
@@ -135,7 +135,7 @@ class Session:
 
 
 def session(version: int = FINAL, offset: int = 5, count: int = 2) -> Session:
-    return Session(IncrementalExact(around()), count, version, offset)
+    return Session(IncrementalExact(check_context()), count, version, offset)
 
 
 def grow(log: Log, high_watermark: int) -> None:
@@ -213,7 +213,7 @@ def test_a_new_partition_and_one_after_an_error_must_be_told() -> None:
 @pytest.mark.parametrize("is_sent", [True, False])
 def test_the_state_after_a_follower_was_sent_to_the_tier_must_be_told(is_sent: bool) -> None:
     """The error comes with the offsets of the partition, which do not change."""
-    talk = Session(IncrementalExact(around()), role="peer", offset=4)
+    talk = Session(IncrementalExact(check_context()), role="peer", offset=4)
     talk.logs[1].local_log_start_offset = 5
     moved = PartitionData(1, int(ErrorCode.offset_moved_to_tiered_storage), 5, 5, 0)
     talk.ask({0: 5}, moved)
@@ -225,7 +225,7 @@ def test_the_state_after_a_follower_was_sent_to_the_tier_must_be_told(is_sent: b
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize("role", ["client", "peer"])
 def test_a_follower_is_owed_records_above_the_high_watermark(role: str) -> None:
-    talk = Session(IncrementalExact(around()), role=role)
+    talk = Session(IncrementalExact(check_context()), role=role)
     for log in talk.logs:
         log.log_end_offset = 6
     for _ in range(2):
@@ -243,11 +243,11 @@ def test_only_checks_that_judge_followers_are_given_answers_to_them() -> None:
     class OfAll(OfClients):
         judges_followers = True
 
-    surroundings = around()
-    watching = Watching([OfClients(surroundings), OfAll(surroundings)], surroundings)
+    context = check_context()
+    suite = CheckSuite([OfClients(context), OfAll(context)], context)
 
     def acted(*what: Any) -> tuple[Answer, ...]:
-        watching.acted(0, *what)
+        suite.acted(0, *what)
         return ()
 
     for role in ("client", "peer"):
@@ -386,7 +386,7 @@ def test_a_partition_outside_the_session_is_not_told() -> None:
 @pytest.mark.parametrize("count", [2, 5, 64, 200])
 def test_a_partition_waits_for_all_others_once_and_no_longer(version: int, count: int) -> None:
     for extra in (0, count // 64 + 1):
-        talk = Session(NoStarvation(around()), count, version, offset=0)
+        talk = Session(NoStarvation(check_context()), count, version, offset=0)
         talk.ask({}, talk.line(0, BATCH))
         for turn in range(count - 2 + extra):
             talk.ask({}, talk.line(1 + turn % (count - 2) if count > 2 else 0, BATCH))
@@ -397,7 +397,7 @@ def test_a_partition_waits_for_all_others_once_and_no_longer(version: int, count
 @pytest.mark.clause("G-3", "G-7")
 def test_a_number_without_an_answer_may_have_been_the_partition_s_turn() -> None:
     for number, is_starved in ((3, True), (4, False)):
-        talk = Session(NoStarvation(around()), 3, FIRST_REVISION, offset=0)
+        talk = Session(NoStarvation(check_context()), 3, FIRST_REVISION, offset=0)
         talk.ask({}, talk.line(0, BATCH))
         talk.ask({}, talk.line(1, BATCH))
         talk.ask({}, talk.line(0, BATCH), number=number)

@@ -10,7 +10,7 @@ from chaos.checks.check import Check
 from chaos.checks.history import History
 from chaos.checks.metadata_changes import LostMetadata, TornMetadata
 from chaos.checks.quorum_view import Member
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Note
 from reports.rows import ChangeRow, MetadataReadRow, OperationRow
 from reports.tests import played as recorded
@@ -24,7 +24,7 @@ def broken_by(tables: dict[str, list[dict[str, Any]]]) -> set[str]:
     for table, row_class in (("operations", OperationRow), ("changes", ChangeRow), ("metadata_reads", MetadataReadRow)):
         names = [each.name for each in fields(row_class)]
         rows.add([row_class(*(row[name] for name in names)) for row in tables[table]])
-    checks: tuple[Check, ...] = (TornMetadata(around()), LostMetadata(around()))
+    checks: tuple[Check, ...] = (TornMetadata(check_context()), LostMetadata(check_context()))
     for check in checks:
         for row in tables["trace"]:
             if row["what"] == "metadata_image":

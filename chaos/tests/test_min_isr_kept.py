@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.isr import FEATURE, MIN_ISR, MinIsrKept
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 CLUSTER, BROKER, TOPIC = (4, ""), (4, "1"), (2, "t")
@@ -21,7 +21,7 @@ def image(configs: Configs, *, level: int = 1, **partition: Any) -> MetadataImag
 
 
 def stories(*images: MetadataImage) -> list[str]:
-    check = MinIsrKept(around())
+    check = MinIsrKept(check_context())
     for number, each in enumerate(images):
         loader = SimpleNamespace(image=each)
         node: Any = SimpleNamespace(

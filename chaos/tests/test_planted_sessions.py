@@ -7,7 +7,7 @@ import pytest
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_sessions import SequenceOrder, SessionLost, SessionOrder
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reports.rows import TraceRow
 from reports.tests.planted_sessions import PLANTED_SESSIONS
 from reports.tests.played import generate
@@ -20,7 +20,11 @@ def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
     plant, expected = PLANTED_SESSIONS[name]
     history = generate(list(PLANTED_SESSIONS).index(name))
     plant(history)
-    checks: tuple[Check, ...] = (SessionOrder(around()), SequenceOrder(around()), SessionLost(around()))
+    checks: tuple[Check, ...] = (
+        SessionOrder(check_context()),
+        SequenceOrder(check_context()),
+        SessionLost(check_context()),
+    )
     rows: list[dict[str, Any]] = history.tables["trace"]
     for row in sorted(rows, key=lambda row: (row["incarnation"], row["seq"])):
         for check in checks:

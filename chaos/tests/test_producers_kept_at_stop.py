@@ -8,7 +8,7 @@ import pytest
 
 from chaos.checks.producers import ProducersKeptAtStop
 from chaos.sim.disk import SimDisk
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 
 
@@ -33,6 +33,6 @@ def test_a_clean_stop_leaves_a_snapshot_at_the_end(
     known = SimpleNamespace(by_id={1: None} if producers else {})
     log = SimpleNamespace(log_end_offset=7, directory="t-0", producers=known)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk), stopped=stopped, logs=lambda: [log])
-    check = ProducersKeptAtStop(around())
+    check = ProducersKeptAtStop(check_context())
     check.node(0, 0, node, None, thorough=False)
     assert (check.violations == []) is right

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.check import Check, Settings, Surroundings
-from chaos.checks.fault_times import Trouble
+from chaos.checks.check import Check, CheckContext, Settings
+from chaos.checks.fault_times import FaultTimes
 from chaos.checks.metadata_snapshots import SnapshotTransfer
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
-from chaos.checks.suite import Watching, check_kinds
+from chaos.checks.suite import CheckSuite, check_kinds
 from reference_broker.core.effects import Note
 from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
@@ -80,12 +80,14 @@ class Quorum:
     """Three voters and an observer, all checks on."""
 
     def __init__(self) -> None:
-        self.trouble = Trouble()
-        self.view = QuorumView(3, 1, self.trouble)
-        around = Surroundings(Settings(settled_us=6 * SECOND_US), self.view, ReplicaView(self.trouble, expected=False))
-        self.checks = [each(around) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
+        self.fault_times = FaultTimes()
+        self.view = QuorumView(3, 1, self.fault_times)
+        context = CheckContext(
+            Settings(settled_us=6 * SECOND_US), self.view, ReplicaView(self.fault_times, expected=False)
+        )
+        self.checks = [each(context) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
         quiet: list[Check] = [each for each in self.checks if type(each).node is Check.node]
-        self.watching = Watching(quiet, around)
+        self.suite = CheckSuite(quiet, context)
         self.nodes = [Replica(number) for number in range(4)]
         self.now_us = 0
 
@@ -100,7 +102,7 @@ class Quorum:
             each.quiet(self.now_us)
 
     def note(self, number: int, what: str, **fields: int) -> None:
-        self.watching.note(self.now_us, number, Note(what, tuple(fields.items())))
+        self.suite.note(self.now_us, number, Note(what, tuple(fields.items())))
 
     def elect(self, number: int, epoch: int) -> None:
         for node in self.nodes:
@@ -141,7 +143,7 @@ def quorum() -> Quorum:
 
 def test_a_right_history_breaks_nothing(quorum: Quorum) -> None:
     quorum.now_us += 20 * SECOND_US
-    quorum.trouble.node(0, quorum.now_us)
+    quorum.fault_times.node(0, quorum.now_us)
     quorum.elect(1, 2)
     quorum.append(batch(3, 2, BeginTransactionRecord()), batch(4, 2, EndTransactionRecord()))
     quorum.commit(5)
@@ -201,7 +203,7 @@ def test_a_gap_in_a_log(quorum: Quorum) -> None:
 def test_a_leader_without_a_committed_batch(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), to=(0, 1, 3))
     quorum.commit(4, 0)
-    quorum.trouble.node(0, quorum.now_us)
+    quorum.fault_times.node(0, quorum.now_us)
     quorum.nodes[2].is_leader, quorum.nodes[2].epoch, quorum.nodes[2].leader_id = True, 2, 2
     quorum.look(2)
     assert quorum.broken() == ["leader-completeness"]
@@ -226,7 +228,7 @@ def test_a_high_watermark_that_goes_back(quorum: Quorum) -> None:
 
 
 def test_a_new_leader_that_says_less_than_the_old_one(quorum: Quorum) -> None:
-    quorum.trouble.node(0, quorum.now_us)
+    quorum.fault_times.node(0, quorum.now_us)
     quorum.nodes[1].incarnation, quorum.nodes[1].high_watermark = 1, -1
     quorum.look(1)
     quorum.elect(1, 2)
@@ -248,10 +250,10 @@ def test_a_leader_that_was_well_keeps_its_office(quorum: Quorum, touched: str) -
     quorum.now_us += 20 * SECOND_US
     nodes = {"leader": (0,), "one voter": (1,), "two voters": (1, 2)}.get(touched, ())
     for each in nodes:
-        quorum.trouble.node(each, quorum.now_us - SECOND_US)
+        quorum.fault_times.node(each, quorum.now_us - SECOND_US)
     if touched == "links of two voters":
-        quorum.trouble.link(0, 1, quorum.now_us - SECOND_US)
-        quorum.trouble.link(2, 0, quorum.now_us - SECOND_US)
+        quorum.fault_times.link(0, 1, quorum.now_us - SECOND_US)
+        quorum.fault_times.link(2, 0, quorum.now_us - SECOND_US)
     quorum.elect(2, 2)
     assert quorum.broken() == (["stable-leadership"] if touched in ("", "one voter") else [])
 
@@ -280,7 +282,7 @@ def test_a_leader_that_loads_a_snapshot(quorum: Quorum, number: int) -> None:
 
 def test_two_contents_at_one_offset(quorum: Quorum) -> None:
     for node, digest in ((0, "aa"), (1, "aa"), (2, "bb")):
-        quorum.watching.published(0, node, {"offset": 2, "digest": digest, "partitions": 1})
+        quorum.suite.published(0, node, {"offset": 2, "digest": digest, "partitions": 1})
     assert quorum.broken() == ["snapshot-equals-replay"]
 
 
@@ -340,8 +342,8 @@ def test_a_process_registers_once(quorum: Quorum, restarted: bool) -> None:
 def test_a_broker_that_was_well_is_not_fenced(quorum: Quorum, touched: str) -> None:
     quorum.now_us += 60 * SECOND_US
     if touched == "broker":
-        quorum.trouble.node(3, quorum.now_us)
+        quorum.fault_times.node(3, quorum.now_us)
     if touched == "link":
-        quorum.trouble.link(3, 0, quorum.now_us)
+        quorum.fault_times.link(3, 0, quorum.now_us)
     quorum.note(0, "broker_fenced", broker=3)
     assert quorum.broken() == ([] if touched else ["no-false-fencing"])

@@ -9,7 +9,7 @@ from chaos.checks.fetch_session_cache import FEW_SESSIONS, MetricsExact
 from chaos.checks.metadata_epoch import FEATURE, SwitchRespected
 from chaos.checks.partition_logs import DamageKept
 from chaos.sim.disk import SimDisk
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch, settled
 from reference_broker.core.effects import Reply, Send
 from reference_broker.metadata.features import METADATA_VERSION_FEATURE
@@ -31,9 +31,9 @@ def test_a_leader_falls_only_soon_after_a_fault(quorum: Quorum, touched: str, to
     quorum.now_us += 20 * SECOND_US
     until_us = quorum.now_us + 1 - SETTLED_US - too_long_ago_us  # The new leader is seen in the next microsecond.
     for number in {"leader": (0,), "voters": (1, 2), "links": ()}[touched]:
-        quorum.trouble.node(number, until_us)
+        quorum.fault_times.node(number, until_us)
     for number in (1, 2) if touched == "links" else ():
-        quorum.trouble.link(number, 0, until_us)
+        quorum.fault_times.link(number, 0, until_us)
     quorum.nodes[1].is_leader, quorum.nodes[1].epoch, quorum.nodes[1].leader_id = True, 2, 1
     quorum.look(1)
     assert ("stable-leadership" in quorum.broken()) is bool(too_long_ago_us)
@@ -45,9 +45,9 @@ def test_a_broker_is_fenced_only_soon_after_a_fault(quorum: Quorum, touched: str
     quorum.now_us += 60 * SECOND_US
     until_us = quorum.now_us - SESSION_US - too_long_ago_us
     if touched == "link":
-        quorum.trouble.link(3, 0, until_us)
+        quorum.fault_times.link(3, 0, until_us)
     else:
-        quorum.trouble.node(3 if touched == "broker" else 0, until_us)
+        quorum.fault_times.node(3 if touched == "broker" else 0, until_us)
     quorum.note(0, "broker_fenced", broker=3)
     assert quorum.broken() == (["no-false-fencing"] if too_long_ago_us else [])
 
@@ -65,7 +65,7 @@ def test_a_new_controller_has_heard_nobody_yet(quorum: Quorum, waited_us: int, r
 def test_only_another_directory_forgets_an_epoch(quorum: Quorum, replaced: bool) -> None:
     node = quorum.nodes[1]
     if replaced:
-        quorum.trouble.directory(1)
+        quorum.fault_times.directory(1)
     node.epoch, node.leader_id, node.incarnation = 0, -1, 1
     quorum.look(1)
     assert ("monotonic-epoch" in quorum.broken()) is not replaced
@@ -80,7 +80,7 @@ def test_what_nobody_had_as_a_batch_does_not_hide_what_comes_after_it(quorum: Qu
     if not held:
         node.held = node.held[:3]
         quorum.look(2, thorough=True)
-    quorum.trouble.node(0, quorum.now_us)
+    quorum.fault_times.node(0, quorum.now_us)
     node.is_leader, node.epoch, node.leader_id = True, 2, 2
     quorum.look(2)
     assert ("leader-completeness" in quorum.broken()) is not held
@@ -91,7 +91,7 @@ def test_a_leader_that_learns_late_of_its_election_may_lack_what_a_later_one_com
     quorum: Quorum, before: bool
 ) -> None:
     """It must hold what was committed before the later leader began."""
-    quorum.trouble.node(0, quorum.now_us)
+    quorum.fault_times.node(0, quorum.now_us)
     if before:
         quorum.append(batch(3, 1), to=(0, 1, 3))
         quorum.commit(4, 0, 1, 3)
@@ -113,7 +113,7 @@ def test_the_level_from_which_markers_may_be_written(quorum: Quorum, level: int,
     for node in quorum.nodes:
         node.image = MetadataImage(features={METADATA_VERSION_FEATURE: level} if level else {})
     quorum.look(0)
-    quorum.watching.note(quorum.now_us, 0, marker())
+    quorum.suite.note(quorum.now_us, 0, marker())
     assert quorum.broken() == ([] if right else ["markers-gated"])
 
 
@@ -129,7 +129,7 @@ def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(coun
     sessions = {each: SimpleNamespace(partitions=[None]) for each in range(count)}
     fetch_sessions = SimpleNamespace(sessions=sessions)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metrics=metrics, fetch_sessions=fetch_sessions))
-    check = MetricsExact(around())
+    check = MetricsExact(check_context())
     check.node(0, 0, node, None, thorough=False)
     assert bool(check.violations) is (count <= FEW_SESSIONS)
     check.node(1, 0, node, None, thorough=True)
@@ -141,7 +141,7 @@ def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(coun
 def test_a_draft_request_before_the_switch(level: int) -> None:
     loader = SimpleNamespace(image=SimpleNamespace(features={FEATURE: level}, metadata_epoch=0))
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader), listening=True)
-    check = SwitchRespected(around())
+    check = SwitchRespected(check_context())
     body: Any = None
     check.acted(0, node, None, [Send(1, Channel(0), 0, 6, 1000, body, Tag(6, 1000, "node-0", 0, -1), 1000, "node-0")])
     assert bool(check.violations) is not level
@@ -153,7 +153,7 @@ def test_level_0_ends_updates_and_epochs() -> None:
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=SimpleNamespace(image=image)), listening=True)
     body: Any = None
     update = Send(1, Channel(0), 0, 6, 1000, body, Tag(6, 1000, "node-0", 0, -1), 1000, "node-0")
-    check = SwitchRespected(around())
+    check = SwitchRespected(check_context())
     other: Any = SimpleNamespace()
     check.acted(1, node, other, [update])
     image.features = {FEATURE: 0}
@@ -182,7 +182,7 @@ def test_a_node_that_has_told_clients_an_epoch_tells_no_smaller_one(told: tuple[
         ),
         listening=True,
     )
-    check, other_life = SwitchRespected(around()), SwitchRespected(around())
+    check, other_life = SwitchRespected(check_context()), SwitchRespected(check_context())
     for epoch in told:
         body: Any = SimpleNamespace() if epoch is None else SimpleNamespace(metadata_epoch=epoch)
         answer = Reply(1, 7, 3, 1001, body, Tag(3, 1001, "member-0", 0, -1))
@@ -204,6 +204,6 @@ def test_damage_is_kept_but_that_of_deleted_topics(path: str, kept: bool, right:
         disk.append("t-0/another", [b"damaged"])
     controller = SimpleNamespace(image=SimpleNamespace(topics={"t": None}))
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk, controller=controller), ready=True)
-    check = DamageKept(around())
+    check = DamageKept(check_context())
     check.whole(0, 0, node)
     assert (check.violations == []) is right

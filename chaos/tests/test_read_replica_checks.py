@@ -14,8 +14,8 @@ from chaos.checks.fetch_responses import (
     ReadReplicaEligible,
     StaleLeaderEpochFenced,
 )
+from chaos.tests.check_context import check_context
 from chaos.tests.replicated import KEY, TOPIC_ID, Cluster, batch, in_order
-from chaos.tests.surroundings import around
 from reference_broker.wire.fetch import PartitionData
 
 NAMED: Named = (TOPIC_ID, 0)
@@ -70,12 +70,12 @@ def is_red(check: Check, *answers: Answer) -> bool:
 @pytest.mark.parametrize(("last", "red"), [(2, False), (3, True)])
 def test_records_above_the_high_watermark_of_who_serves_them(number: int, last: int, red: bool) -> None:
     records = b"".join(batch(each, 4) for each in range(2, last + 1))
-    assert is_red(NoUncommittedRead(around()), make_answer(make_node(number), records=records)) is red
+    assert is_red(NoUncommittedRead(check_context()), make_answer(make_node(number), records=records)) is red
 
 
 @pytest.mark.parametrize(("epoch", "red"), [(4, False), (-1, False), (3, True), (5, True)])
 def test_a_follower_that_serves_another_leader_epoch(epoch: int, red: bool) -> None:
-    assert is_red(StaleLeaderEpochFenced(around()), make_answer(make_node(FOLLOWER), epoch=epoch)) is red
+    assert is_red(StaleLeaderEpochFenced(check_context()), make_answer(make_node(FOLLOWER), epoch=epoch)) is red
 
 
 def eligible(cluster: Cluster) -> ReadReplicaEligible:
@@ -142,14 +142,14 @@ def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
 )
 def test_an_answer_that_leaves_out_a_preferred_read_replica(told: dict[str, Any], rack: str, red: bool) -> None:
     first = make_answer(make_node(**told), offset=3, rack=rack, preferred_read_replica=1)
-    assert is_red(IncrementalExact(around()), first, left_out(first)) is red
+    assert is_red(IncrementalExact(check_context()), first, left_out(first)) is red
 
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize(("may_follow", "story"), [(True, "has changed"), (False, "has an error")])
 def test_an_answer_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, story: str) -> None:
     """An older fetch is not served by a follower, so an error is due."""
-    node, check = make_node(FOLLOWER), IncrementalExact(around())
+    node, check = make_node(FOLLOWER), IncrementalExact(check_context())
     first = make_answer(node, offset=5, rack="", may_follow=may_follow)
     assert not is_red(check, first)
     node.broker.partitions.followed[KEY].log.high_watermark = 4

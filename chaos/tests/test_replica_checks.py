@@ -31,7 +31,7 @@ def cluster() -> Cluster:
 def test_a_right_history_breaks_nothing(cluster: Cluster) -> None:
     cluster.acknowledge(2)
     cluster.append(batch(3, 0), to=(0, 1))
-    cluster.view.trouble.node(0, cluster.now_us)
+    cluster.view.fault_times.node(0, cluster.now_us)
     cluster.restart(0)
     cluster.change(isr=(1, 2), leader=1, leader_epoch=1)
     cluster.lead(1, 1)
@@ -74,7 +74,7 @@ def test_replicas_that_do_not_come_together(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(1, 2))
     cluster.commit(4)
     assert converge.reached()
-    cluster.view.trouble.node(1, cluster.now_us)
+    cluster.view.fault_times.node(1, cluster.now_us)
     cluster.change(isr=(0, 2))
     assert not converge.reached()
 
@@ -148,7 +148,7 @@ def test_a_high_watermark_that_an_in_sync_replica_has_not_reached(cluster: Clust
 
 
 def test_a_replica_that_joins_too_early(cluster: Cluster) -> None:
-    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
     cluster.append(batch(3, 0), to=(0, 1))
     cluster.commit(4, 0)
@@ -166,11 +166,11 @@ def test_a_replica_that_leaves_without_a_reason(cluster: Cluster) -> None:
 @pytest.mark.parametrize("touched", ["member", "leader", "link", "another replica"])
 @pytest.mark.parametrize("too_long_ago_us", [0, 1])
 def test_a_replica_may_leave_when_something_happened(cluster: Cluster, touched: str, too_long_ago_us: int) -> None:
-    trouble, until_us = cluster.view.trouble, cluster.now_us - IN_SYNC_US - too_long_ago_us
+    fault_times, until_us = cluster.view.fault_times, cluster.now_us - IN_SYNC_US - too_long_ago_us
     if touched == "link":
-        trouble.link(2, 0, until_us)
+        fault_times.link(2, 0, until_us)
     else:
-        trouble.node({"member": 2, "leader": 0, "another replica": 1}[touched], until_us)
+        fault_times.node({"member": 2, "leader": 0, "another replica": 1}[touched], until_us)
     cluster.change(isr=(0, 1))
     is_excused = touched != "another replica" and not too_long_ago_us
     assert cluster.broken() == ([] if is_excused else ["stable-isr"])
@@ -197,7 +197,7 @@ def test_what_a_node_meant_to_answer_when_it_died_was_never_said(cluster: Cluste
 
 def test_an_acknowledgement_that_too_few_hold(cluster: Cluster) -> None:
     for number in (1, 2):
-        cluster.view.trouble.node(number, cluster.now_us)
+        cluster.view.fault_times.node(number, cluster.now_us)
     cluster.change(isr=(0,))
     cluster.append(batch(3, 0), to=(0,))
     cluster.commit(4, 0)
@@ -225,7 +225,7 @@ def test_only_partitions_whose_files_were_damaged_keep_their_records_no_more(clu
 @pytest.mark.parametrize("had_it", [True, False])
 def test_a_member_without_power_counts_only_for_what_it_had(cluster: Cluster, had_it: bool) -> None:
     for number in (1, 2):
-        cluster.view.trouble.node(number, cluster.now_us)
+        cluster.view.fault_times.node(number, cluster.now_us)
     cluster.change(isr=(0, 1))
     cluster.append(batch(3, 0), to=(0, 1) if had_it else (0,))
     cluster.restart(1)
@@ -276,7 +276,7 @@ def test_a_new_controller_may_fence_who_still_asked_the_one_before_it(
 ) -> None:
     (check,) = (each for each in cluster.checks if isinstance(each, StableIsr))
     if controller_paused:
-        cluster.view.trouble.node(7, cluster.now_us)
+        cluster.view.fault_times.node(7, cluster.now_us)
     for node, at_us, what in ((7, 0, "leader_elected"), (8, cluster.now_us - led_us, "leader_elected")):
         check.note(at_us, SimpleNamespace(node_id=node), Note(what))  # type: ignore[arg-type]
     cluster.change(isr=(0, 1))

@@ -17,10 +17,10 @@ def cluster() -> Cluster:
 def lost_by_all(cluster: Cluster, start_offset: int = 0) -> None:
     """All that were in sync lose their power and all but one batch, and node 1 is elected, whose log begins at
     ``start_offset`` then. Node 0 follows it."""
-    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
     for number in (0, 1):
-        cluster.view.trouble.node(number, cluster.now_us)
+        cluster.view.fault_times.node(number, cluster.now_us)
         cluster.restart(number)
         cluster.view.power_lost(number)
         cluster.view.started(number)
@@ -101,10 +101,10 @@ def test_acknowledged_batches_are_gone_after_an_excused_loss(cluster: Cluster) -
 @pytest.mark.clause("E-7")
 def test_a_loss_that_a_holder_out_of_sync_survives_is_not_excused(cluster: Cluster) -> None:
     """The history of the finding: in sync are 0 and 1, then 1 is away, 0 loses its power and leads again."""
-    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
     cluster.acknowledge(2)
-    cluster.view.trouble.node(1, cluster.now_us)
+    cluster.view.fault_times.node(1, cluster.now_us)
     cluster.change(isr=(0,))
     cluster.restart(0)
     cluster.view.power_lost(0)
@@ -121,8 +121,8 @@ def test_a_loss_that_a_holder_out_of_sync_survives_is_not_excused(cluster: Clust
 @pytest.mark.clause("E-2")
 @pytest.mark.clause("E-4")
 def test_an_eligible_leader_that_lacks_records_or_registered_uncleanly(cluster: Cluster) -> None:
-    cluster.view.trouble.node(1, cluster.now_us)
-    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.view.fault_times.node(1, cluster.now_us)
+    cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0,), elr=(1, 2))
     assert cluster.broken() == []
     cluster.append(batch(3, 0), to=(0,))

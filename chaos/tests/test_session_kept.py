@@ -8,7 +8,7 @@ import pytest
 
 from chaos.checks.quorum_liveness import SessionKept
 from chaos.checks.quorum_view import Member
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Closed, Request, TimerFired
 from reference_broker.wire.apis import ApiKey
@@ -23,7 +23,7 @@ class Controller:
     """Node 0, which leads, and what the check says of it. A broker has sent it heartbeats for 6 s."""
 
     def __init__(self) -> None:
-        self.check = SessionKept(around(alone=True))
+        self.check = SessionKept(check_context(alone=True))
         image = SimpleNamespace(brokers={BROKER: SimpleNamespace(incarnation_id=THIS.bytes, fenced=False)})
         config = SimpleNamespace(broker_session_timeout_ms=SESSION_MS)
         self.node: Any = SimpleNamespace(

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from chaos.checks.fetch_sessions import SessionLines
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Request
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
@@ -23,7 +23,7 @@ def asked(body: FetchRequest, tag: Tag | None = None) -> Request:
 
 
 def stories(*acts: Act) -> list[str]:
-    check = SessionLines(around())
+    check = SessionLines(check_context())
     for request, effects in acts:
         check.acted(0, NODE, request, effects)
     return [each.story for each in check.violations]

@@ -4,7 +4,7 @@ import pytest
 
 from chaos.checks.fetch_model import FIRST_REVISION
 from chaos.checks.fetch_sessions import LARGEST_EPOCH, SequenceOrder
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from chaos.tests.test_checks import NONE, UNKNOWN, WRONG, session_checks
 from chaos.tests.test_fetch_checks import CREATED, row
 from reports.rows import TraceRow
@@ -124,7 +124,7 @@ def test_the_session_that_a_full_fetch_is_given(session: int, epoch: int, answer
     ],
 )
 def test_a_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow], right: bool) -> None:
-    check = SequenceOrder(around())
+    check = SequenceOrder(check_context())
     for each in (CREATED, *rows):
         check.trace(each)
     assert (check.violations == []) is right
@@ -133,7 +133,7 @@ def test_a_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow
 @pytest.mark.clause("G-4")
 @pytest.mark.parametrize(("number", "error", "right"), [(1, REFUSED, True), (1, 0, False), (0, 0, True)])
 def test_an_incremental_request_without_a_session(number: int, error: int, right: bool) -> None:
-    check = SequenceOrder(around())
+    check = SequenceOrder(check_context())
     for what in ("request", "reply"):
         told = error if what == "reply" else 0
         check.trace(TraceRow(0, 0, 0, 0, what, 1, "f", 1, FIRST_REVISION, 0, number, 0, told, "{}"))
@@ -143,7 +143,7 @@ def test_an_incremental_request_without_a_session(number: int, error: int, right
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize(("second", "error", "right"), [(1, NONE, True), (1, REFUSED, False), (2, REFUSED, True)])
 def test_a_waiting_request_is_overtaken_by_a_later_one_and_not_by_itself(second: int, error: int, right: bool) -> None:
-    order = SequenceOrder(around())
+    order = SequenceOrder(check_context())
     asked = [row("request", 1, connection=1), row("request", second, connection=2)]
     for each in (CREATED, *asked, row("reply", 1, error, connection=1), row("reply", second, connection=2)):
         order.trace(each)

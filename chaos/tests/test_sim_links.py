@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
-from chaos.checks.fault_times import Trouble
+from chaos.checks.fault_times import FaultTimes
 from chaos.sim import codec_check, network
 from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import CodecMismatchError
@@ -97,7 +97,7 @@ class Wire:
 
     def fault(self, **fields: Any) -> Any:
         return begin(
-            fault(**fields), FaultContext(cast(Any, self.machine), (self.link,), self.network, Trouble()), 1_000_000
+            fault(**fields), FaultContext(cast(Any, self.machine), (self.link,), self.network, FaultTimes()), 1_000_000
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.types import TopicName
 
 from chaos.checks.metadata_snapshots import SnapshotAnswers
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.quorum.snapshots.messages import (
@@ -41,7 +41,7 @@ def story(asked: SnapshotRequest, piece: Piece, *, leads: bool = True, version: 
     request = Request(1, 1, KEY, version, "node-3", replace(body, topics=topics), tag)
     answered = [(replace(asked, partition=0), piece)]
     answer = draft_response_of(answered) if version == DRAFT else response_of(answered, None)
-    check = SnapshotAnswers(around())
+    check = SnapshotAnswers(check_context())
     check.acted(0, node, request, [Reply(1, 1, KEY, version, answer, tag)])
     return "; ".join(each.story.partition(", answered ")[2] for each in check.violations)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.metadata_snapshots import DAMAGED, LOADED, STARTED, SnapshotMetricsExact
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Note
 from reference_broker.core.events import TimerFired
 from reference_broker.metrics.metrics import Metrics
@@ -21,7 +21,7 @@ MS = 1000
 class Watched:
     """One node, of which the check sees notes and snapshots. A snapshot's ID is (n, 1) and its size n * 100."""
 
-    check: SnapshotMetricsExact = field(default_factory=lambda: SnapshotMetricsExact(around()))
+    check: SnapshotMetricsExact = field(default_factory=lambda: SnapshotMetricsExact(check_context()))
     metrics: Metrics = field(default_factory=Metrics)
     held: list[tuple[int, int]] = field(default_factory=list)
     process: Any = field(default_factory=SimpleNamespace)
@@ -86,7 +86,7 @@ def test_nobody_knows_when_the_successor_of_a_damaged_one_is_there() -> None:
 @pytest.mark.clause("S-14")
 def test_what_a_live_node_loaded_before_it_was_seen_counts_as_it_says() -> None:
     node = Watched()
-    node.check = SnapshotMetricsExact(around())
+    node.check = SnapshotMetricsExact(check_context())
     node.tells(0, loaded=2)
     assert node.sees(1) == []
     assert node.sees(2, [(LOADED, 3)]) == ["LoadSnapshotLatencyMs has 2 entries, and the node loaded 3"]

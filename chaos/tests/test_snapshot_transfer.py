@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chaos.checks.metadata_snapshots import SnapshotTransfer
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reports.rows import TraceRow
 
 Step = tuple[str, dict[str, int] | dict[str, str]]
@@ -66,7 +66,7 @@ DAMAGED: Step = ("download_discarded", {"why": "00000000000000000070-0000000003.
     ],
 )
 def test_what_a_download_may_fetch(steps: list[Step], words: list[str]) -> None:
-    check = SnapshotTransfer(around())
+    check = SnapshotTransfer(check_context())
     for at, (what, fields) in enumerate(steps):
         check.trace(TraceRow(4, 0, at, at, what, detail=json.dumps(fields)))
     story = " ".join(violation.story for violation in check.violations)
@@ -76,7 +76,7 @@ def test_what_a_download_may_fetch(steps: list[Step], words: list[str]) -> None:
 
 
 def test_nodes_are_judged_each_by_itself() -> None:
-    check = SnapshotTransfer(around())
+    check = SnapshotTransfer(check_context())
     for node in (3, 4):
         for at, (what, fields) in enumerate([start(), *all_from(0), DONE]):
             check.trace(TraceRow(node, 0, at, at, what, detail=json.dumps(fields)))

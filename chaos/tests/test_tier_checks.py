@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from chaos.checks.check import Check, Surroundings
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.producers import read_snapshot
 from chaos.checks.tier import (
     NEEDED,
@@ -19,7 +19,7 @@ from chaos.checks.tier import (
     NewerUploadCounts,
     UploadedProducers,
 )
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Note
 from reference_broker.records.builder import build
 from reference_broker.records.control import build_marker
@@ -41,11 +41,11 @@ class Tiered:
     ends: list[int] = field(default_factory=list)
     local_start: int = 0
     log_start: int = 0
-    around: Surroundings = field(default_factory=around)
+    context: CheckContext = field(default_factory=check_context)
 
     def __post_init__(self) -> None:
         self.tier: dict[str, bytes] = {}
-        self.around = replace(self.around, tier=self.tier)
+        self.context = replace(self.context, tier=self.tier)
 
     @property
     def end(self) -> int:
@@ -113,7 +113,7 @@ def snapshot(*rows: tuple[int, int, int, int, int], ms: int = 1_000_000, coordin
 
 def test_a_segment_with_all_its_objects_is_well() -> None:
     world = Tiered()
-    check = ListedWhenStored(world.around)
+    check = ListedWhenStored(world.context)
     world.write(count=2)
     world.write(count=3)
     world.store(1, 0, 5)
@@ -124,7 +124,7 @@ def test_a_segment_with_all_its_objects_is_well() -> None:
 @pytest.mark.parametrize("kind", NEEDED)
 def test_a_segment_without_one_of_its_objects_is_found(kind: str) -> None:
     world = Tiered()
-    check = ListedWhenStored(world.around)
+    check = ListedWhenStored(world.context)
     world.write()
     world.store(1, 0, 1)
     world.store(2, 0, 1)
@@ -136,7 +136,7 @@ def test_a_segment_without_one_of_its_objects_is_found(kind: str) -> None:
 
 def test_other_bytes_and_other_leader_epochs_than_the_log_has_are_found() -> None:
     world = Tiered()
-    check = ListedWhenStored(world.around)
+    check = ListedWhenStored(world.context)
     world.write(count=2)
     world.write()
     world.store(1, 0, 2)
@@ -150,7 +150,7 @@ def test_other_bytes_and_other_leader_epochs_than_the_log_has_are_found() -> Non
 
 def test_a_copy_is_compared_only_with_records_that_are_still_here() -> None:
     world = Tiered()
-    check = ListedWhenStored(world.around)
+    check = ListedWhenStored(world.context)
     world.write(count=2)
     world.store(1, 0, 2, epochs="0\n1\n7 0\n")
     world.local_start = 2
@@ -168,7 +168,7 @@ def deleted(world: Tiered, check: KeptUntilStored, local_start: int) -> int:
 
 def test_local_records_may_go_once_they_are_whole_in_the_tier() -> None:
     world = Tiered()
-    check = KeptUntilStored(world.around)
+    check = KeptUntilStored(world.context)
     for _ in range(6):
         world.write()
     world.store(1, 0, 2)
@@ -186,7 +186,7 @@ def test_local_records_may_go_once_they_are_whole_in_the_tier() -> None:
 
 def test_what_was_deleted_locally_is_looked_for_again_once_all_is_quiet() -> None:
     world = Tiered()
-    check = KeptUntilStored(world.around)
+    check = KeptUntilStored(world.context)
     for _ in range(4):
         world.write()
     world.store(1, 0, 2)
@@ -204,7 +204,7 @@ def test_what_was_deleted_locally_is_looked_for_again_once_all_is_quiet() -> Non
 
 def test_what_another_replica_knows_to_be_deleted_need_not_be_in_the_tier() -> None:
     world = Tiered()
-    check = KeptUntilStored(world.around)
+    check = KeptUntilStored(world.context)
     for _ in range(4):
         world.write()
     world.store(1, 0, 2)
@@ -219,7 +219,7 @@ def test_what_another_replica_knows_to_be_deleted_need_not_be_in_the_tier() -> N
 
 def test_a_snapshot_that_equals_the_replay_is_well_and_any_difference_is_found() -> None:
     world = Tiered()
-    check = UploadedProducers(world.around)
+    check = UploadedProducers(world.context)
     world.write(producer=1, sequence=0, count=3)
     world.write(producer=2, sequence=0, is_transactional=True)
     world.write(producer=1, sequence=3)
@@ -246,7 +246,7 @@ def test_a_snapshot_that_equals_the_replay_is_well_and_any_difference_is_found()
 
 def test_a_marker_ends_the_transaction_and_a_new_epoch_forgets_the_old_batches() -> None:
     world = Tiered()
-    check = UploadedProducers(world.around)
+    check = UploadedProducers(world.context)
     world.write(producer=1, sequence=0, is_transactional=True)
     world.mark(1)
     world.store(1, 0, 2, snapshot((1, 0, 0, 0, -1), coordinator=5))
@@ -263,7 +263,7 @@ def test_a_marker_ends_the_transaction_and_a_new_epoch_forgets_the_old_batches()
 
 def test_an_expired_producer_may_be_missing_but_not_one_a_moment_younger_nor_an_open_transaction() -> None:
     world = Tiered()
-    check = UploadedProducers(world.around)
+    check = UploadedProducers(world.context)
     world.write(producer=1, sequence=0)
     world.ms += 1
     world.write(producer=2, sequence=0)
@@ -272,7 +272,7 @@ def test_an_expired_producer_may_be_missing_but_not_one_a_moment_younger_nor_an_
     world.ms += EXPIRES_MS - 1
     assert not world.copied(check, 1, 0, 3)
     world.ms -= EXPIRES_MS
-    younger = UploadedProducers(world.around)
+    younger = UploadedProducers(world.context)
     assert world.copied(younger, 1, 0, 3)
     world.write(producer=4, sequence=0, is_transactional=True)
     world.ms += 10 * EXPIRES_MS
@@ -283,7 +283,7 @@ def test_an_expired_producer_may_be_missing_but_not_one_a_moment_younger_nor_an_
 
 def test_the_clock_of_another_node_excuses_only_a_log_without_its_first_records() -> None:
     world = Tiered()
-    check = UploadedProducers(world.around)
+    check = UploadedProducers(world.context)
     world.write(producer=1, sequence=0)
     world.store(1, 0, 1, snapshot())
     world.ms += EXPIRES_MS
@@ -298,7 +298,7 @@ class Listing:
     """What a node knows of a partition's segments, each with the leader epoch of its upload: ``listed`` and not."""
 
     def __init__(self) -> None:
-        self.check = NewerUploadCounts(around())
+        self.check = NewerUploadCounts(check_context())
 
     def knows(self, *listed: tuple[int, int], others: Sequence[tuple[int, int, SegmentState]] = ()) -> list[str]:
         known = SimpleNamespace(
@@ -365,7 +365,7 @@ def left_out(
     partition = SimpleNamespace(log=log, topic_id=b"t" * 16, index=0)
     partitions = SimpleNamespace(by_name={("hot", 0): partition})
     broker = SimpleNamespace(node_id=0, remote_log=SimpleNamespace(metadata=metadata), partitions=partitions)
-    check = ClosedSegmentsStored(around())
+    check = ClosedSegmentsStored(check_context())
     check.node(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
     if not check.reached():
         check.overdue(0, 60_000_000)

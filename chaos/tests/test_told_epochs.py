@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.metadata_epoch import FIRST_DRAFT, METADATA, OneContentPerEpoch
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.wire.tags import Tag
@@ -18,7 +18,7 @@ TAG = Tag(METADATA, FIRST_DRAFT, "c")
 @pytest.mark.parametrize(("told", "is_wrong"), [(4, True), (5, False), (6, False), (7, False), (8, True), (-1, True)])
 @pytest.mark.parametrize("alone", [False, True])
 def test_an_answer_in_slices_may_tell_any_epoch_since_its_request(told: int, is_wrong: bool, alone: bool) -> None:
-    check = OneContentPerEpoch(around(alone=alone))
+    check = OneContentPerEpoch(check_context(alone=alone))
     cache = SimpleNamespace(metadata_epoch=5)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
     check.acted(0, node, Request(1, 1, METADATA, FIRST_DRAFT, "c", None, TAG), ())
@@ -30,7 +30,7 @@ def test_an_answer_in_slices_may_tell_any_epoch_since_its_request(told: int, is_
 
 def test_a_live_node_judges_its_own_answers_and_compares_itself_with_nobody() -> None:
     assert OneContentPerEpoch.needs_one_node
-    check = OneContentPerEpoch(around(alone=True))
+    check = OneContentPerEpoch(check_context(alone=True))
     cache = SimpleNamespace(metadata_epoch=5, topics={}, live_brokers=tuple, controller_epoch=1)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
     for controller_epoch in (1, 2):

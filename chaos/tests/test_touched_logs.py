@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.fault_times import Trouble
+from chaos.checks.fault_times import FaultTimes
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from reference_broker.log.config import LogConfig
 from reference_broker.log.log_view import LogView
@@ -31,7 +31,7 @@ def test_only_logs_that_changed_are_looked_at() -> None:
 def test_a_log_that_contradicts_itself_is_found_after_the_event_that_touched_it() -> None:
     touched = TouchedLogs()
     node: Any = None
-    view = ReplicaView(Trouble(), touched=touched)
+    view = ReplicaView(FaultTimes(), touched=touched)
     with touched.noted():
         log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
         view.look(1, 0, node)

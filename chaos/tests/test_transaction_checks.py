@@ -7,7 +7,7 @@ import pytest
 
 from chaos.checks.history import History
 from chaos.checks.suite import all_checks
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Note
 from reports.columns import ROW_TABLES
 from reports.rows import HistoryRow
@@ -32,7 +32,7 @@ def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
     ledger = Ledger().play()
     PLANTED[name][0](ledger)
     rows = history_of(ledger)
-    checks = all_checks(around())
+    checks = all_checks(check_context())
     for check in checks:
         for row in ledger.tables["trace"]:
             if row["what"] in check.replica_notes:

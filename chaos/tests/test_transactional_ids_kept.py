@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.transaction_coordinator import SLACK_MS, TransactionalIdsKept
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.wire.tags import Tag
@@ -26,7 +26,7 @@ class Talk:
     """One node that coordinates, and whoever asks it."""
 
     def __init__(self) -> None:
-        self.check = TransactionalIdsKept(around())
+        self.check = TransactionalIdsKept(check_context())
         self.led: dict[Any, Any] = {("__transaction_state", 0): SimpleNamespace(leader_epoch=3)}
         config = SimpleNamespace(
             transaction_max_timeout_ms=LONGEST_MS,
@@ -131,12 +131,12 @@ def test_another_node_may_have_coordinated_it_meanwhile(talk: Talk, producer_id:
 
 
 def test_a_fault_delays_forgetting_and_not_the_rest(talk: Talk) -> None:
-    trouble = talk.check.around.quorum.trouble
+    fault_times = talk.check.context.quorum.fault_times
     talk.take(7)
-    trouble.node(2, 1000)
+    fault_times.node(2, 1000)
     talk.wait(LATEST_MS + 1)
     talk.take(7)
     assert talk.stories == []
-    trouble.node(0, talk.now_ms * 1000)
+    fault_times.node(0, talk.now_ms * 1000)
     talk.take(8)
     assert len(talk.stories) == 1

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from chaos.checks.transaction_coordinator import TransactionsConsistent
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
 
 
@@ -15,7 +15,7 @@ def test_a_coordinator_that_contradicts_itself() -> None:
     id_ = world.id_in(0)
     world.taken(id_)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, transactions=world.transactions))
-    check = TransactionsConsistent(around())
+    check = TransactionsConsistent(check_context())
     check.node(7, 0, node, None, False)
     assert not check.violations
     held = target.held[id_]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.metadata_epoch import MOST_US, STILL_US, UpdatesSentAtOnce
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Note, Send
 from reference_broker.core.events import PeerDown, PeerReply
 from reference_broker.ports.channels import Channel
@@ -22,7 +22,7 @@ STEP_US = STILL_US // 2
 class Controller:
     """A controller that does something every ``STEP_US``, so that nobody takes it for a stopped process."""
 
-    check: UpdatesSentAtOnce = field(default_factory=lambda: UpdatesSentAtOnce(around()))
+    check: UpdatesSentAtOnce = field(default_factory=lambda: UpdatesSentAtOnce(check_context()))
     at_us: int = 0
     brokers: dict[int, Any] = field(default_factory=lambda: {each: SimpleNamespace(fenced=False) for each in (1, 2)})
     state: Any = field(default_factory=lambda: SimpleNamespace(is_writing_transaction=False))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from chaos.checks.check import Check, Kind
-from chaos.checks.suite import Watching, check_kinds
-from chaos.tests.surroundings import around
+from chaos.checks.suite import CheckSuite, check_kinds
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.ports.channels import Channel
@@ -25,7 +25,7 @@ ASKS = Send(2, Channel.CONTROLLER, 1, METADATA, 12, None, Tag(METADATA, 12, "nod
 
 class Acting(Check):
     def __init__(self) -> None:
-        super().__init__(around())
+        super().__init__(check_context())
         self.seen: list[Event | None] = []
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
@@ -55,7 +55,7 @@ def test_what_an_event_touches(kind: Kind, event: Event | None, effects: list[Ef
 
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
     check = Picky()
-    Watching([check], check.around).acted(0, node, event, effects)
+    CheckSuite([check], check.context).acted(0, node, event, effects)
     assert check.seen == ([event] if touches else [])
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chaos.checks.check import Check, Settings, Surroundings, Violation, overriding
-from chaos.checks.fault_times import Trouble
+from chaos.checks.check import Check, CheckContext, Settings, Violation, overriding
+from chaos.checks.fault_times import FaultTimes
 from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
@@ -44,9 +44,9 @@ class ChecksInside(Onlooker):
 
     def __init__(self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence) -> None:
         wanted = frozenset(guarantees)
-        self._view = QuorumView(MOST_NODES, 0, Trouble())
-        around = Surroundings(Settings(), self._view, ReplicaView(Trouble()), alone=True)
-        self._checks = [each(around) for each in _kinds() if each.guarantee in wanted]
+        self._view = QuorumView(MOST_NODES, 0, FaultTimes())
+        context = CheckContext(Settings(), self._view, ReplicaView(FaultTimes()), alone=True)
+        self._checks = [each(context) for each in _kinds() if each.guarantee in wanted]
         self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)
         self._actors = overriding(self._checks, "acted")
         self._of_fetches = overriding(self._checks, "answered")

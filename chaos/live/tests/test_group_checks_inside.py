@@ -8,7 +8,7 @@ import pytest
 from chaos.checks.metadata_epoch import SwitchRespected
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.tests.test_checks_inside import FakePipe
-from chaos.tests.surroundings import around
+from chaos.tests.check_context import check_context
 from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Request
 from reference_broker.ports.now import Now
@@ -148,7 +148,7 @@ def test_what_another_leader_wrote_is_not_held_against_a_node_that_is_alone() ->
         loader=loader,
     )
     log.append(b"\x00\x04of another", key)
-    alone, all_seeing = SwitchRespected(around(alone=True)), SwitchRespected(around())
+    alone, all_seeing = SwitchRespected(check_context(alone=True)), SwitchRespected(check_context())
     for check in (alone, all_seeing):
         check.node(1, 0, node, None, False)
     assert (len(alone.violations), len(all_seeing.violations)) == (0, 1)
