@@ -10,33 +10,33 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.measurements import (
-    availability,
-    broker_internals,
-    controller_failover,
-    coordinators,
-    facts,
-    fault_log,
+from reports.jobs.availability import first_ok_after_faults, longest_gaps
+from reports.jobs.expressions import first_rows
+from reports.jobs.facts import evidence_facts
+from reports.jobs.faults import fault_log, spread_hits
+from reports.jobs.fetch_costs import (
+    broker_metrics,
     fetch_costs,
-    generator,
-    latency_distribution,
-    latency_heatmap,
-    latency_over_time,
-    latency_percentiles,
-    losses,
-    mirror,
-    offered_load,
-    recovery,
-    snapshot_transfers,
-    throughput,
+    fetch_recoveries,
+    partitions_sent_again,
+    service_time_by_partitions_sent,
 )
-from reports.jobs.measurements import groups as group_jobs  # a field of Findings would hide the name "groups"
-from reports.jobs.measurements import leadership as leadership_jobs
-from reports.jobs.measurements import stable_offsets as stable_offset_jobs
-from reports.jobs.measurements import transactions as transaction_jobs
-from reports.jobs.shared.anomaly import with_active_fault
-from reports.jobs.shared.expressions import first_rows
-from reports.jobs.shared.judging import Judging, all_judgings
+from reports.jobs.groups import coordinator_moves, group_rebalances, group_totals, ownerless_partitions
+from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs, with_active_fault
+from reports.jobs.last_stable_offset import longest_stands, stand_durations
+from reports.jobs.latency import latency_distribution, latency_heatmap, latency_over_time, latency_percentiles
+from reports.jobs.leadership import controller_failovers, leader_changes_by_second, most_changed_partitions
+from reports.jobs.load import completed_operations, offered_load, worker_effort
+from reports.jobs.lost_records import lost_record_counts
+from reports.jobs.mirror import (
+    first_copies_after_rewinds,
+    mirror_positions,
+    mirror_source_ends,
+    mirror_target_totals,
+    mirror_totals,
+)
+from reports.jobs.snapshots import snapshot_transfers
+from reports.jobs.transactions import times_to_decide, transaction_totals, transactions_by_fault
 from reports.read_tables import Tables, lies_in_one_place
 from reports.verdict import Anomaly
 
@@ -81,41 +81,41 @@ class Findings:
     facts: Mapping[str, int]
     found: Mapping[str, Found]
     present: frozenset[str]
-    faults: Sequence[Row] = _rows_of(fault_log.transform)
-    fault_hits: Sequence[Row] = _rows_of(fault_log.hits)
-    percentiles: Sequence[Row] = _rows_of(latency_percentiles.transform)
-    distribution: Sequence[Row] = _rows_of(latency_distribution.transform)
-    latency: Sequence[Row] = _rows_of(latency_over_time.transform)
-    heatmap: Sequence[Row] = _rows_of(latency_heatmap.transform)
-    throughput: Sequence[Row] = _rows_of(throughput.transform)
-    load: Sequence[Row] = _rows_of(lambda tables: tables.once(offered_load.transform))
-    gaps: Sequence[Row] = _rows_of(availability.transform)
-    losses: Sequence[Row] = _rows_of(losses.transform, "runs")
-    first_ok: Sequence[Row] = _rows_of(availability.first_ok_after_faults)
-    broker: Sequence[Row] = _rows_of(broker_internals.transform)
-    transfers: Sequence[Row] = _rows_of(snapshot_transfers.transform)
-    failovers: Sequence[Row] = _rows_of(controller_failover.transform)
-    generator: Sequence[Row] = _rows_of(generator.transform, "load")
-    leadership: Sequence[Row] = _rows_of(leadership_jobs.transform, "trace")
-    leaderships: Sequence[Row] = _rows_of(leadership_jobs.by_second, "trace")
-    costs: Sequence[Row] = _rows_of(fetch_costs.transform, "fetch_costs")
-    costs_by_size: Sequence[Row] = _rows_of(fetch_costs.by_partitions_sent, "fetch_costs")
-    recoveries: Sequence[Row] = _rows_of(recovery.transform)
-    sent_again: Sequence[Row] = _rows_of(recovery.sent_again)
-    groups: Sequence[Row] = _rows_of(group_jobs.transform, "memberships")
-    rebalances: Sequence[Row] = _rows_of(group_jobs.rebalances, "memberships")
-    ownerless: Sequence[Row] = _rows_of(group_jobs.ownerless, "memberships")
-    coordinators: Sequence[Row] = _rows_of(coordinators.transform, "commits")
-    transactions: Sequence[Row] = _rows_of(transaction_jobs.transform, "transactions")
-    decided: Sequence[Row] = _rows_of(transaction_jobs.decided, "transactions")
-    transactions_around_faults: Sequence[Row] = _rows_of(transaction_jobs.around_faults, "transactions", "faults")
-    stable_offsets: Sequence[Row] = _rows_of(stable_offset_jobs.transform, "transactions", "positions")
-    stands: Sequence[Row] = _rows_of(stable_offset_jobs.longest, "transactions", "positions")
-    mirrors: Sequence[Row] = _rows_of(mirror.transform, "copies")
-    mirrored: Sequence[Row] = _rows_of(mirror.positions, "copies")
-    mirror_rewinds: Sequence[Row] = _rows_of(mirror.rewinds, "copies")
-    mirror_source: Sequence[Row] = _rows_of(mirror.source_ends, "copies")
-    mirror_targets: Sequence[Row] = _rows_of(mirror.targets, "target_runs")
+    faults: Sequence[Row] = _rows_of(fault_log)
+    fault_hits: Sequence[Row] = _rows_of(spread_hits)
+    percentiles: Sequence[Row] = _rows_of(latency_percentiles)
+    distribution: Sequence[Row] = _rows_of(latency_distribution)
+    latency: Sequence[Row] = _rows_of(latency_over_time)
+    heatmap: Sequence[Row] = _rows_of(latency_heatmap)
+    throughput: Sequence[Row] = _rows_of(completed_operations)
+    load: Sequence[Row] = _rows_of(lambda tables: tables.once(offered_load))
+    gaps: Sequence[Row] = _rows_of(longest_gaps)
+    losses: Sequence[Row] = _rows_of(lost_record_counts, "runs")
+    first_ok: Sequence[Row] = _rows_of(first_ok_after_faults)
+    broker: Sequence[Row] = _rows_of(broker_metrics)
+    transfers: Sequence[Row] = _rows_of(snapshot_transfers)
+    failovers: Sequence[Row] = _rows_of(controller_failovers)
+    generator: Sequence[Row] = _rows_of(worker_effort, "load")
+    leadership: Sequence[Row] = _rows_of(most_changed_partitions, "trace")
+    leaderships: Sequence[Row] = _rows_of(leader_changes_by_second, "trace")
+    costs: Sequence[Row] = _rows_of(fetch_costs, "fetch_costs")
+    costs_by_size: Sequence[Row] = _rows_of(service_time_by_partitions_sent, "fetch_costs")
+    recoveries: Sequence[Row] = _rows_of(fetch_recoveries)
+    sent_again: Sequence[Row] = _rows_of(partitions_sent_again)
+    groups: Sequence[Row] = _rows_of(group_totals, "memberships")
+    rebalances: Sequence[Row] = _rows_of(group_rebalances, "memberships")
+    ownerless: Sequence[Row] = _rows_of(ownerless_partitions, "memberships")
+    coordinators: Sequence[Row] = _rows_of(coordinator_moves, "commits")
+    transactions: Sequence[Row] = _rows_of(transaction_totals, "transactions")
+    decided: Sequence[Row] = _rows_of(times_to_decide, "transactions")
+    transactions_around_faults: Sequence[Row] = _rows_of(transactions_by_fault, "transactions", "faults")
+    stable_offsets: Sequence[Row] = _rows_of(stand_durations, "transactions", "positions")
+    stands: Sequence[Row] = _rows_of(longest_stands, "transactions", "positions")
+    mirrors: Sequence[Row] = _rows_of(mirror_totals, "copies")
+    mirrored: Sequence[Row] = _rows_of(mirror_positions, "copies")
+    mirror_rewinds: Sequence[Row] = _rows_of(first_copies_after_rewinds, "copies")
+    mirror_source: Sequence[Row] = _rows_of(mirror_source_ends, "copies")
+    mirror_targets: Sequence[Row] = _rows_of(mirror_target_totals, "target_runs")
 
 
 def without_presets(faults: Sequence[Row]) -> list[Row]:
@@ -151,11 +151,11 @@ def queries(tables: Tables, runs: int) -> list[Query]:
         """False if no run has the tables, since even a query over nothing costs its planning."""
         return any(tables.has(run, *names) for run in range(runs))
 
-    judged = [one for one in all_judgings() if any(some_run_has(*names) for names in _starting_points(one))]
+    judged = [one for one in guarantee_jobs() if any(some_run_has(*names) for names in _starting_points(one))]
     declared = {each.name: each.metadata for each in fields(Findings) if each.metadata}
     measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
     judging = [Query(one.name, True, one.find) for one in judged]
-    measuring = [Query(name, False, job) for name, job in {"facts": facts.transform, **measured}.items()]
+    measuring = [Query(name, False, job) for name, job in {"facts": evidence_facts, **measured}.items()]
     # Neighbours of one kind begin with the same frames, and would wait for each other.
     mixed = chain.from_iterable(zip_longest(judging, measuring))
     return [query for query in mixed if query is not None]
@@ -186,12 +186,12 @@ def collect(
 
 def _findings(tables: Tables, runs: int, answered: Sequence[tuple[Query, list[Row]]]) -> list[Findings]:
     examples = _with_faults([row for query, rows in answered if query.judges for row in rows], tables)
-    found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in all_judgings()}
+    found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in guarantee_jobs()}
     measured = {query.name: rows for query, rows in answered if not query.judges}
     return [_of_run(run, tables, found, measured) for run in range(runs)]
 
 
-def _starting_points(one: Judging) -> list[Sequence[str]]:
+def _starting_points(one: GuaranteeJob) -> list[Sequence[str]]:
     """The sets of tables of which one must be there, or there is nothing to compute."""
     found_in = [one.found_in] if one.found_in else []
     return [[*one.needs, *found_in], *([one.instead] if one.instead else [])]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reports.collect import Findings, Row, without_presets
 from reports.guarantees import GUARANTEES, SeenFrom
-from reports.jobs.shared.judging import Judging, all_judgings
+from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs
 from reports.manifest import Check, Manifest, canonical_guarantee
 from reports.strikes import is_strike
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
@@ -111,7 +111,7 @@ def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     checks = {canonical_guarantee(one.guarantee): one for one in manifest.checks}
     results = [
         _by_history(one, asked, findings, manifest.clauses)
-        for one in all_judgings()
+        for one in guarantee_jobs()
         if one.guarantee.seen_from is not SeenFrom.INSIDE or not one.missing(findings.present)
     ]
     known = {one.name for one in results}
@@ -125,7 +125,7 @@ def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     return [_joined(one, checks.get(one.name), manifest.world) for one in results]
 
 
-def _by_history(one: Judging, asked: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
+def _by_history(one: GuaranteeJob, asked: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
     required = one.guarantee.always or not asked or one.name in asked
     missing = one.missing(findings.present)
     evidence, found = findings.facts.get(one.evidence, 0), findings.found[one.name]

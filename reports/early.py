@@ -14,12 +14,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.guarantees import judged_early
-from reports.jobs.shared.config import JobConfig, RunConfig
-from reports.jobs.shared.expressions import READER
-from reports.jobs.shared.judging import Judging, all_judgings
-from reports.jobs.shared.keyed import has_keyed
+from reports.jobs.compacted_topics import has_keyed
+from reports.jobs.expressions import READER
+from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs
 from reports.parts import told, whole_parts
-from reports.read_tables import Tables, reading
+from reports.read_tables import JobConfig, RunConfig, Tables, reading
 from reports.rows import END_OF_RUN_US
 from reports.schema import TABLES, history_bytes
 from reports.spark import sized_for
@@ -61,10 +60,10 @@ def judge_early(run_dir: Path, scratch: Path, spark: "SparkSession", take_trace:
         return None
     take_trace(scratch)
     with sized_for(spark, history_bytes([scratch])), reading_part(spark, [scratch]) as tables:
-        judgings = early_judgings(tables)
-        breaches = [each for one in judgings for each in first_breach(one, tables)]
+        jobs = early_jobs(tables)
+        breaches = [each for one in jobs for each in first_breach(one, tables)]
         operations = tables.operations.count()
-    return EarlyVerdict(until_us, operations, tuple(one.name for one in judgings), tuple(breaches))
+    return EarlyVerdict(until_us, operations, tuple(one.name for one in jobs), tuple(breaches))
 
 
 def link_whole_parts(run_dir: Path, scratch: Path) -> int | None:
@@ -105,25 +104,25 @@ def of_a_part(tables: Tables) -> Tables:
     )
 
 
-def early_judgings(tables: Tables) -> list[Judging]:
+def early_jobs(tables: Tables) -> list[GuaranteeJob]:
     """The guarantees that can be judged by these parts of histories."""
     compacted = has_keyed(tables)
     present = {name for _, name in tables.present}
     return [
         one
-        for one in all_judgings()
+        for one in guarantee_jobs()
         if judged_early(one.name, compacted)
         and all(each in present for each in one.needs)
         and (not one.found_in or one.found_in in present)
     ]
 
 
-def first_breach(one: Judging, tables: Tables) -> list[Breach]:
+def first_breach(one: GuaranteeJob, tables: Tables) -> list[Breach]:
     """The first breach that the job finds in all of these runs, if there is one."""
     first = F.min(F.struct("at_us", "detail")).alias("first")
     found = breaches_of(one, tables).agg(F.count("*").alias("total"), first).collect()[0]
     return [Breach(one.name, found["total"], *found["first"])] if found["total"] else []
 
 
-def breaches_of(one: Judging, tables: Tables) -> DataFrame:
+def breaches_of(one: GuaranteeJob, tables: Tables) -> DataFrame:
     return (one.early or one.find)(tables)

@@ -1,7 +1,7 @@
 """The guarantees: what each is called, what breaks it, and who can see that. Only this module declares their names.
 
-A scenario promises guarantees by name. A check in ``chaos/checks`` and a Spark job in ``reports/jobs/guarantees`` judge
-them independently of each other. Both name the guarantee that they judge, and repeat nothing else about it. This module
+A scenario promises guarantees by name. A check in ``chaos/checks`` and a Spark job in ``reports/jobs`` judge them
+independently of each other. Both name the guarantee that they judge, and repeat nothing else about it. This module
 needs no Spark, so every room but the broker and the scenarios may read it.
 """
 

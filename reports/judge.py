@@ -112,8 +112,7 @@ def _findings(
     size = history_bytes(folders)
     with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:
         from reports.collect import JOBS_AT_ONCE, collect
-        from reports.jobs.shared.config import JobConfig, RunConfig
-        from reports.read_tables import reading
+        from reports.read_tables import JobConfig, RunConfig, reading
 
         settings = {
             run: RunConfig(warm_up_us=one.warm_up_us, foreign=int(one.target != OURS))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from reports.jobs.measurements.mirror import SLOT_US
+from reports.jobs.mirror import SLOT_US
 
 if TYPE_CHECKING:
     from reports.collect import Findings, Row

@@ -1,4 +1,11 @@
-"""Reads the history of one or several runs as data frames, each with a leading ``run`` column (0, 1, ...).
+"""Gathers a table's files of several runs in one file, with a leading ``run`` column (0, 1, ...).
+
+Spark opens each file anew in each of its hundreds of small stages, and finds a row's run only by the text of its file's
+path. With dozens of runs that takes minutes, and most of a verdict's time.
+
+What the jobs need to know that the tables do not say.
+
+Reads the history of one or several runs as data frames, each with a leading ``run`` column (0, 1, ...).
 
 Schemas are stated, never inferred. A table without files is an empty frame and is missing from ``present``.
 """
@@ -11,6 +18,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -18,8 +27,90 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 
 from reports import schema
 from reports.columns import Table
-from reports.gathered import gather
-from reports.jobs.shared.config import JobConfig
+from reports.errors import SetupError
+from reports.schema import arrow_schema, files_of
+
+ROWS_AT_ONCE = 1 << 18
+
+
+def gather(run_dirs: Sequence[Path], table: Table, target: Path, empty: bool = False) -> bool:
+    """Writes the rows of all runs to the file ``target``. Returns False if no run has the table, and then writes
+    nothing, or with ``empty`` a file without rows.
+
+    A column that a file lacks is null. It holds about ROWS_AT_ONCE rows in memory at a time.
+    Raises SetupError for a file that is damaged or has a column of another type.
+    """
+    files = [(run, name) for run, folder in enumerate(run_dirs) for name in files_of(folder, table)]
+    if not files and not empty:
+        return False
+    schema = arrow_schema(table)
+    schema = pa.schema([pa.field("run", pa.int64(), nullable=False), *(each.with_nullable(True) for each in schema)])
+    waiting: list[pa.Table] = []
+    with pq.ParquetWriter(target, schema) as writer:
+        for piece in _pieces(files, schema):
+            waiting.append(piece)
+            if sum(each.num_rows for each in waiting) >= ROWS_AT_ONCE:
+                writer.write_table(pa.concat_tables(waiting))
+                waiting = []
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting))
+    return bool(files)
+
+
+def _pieces(files: Sequence[tuple[int, str]], schema: pa.Schema) -> Iterator[pa.Table]:
+    for run, name in files:
+        try:
+            yield from _pieces_of(run, name, schema)
+        except (pa.ArrowException, OSError) as wrong:
+            reason = str(wrong).partition("\n")[0].partition(". ")[0].rstrip(".")
+            raise SetupError(f"{name} cannot be read as Parquet: {reason}.") from wrong
+
+
+def _pieces_of(run: int, name: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    with pq.ParquetFile(name) as file:
+        known = [each for each in schema.names if each in file.schema_arrow.names]
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=known):
+            columns = {each: batch.column(each).cast(schema.field(each).type) for each in known}
+            columns["run"] = pa.repeat(pa.scalar(run, pa.int64()), batch.num_rows)
+            absent = {each: pa.nulls(batch.num_rows, schema.field(each).type) for each in schema.names}
+            yield pa.table({**absent, **columns}, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """The settings of one run. ``foreign`` is 1 if its broker is not ours."""
+
+    warm_up_us: int = 0
+    foreign: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """The settings of the jobs.
+
+    ``window_s`` is the length of "before" and of "after" a fault. ``settle_s`` counts the seconds after a fault's end
+    that still belong to "during", because operations that the fault hit end later. ``calm_after_s`` counts those after
+    which it is outside faults again, because those that were held up have been sent by then. In the first ``begin_s``
+    seconds of the load clients connect and join, so these are not outside faults either. A load worker is its own limit
+    if it wanted ``busy_permille`` of a processor, had ``working_permille`` of it, and its timer was ``late_us`` late.
+    Where runs are compared, each is cut into ``blocks``.
+    """
+
+    window_s: int = 10
+    settle_s: int = 1
+    calm_after_s: int = 4
+    begin_s: int = 2
+    busy_permille: int = 900
+    working_permille: int = 500
+    late_us: int = 100_000
+    blocks: int = 1
+    runs: Mapping[int, RunConfig] = field(default_factory=dict)
+
+    def per_run(self, name: str) -> Column:
+        """A run's setting as a column expression over ``run``. More runs do not make its plan larger."""
+        settings = [F.lit(number) for run, config in self.runs.items() for number in (run, getattr(config, name))]
+        return F.element_at(F.create_map(*settings), F.col("run").cast("int")).cast("long")
+
 
 _TYPES: Mapping[str, DataType] = {
     "int64": LongType(),

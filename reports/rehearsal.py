@@ -20,13 +20,21 @@ from reports.columns import Table
 from reports.decide import decide
 from reports.early import link_whole_parts
 from reports.expected import Expected
-from reports.gathered import gather
-from reports.jobs.shared.config import JobConfig, RunConfig
 from reports.judge import silent
 from reports.manifest import Manifest
 from reports.page.render import write_page
 from reports.plots.helper import helper
-from reports.read_tables import DECIDING, Tables, look_again, present_in, read_gathered, tables_over
+from reports.read_tables import (
+    DECIDING,
+    JobConfig,
+    RunConfig,
+    Tables,
+    gather,
+    look_again,
+    present_in,
+    read_gathered,
+    tables_over,
+)
 from reports.spark import sized_for
 
 if TYPE_CHECKING:

@@ -125,9 +125,8 @@ def compare_sets(
 
 def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession | None" = None) -> SetsCompared:
     """Compares without writing. Spark reads the runs and sums them up; what is left are a few numbers of each unit."""
-    from reports.jobs.measurements import compared as job
-    from reports.jobs.shared.config import JobConfig, RunConfig
-    from reports.read_tables import reading
+    from reports.jobs.compared import distribution, latencies_of_units, rates_of_units
+    from reports.read_tables import JobConfig, RunConfig, reading
     from reports.schema import history_bytes
     from reports.spark import sized_for, spark_session
 
@@ -144,7 +143,7 @@ def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession 
         sized_for(session, size),
         reading(session, folders, config) as tables,
     ):
-        frames = job.latencies(tables), job.rates(tables), job.distribution(tables)
+        frames = latencies_of_units(tables), rates_of_units(tables), distribution(tables)
         latencies, rates, points = ([row.asDict() for row in frame.collect()] for frame in frames)
     runs = [RunCompared(*one) for one in zip(folders, manifests, _curves(points, len(folders)), strict=True)]
     return compared_units(runs[: len(old)], runs[len(old) :], drawn, latencies, rates)

@@ -14,7 +14,7 @@ Row: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The rows of the jobs in ``jobs/nights``, whose docstrings name the columns, in a fixed order."""
+    """The rows of the jobs in ``jobs/nights.py``, whose docstrings name the columns, in a fixed order."""
 
     counts: Sequence[Row]
     matrix: Sequence[Row]
@@ -25,7 +25,7 @@ class Collected:
 
 def collect_nights(folders: Sequence[Path], spark: "SparkSession | None" = None) -> Collected:
     """Raises SetupError without PySpark or Java."""
-    from reports.read_nights import night_bytes, read_nights
+    from reports.jobs.nights import night_bytes, read_nights
     from reports.spark import sized_for, spark_session
 
     size = night_bytes(folders)
@@ -33,15 +33,22 @@ def collect_nights(folders: Sequence[Path], spark: "SparkSession | None" = None)
         nullcontext(spark) if spark is not None else spark_session("crucible-index", size) as session,
         sized_for(session, size),
     ):
-        from reports.jobs.nights import counts, matrix, open_failures, probed, series
+        from reports.jobs.nights import (
+            SERIES_KEYS,
+            figure_series,
+            plays_by_outcome,
+            probe_sections,
+            still_open_failures,
+            worst_of_scenarios,
+        )
 
         tables = read_nights(session, folders)
         return Collected(
-            counts=_rows(counts.transform(tables), "night", "is_control", "outcome"),
-            matrix=_rows(matrix.transform(tables), "scenario", "world", "target", "night"),
-            failures=_rows(open_failures.transform(tables), "first_night", "scenario", "world", "target", "guarantee"),
-            series=_rows(series.transform(tables), *series.KEYS, "night"),
-            probed=_rows(probed.transform(tables), "section", "target"),
+            counts=_rows(plays_by_outcome(tables), "night", "is_control", "outcome"),
+            matrix=_rows(worst_of_scenarios(tables), "scenario", "world", "target", "night"),
+            failures=_rows(still_open_failures(tables), "first_night", "scenario", "world", "target", "guarantee"),
+            series=_rows(figure_series(tables), *SERIES_KEYS, "night"),
+            probed=_rows(probe_sections(tables), "section", "target"),
         )
 
 

@@ -12,7 +12,7 @@ from reports.statistics.proportions import wilson
 
 @dataclass(frozen=True, slots=True)
 class OpenFailure:
-    """``row`` is that of ``jobs/nights/open_failures.py``. ``regression`` is the address of the candidate file.
+    """``row`` is one of the job ``still_open_failures``. ``regression`` is the address of the candidate file.
 
     ``is_gone`` says that later nights played the scenario so often without the breach that the old rate is excluded.
     The failure is open, since its seed has not passed again, but probably mended.

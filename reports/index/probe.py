@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports.index.collected import Row
-from reports.jobs.nights.probed import GOOD
+from reports.jobs.nights import GOOD
 
 _ORDER = ("worse", "changed", "better", "new")
 

@@ -6,7 +6,7 @@ from itertools import groupby, pairwise
 from math import exp, log
 
 from reports.index.collected import Row
-from reports.jobs.nights import series as job
+from reports.jobs.nights import SERIES_KEYS
 from reports.statistics.change_points import change_points
 
 
@@ -55,7 +55,7 @@ class Change:
 
 
 def series_of(rows: Sequence[Row]) -> list[Series]:
-    return [_series(list(group)) for _, group in groupby(rows, key=lambda row: tuple(row[key] for key in job.KEYS))]
+    return [_series(list(group)) for _, group in groupby(rows, key=lambda row: tuple(row[key] for key in SERIES_KEYS))]
 
 
 def _series(rows: Sequence[Row]) -> Series:

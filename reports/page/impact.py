@@ -6,8 +6,8 @@ from statistics import median
 from typing import Any
 
 from reports.collect import Findings, without_presets
-from reports.jobs.shared.config import JobConfig
 from reports.page.latency_table import quantile
+from reports.read_tables import JobConfig
 
 KINDS = ("fetch", "produce")
 WITHOUT_RECORDS = ("create_topics", "metadata_read")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.jobs.measurements.latency_percentiles import CALM, STRUCK
+from reports.jobs.latency import CALM, STRUCK
 from reports.page.words import count, micros
 
 COLUMNS: tuple[tuple[str, str, int], ...] = (  # column, title, one in so many lies beyond

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
-from reports.jobs.measurements.mirror import SLOT_US
+from reports.jobs.mirror import SLOT_US
 from reports.judge import Judged
 from reports.mirrored import mirrored, rewinds, tracks
 from reports.page import words

@@ -10,7 +10,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from reports.collect import Findings, without_presets
 from reports.decide import generator_limits
-from reports.jobs.shared.config import JobConfig
 from reports.manifest import Manifest
 from reports.mirrored import mirrored, rewinds
 from reports.page import control_plane, groups, transactions, words
@@ -20,6 +19,7 @@ from reports.page.impact import Impact, impacts
 from reports.page.latency_table import COLUMNS, LEAST_SAMPLES, Contrast, contrasts, latency_rows, thin_operations
 from reports.page.notes import notes
 from reports.plots.catalogue import draw_all
+from reports.read_tables import JobConfig
 from reports.strikes import is_strike
 from reports.verdict import GuaranteeResult, Verdict
 

@@ -96,7 +96,7 @@ class Struck:
 
 
 def struck(row: Row) -> Struck:
-    """Reads the evidence of a fault (a row of ``fault_log.transform``)."""
+    """Reads the evidence of a fault (a row of ``fault_log``)."""
     detail = row["detail"]
     told = _IN_WORDS.match(detail)
     note = None if told else _NOTE.search(detail)

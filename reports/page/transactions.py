@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from reports.collect import Findings, Row
-from reports.jobs.measurements.transactions import NO_FAULT, WHOLE_RUN
+from reports.jobs.transactions import NO_FAULT, WHOLE_RUN
 from reports.page.groups import cause
 from reports.page.latency_table import quantile
 from reports.page.words import count, micros

@@ -67,7 +67,7 @@ _CAPTIONS = {
 
 
 def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder: Path) -> dict[str, Drawing]:
-    """PNG copies go to ``folder``. Faults are drawn by the hits that ``jobs/measurements/fault_log.py`` kept."""
+    """PNG copies go to ``folder``. Faults are drawn by the hits of ``Findings.fault_hits``."""
     hits = list(findings.fault_hits)
     makers: Makers = {
         "poster": partial(poster.draw, findings.throughput, findings.latency, hits, seconds),

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
-from reports.jobs.measurements.latency_heatmap import STEPS_PER_OCTAVE
+from reports.jobs.latency import HEATMAP_STEPS_PER_OCTAVE
 from reports.plots import style, timeline
 
 LEAST_SAMPLES = 500
@@ -30,7 +30,7 @@ def draw(heatmap: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seco
         counts = np.zeros((high - low + 1, columns))
         for row in rows:
             counts[row["step"] - low, row["second"] // width] += row["count"]
-        edges = 2.0 ** (np.arange(low, high + 2) / STEPS_PER_OCTAVE)
+        edges = 2.0 ** (np.arange(low, high + 2) / HEATMAP_STEPS_PER_OCTAVE)
         shades = LinearSegmentedColormap.from_list(kind, _LIGHT[kind])
         mesh = axes.pcolormesh(
             np.minimum(np.arange(columns + 1) * width, seconds),

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.jobs.measurements.mirror import SLOT_US
+from reports.jobs.mirror import SLOT_US
 from reports.plots import style, timeline
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.jobs.measurements.transactions import WHOLE_RUN
+from reports.jobs.transactions import WHOLE_RUN
 from reports.plots import style, timeline
 
 TRANSACTION = "transaction"

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reports.jobs.guarantees.dependency_cycle import JUDGED
-from reports.jobs.shared.config import JobConfig
-from reports.read_tables import reading
+from reports.jobs.transaction_isolation import DEPENDENCY_CYCLE
+from reports.read_tables import JobConfig, reading
 from reports.spark import SMALL_HISTORY_BYTES, sized_for
 from reports.tests.history import History
 from reports.tests.planted_cycles import PLANTED, closed_at, drawn, planted, serial
@@ -37,7 +36,7 @@ def judged(spark: "SparkSession", root: Path, history_bytes: int = 0) -> dict[st
     histories: dict[str, History] = {name: planted(name) for name in PLANTED} | DRAWN | SERIAL
     folders = [history.write(root / name.replace(" ", "_")) for name, history in histories.items()]
     with sized_for(spark, history_bytes), reading(spark, folders, JobConfig()) as tables:
-        rows = [row.asDict() for row in JUDGED.find(tables).collect()]
+        rows = [row.asDict() for row in DEPENDENCY_CYCLE.find(tables).collect()]
     rows.sort(key=lambda row: (row["at_us"], row["detail"]))
     return {name: [row for row in rows if row["run"] == run] for run, name in enumerate(histories)}
 

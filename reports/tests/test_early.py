@@ -34,12 +34,12 @@ def broken_in(parts: Sequence[History], root: Path, spark: "SparkSession") -> li
     breach."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    from reports.early import breaches_of, early_judgings, reading_part
+    from reports.early import breaches_of, early_jobs, reading_part
 
     folders = [each.write(root / str(number)) for number, each in enumerate(parts)]
     found: list[dict[str, int]] = [{} for _ in parts]
     with reading_part(spark, folders) as tables:
-        for one in early_judgings(tables):
+        for one in early_jobs(tables):
             for row in breaches_of(one, tables).groupBy("run").agg(F.min("at_us").alias("at_us")).collect():
                 found[row["run"]][one.name] = row["at_us"]
     return found
@@ -70,9 +70,9 @@ def legal_histories() -> Mapping[str, History]:
 
 
 def test_each_guarantee_that_the_history_shows_says_what_may_excuse_it() -> None:
-    from reports.jobs.shared.judging import all_judgings
+    from reports.jobs.guarantee_job import guarantee_jobs
 
-    assert set(EXCUSED_BY) == {one.name for one in all_judgings()}
+    assert set(EXCUSED_BY) == {one.name for one in guarantee_jobs()}
     assert set(EXCUSED_BY) <= set(GUARANTEES)
 
 

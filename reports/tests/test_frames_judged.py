@@ -8,9 +8,8 @@ import pytest
 
 from reports import schema
 from reports.guarantees import names_on_the_wire
-from reports.jobs.shared.config import JobConfig
-from reports.jobs.shared.judging import all_judgings
-from reports.read_tables import reading
+from reports.jobs.guarantee_job import guarantee_jobs
+from reports.read_tables import JobConfig, reading
 from reports.tests.planted_frames import EXACT, FOREIGN, LOST, ORDER, PLANTED_FRAMES, Wire, forgotten_with_followers
 
 JUDGED = (ORDER, LOST, EXACT, FOREIGN)
@@ -31,7 +30,7 @@ def broken(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
             pq.write_table(pa.Table.from_pylist(rows, schema=schema.arrow_schema(table)), path)
     found: dict[str, set[str]] = {run.name: set() for run in runs}
     with reading(spark, runs, JobConfig()) as tables:
-        for one in all_judgings():
+        for one in guarantee_jobs():
             if one.name in JUDGED:
                 for row in one.find(tables).collect():
                     assert row.detail
@@ -47,7 +46,7 @@ def test_frames_show_what_is_planted_and_nothing_else(broken: dict[str, set[str]
 
 
 def test_what_frames_show_has_a_job_that_reads_them() -> None:
-    jobs = {one.name: one for one in all_judgings()}
+    jobs = {one.name: one for one in guarantee_jobs()}
     for name in names_on_the_wire():
         assert not jobs[name].missing({"frames", "frame_lines"})
         assert jobs[name].missing({"operations"})

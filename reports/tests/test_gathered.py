@@ -9,7 +9,7 @@ import pytest
 
 from reports.columns import Column, Table
 from reports.errors import SetupError
-from reports.gathered import gather
+from reports.read_tables import gather
 
 SEEN = Table("seen", "history/seen*.parquet", "", (Column("who", "string", ""), Column("at_us", "int64", "", True)))
 WHO, AT = pa.field("who", pa.string(), nullable=False), pa.field("at_us", pa.int64())
@@ -65,7 +65,7 @@ def test_without_the_table_nothing_is_written(tmp_path: Path) -> None:
 def test_rows_that_do_not_fit_into_memory_at_once_keep_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.gathered.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("reports.read_tables.ROWS_AT_ONCE", 2)
     names = [str(each) for each in range(5)]
     for run in ("a", "b"):
         put(tmp_path / run, "seen.parquet", WHO, AT, who=names, at_us=list(range(5)))

@@ -1,19 +1,19 @@
 """Each guarantee that the history can judge has a job, and each of its breaches a sentence."""
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from
-from reports.jobs.shared.judging import all_judgings
+from reports.jobs.guarantee_job import guarantee_jobs
 from reports.schema import TABLES
 
 
 def test_every_guarantee_that_a_history_shows_has_a_job() -> None:
     shown = (*names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE), *names_on_the_wire())
     told = [name for name, one in GUARANTEES.items() if name in shown or one.in_part]
-    assert [one.name for one in all_judgings()] == told
+    assert [one.name for one in guarantee_jobs()] == told
 
 
 def test_every_job_needs_tables_that_there_are() -> None:
     tables = {table.name for table in TABLES}
-    assert {name for one in all_judgings() for name in (*one.needs, *one.instead)} <= tables
+    assert {name for one in guarantee_jobs() for name in (*one.needs, *one.instead)} <= tables
 
 
 def test_every_breach_is_one_sentence() -> None:

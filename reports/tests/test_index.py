@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from reports import read_nights
 from reports.index.annotations import read_notes
 from reports.index.collected import Collected, collect_nights
 from reports.index.failures import open_failures
 from reports.index.last_night import NightTold, told
 from reports.index.matrix import Line
 from reports.index.write import context_of, write_index
-from reports.jobs.nights import open_failures as open_failures_job
+from reports.jobs import nights
+from reports.jobs.nights import still_open_failures
 from reports.night import ANNOTATIONS_NAME, NightError, night_folders, read_night
 from reports.tests import planted_nights as truth
 from reports.tests.planted_nights import Planted, plant
@@ -106,10 +106,10 @@ def test_a_failure_is_open_until_its_seed_passes_again(shown: dict[str, Any]) ->
 def test_a_mended_failure_stays_so_when_its_replay_is_older_than_the_plays_that_are_read(
     spark: Any, planted: Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(read_nights._READ, "plays", 5)
-    tables = read_nights.read_nights(spark, night_folders(planted.root))
+    monkeypatch.setitem(nights._READ, "plays", 5)
+    tables = nights.read_nights(spark, night_folders(planted.root))
     assert not tables.plays.where("is_replay and outcome = 'PASSED'").count()
-    found = {row["scenario"] for row in open_failures_job.transform(tables).collect()}
+    found = {row["scenario"] for row in still_open_failures(tables).collect()}
     assert found == {truth.REGRESSED}
 
 

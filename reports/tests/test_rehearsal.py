@@ -9,10 +9,9 @@ from pyspark.sql import SparkSession
 from reports import collect, rehearsal
 from reports.collect import Findings, Query
 from reports.expected import SELDOM, Expected
-from reports.jobs.shared.config import JobConfig, RunConfig
 from reports.judge import _findings, silent
 from reports.manifest import read_manifest
-from reports.read_tables import DECIDING, present_in
+from reports.read_tables import DECIDING, JobConfig, RunConfig, present_in
 from reports.rehearsal import rehearsing, write_history
 from reports.schema import REMOTE_FILES, TABLES, files_of
 from reports.tests.planted_groups import plant_committed_records_read_again

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from reports.jobs.shared.anomaly import counted, sentence
+from reports.jobs.guarantee_job import counted, sentence
 
 
 @pytest.mark.spark

@@ -11,7 +11,7 @@ import pytest
 from reports.collect import Findings, Found
 from reports.decide import decide
 from reports.errors import SetupError
-from reports.jobs.shared.judging import all_judgings
+from reports.jobs.guarantee_job import guarantee_jobs
 from reports.manifest import Check, Expectations, Manifest, ManifestError, manifest_from, read_manifest, write_manifest
 from reports.schema import TABLES
 from reports.spark import java_major, require_java
@@ -22,11 +22,11 @@ BREACH = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1", "
 
 
 def findings(found: Mapping[str, Found] | None = None, **changes: object) -> Findings:
-    numbers = {one.evidence: 1_000 for one in all_judgings()} | {"fetches": 500, "operations": 900}
+    numbers = {one.evidence: 1_000 for one in guarantee_jobs()} | {"fetches": 500, "operations": 900}
     names: tuple[str, ...] = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
     names = (*names, "throughput", "load", "gaps", "first_ok", "broker", "transfers", "failovers")
     values: dict[str, object] = dict.fromkeys(names, ())
-    nothing = {one.name: Found(0, ()) for one in all_judgings()}
+    nothing = {one.name: Found(0, ()) for one in guarantee_jobs()}
     values |= {"facts": numbers, "found": nothing | dict(found or {}), "present": frozenset(t.name for t in TABLES)}
     return Findings(**{**values, **changes})  # type: ignore[arg-type]
 

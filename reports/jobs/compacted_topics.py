@@ -1,0 +1,188 @@
+"""Compacted topics: what a cleaner may have removed, and materialized-view.
+
+``writes`` has what was written under which key. ``missable`` has the records that a reader may miss, and since when,
+because a cleaner may have removed them (X-11). Other jobs excuse these records.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.evidence import ok_reads, read_values, sequences
+from reports.jobs.expressions import OPERATION, PARTITION, READER, with_operation
+from reports.jobs.guarantee_job import GuaranteeJob, anomalies, sentence
+from reports.jobs.intervals import CHUNK, meeting
+from reports.read_tables import Tables
+
+VALUE: Final = [*PARTITION, "writer"]
+KEY: Final = [*PARTITION, "key"]
+_RUN: Final = [*OPERATION, "topic", "partition", "writer", "first_sequence", "last_sequence"]
+_FATE = """case when type = 'fail' then 'fail'
+    when type = 'ok' and acks != 1 then 'ok'
+    when seen_by >= if(ended_us is null, 0, 1) then 'ok'
+    else 'info' end"""
+UNKNOWN_OFFSET: Final = 2**62
+"""Where a record stands whose offset nobody was told."""
+
+
+def has_keyed(tables: Tables) -> bool:
+    """Whether any run wrote to compacted topics. Frames over nothing cost their planning, too."""
+    return bool(tables.runs_with("keyed_writes"))
+
+
+def writes(tables: Tables) -> DataFrame:
+    """Columns: VALUE, sequence, key, is_tombstone, offset (UNKNOWN_OFFSET if nobody was told), fate (ok: it took
+    effect; fail: it never did, or was aborted; info: nobody knows), from_us (when its writer began to send it),
+    effective_us (when it may have taken effect at the earliest: at the end of its transaction, if it has one) and
+    removable_us (when a tombstone is past delete.retention.ms, else null)."""
+    keyed = tables.keyed_writes
+    runs = tables.sends.select(*_RUN, "first_offset", "type", "acks", "invoke_us")
+    runs = runs.join(F.broadcast(keyed.select(*PARTITION).distinct()), PARTITION, "left_semi")
+    ended = tables.transactions.select(*OPERATION, F.col("at_us").alias("ended_us"))
+    told = runs.join(ended, OPERATION, "left").join(_implied(tables, runs), _RUN, "left")
+    told = told.withColumns({"fate": F.expr(_FATE), "base": F.expr("if(first_offset >= 0, first_offset, implied)")})
+    each = keyed.join(told, [*OPERATION, "topic", "partition"])
+    each = each.where("sequence between first_sequence and last_sequence")
+    return each.select(
+        *VALUE,
+        "sequence",
+        "key",
+        "is_tombstone",
+        F.coalesce(F.expr("base + sequence - first_sequence"), F.lit(UNKNOWN_OFFSET)).alias("offset"),
+        "fate",
+        F.col("invoke_us").alias("from_us"),
+        F.coalesce("ended_us", "invoke_us").alias("effective_us"),
+        F.expr("if(is_tombstone, invoke_us + delete_retention_us, null)").alias("removable_us"),
+    )
+
+
+def _implied(tables: Tables, runs: DataFrame) -> DataFrame:
+    """What reads tell of runs that were sent. Columns: _RUN, implied (first offset) and seen_by (the greatest isolation
+    level of its readers). A batch is written whole, so what was read of it tells of all of it."""
+    places = sequences(tables.once(read_values).where("is_ours and is_ok"), [*VALUE, "shift", "isolation"])
+    found = meeting(runs, places, VALUE, ("first_sequence", "last_sequence"), ("first", "last"))
+    return found.groupBy(*_RUN).agg(
+        (F.col("first_sequence") - F.max("shift")).alias("implied"), F.max("isolation").alias("seen_by")
+    )
+
+
+def missable(tables: Tables) -> DataFrame:
+    """Records that readers may miss from ``since_us`` on: since a newer one of the key may have taken effect, since it
+    is a tombstone past its time, or always if it was not committed. One that must be there to the end is left out.
+    Columns: VALUE, sequence, offset, since_us."""
+    in_order = Window.partitionBy(*KEY).orderBy("offset", "writer", "sequence")
+    later = in_order.rowsBetween(1, Window.unboundedFollowing)
+    newer_us = F.min(F.expr("if(fate != 'fail', effective_us, null)")).over(later)
+    since = F.expr("if(fate = 'ok', least(newer_us, removable_us), 0)")
+    found = tables.once(writes).withColumn("newer_us", newer_us).withColumn("since_us", since)
+    last = tables.operations.groupBy("run").agg(F.max("complete_us").alias("last_us"))
+    found = found.join(F.broadcast(last), "run").where("since_us <= last_us")
+    return found.select(*VALUE, "sequence", "offset", "since_us")
+
+
+def excused(tables: Tables, keys: Sequence[str], level: int) -> DataFrame:
+    """Records that need not have been read, whoever read their partition, as intervals of one sequence. Columns: keys,
+    first_sequence, last_sequence.
+
+    A cleaner may have taken them before the first reader of at least this isolation level got past them. A reader gets
+    all that is there between its positions before and after an answer (F-16, X-4).
+    """
+    numbers = (F.col("sequence").alias("first_sequence"), F.col("sequence").alias("last_sequence"))
+    told = with_operation(tables.positions.where("error is null"), tables, "type", "complete_us")
+    levels = ok_reads(tables).groupBy("run", "process").agg(F.max("isolation").alias("level"))
+    moves = told.where("type = 'ok' and next_offset > fetch_offset").join(levels, ["run", "process"], "left")
+    moves = moves.where(F.coalesce("level", F.lit(0)) >= level)
+    chunks = F.explode(F.expr(f"sequence(fetch_offset div {CHUNK}, (next_offset - 1) div {CHUNK})")).alias("chunk")
+    moves = moves.select(*PARTITION, "fetch_offset", "next_offset", "complete_us", chunks)
+    records = tables.once(missable).withColumn("chunk", F.expr(f"offset div {CHUNK}"))
+    over = records.join(moves, [*PARTITION, "chunk"], "left")
+    at_us = F.min(F.expr("if(offset >= fetch_offset and offset < next_offset, complete_us, null)"))
+    found = over.groupBy(*VALUE, "sequence", "since_us").agg(at_us.alias("passed_us"))
+    return found.where("passed_us is null or passed_us >= since_us").select(*keys, *numbers)
+
+
+_VIEW = [*READER, "isolation", "from_us", "at_us", "position"]
+_AHEAD = f"""fate != 'fail' and from_us <= at_us and offset >= position
+    and not (offset = {UNKNOWN_OFFSET} and position >= high_watermark)"""
+_HIDING = "is_tombstone and (fate = 'info' or (fate = 'fail' and isolation = 0))"
+_LACKS = "held_at is null and not newest.is_tombstone and coalesce(hidden_at, -1) <= newest.offset"
+_OLDER = "held_at < newest.offset and (is_told or not coalesce(newest.removable_us <= passed_us, false))"
+
+
+def materialized_view(tables: Tables) -> DataFrame:
+    """materialized-view: a reader of a whole compacted topic holds of each key what the committed writes leave of it.
+
+    What it holds when it has read up to a position is the fold of the writes below: the newest value of each key, and
+    nothing where the newest is a tombstone. A key is not judged while a newer write may stand beyond the position,
+    because then a cleaner may have taken what it supersedes (X-11). A reader that got behind a tombstone later than
+    delete.retention.ms may never have seen it, unless it was told the tombstone horizon and had to begin again (H-3).
+    """
+    found = _with_passage(_views_by_key(tables), tables)
+    holds = sentence("holds %s/%s at offset %s for", "held_writer", "held_sequence", "held_at")
+    found = found.withColumn("told", F.when(F.col("held_at").isNull(), F.lit("lacks")).otherwise(holds))
+    detail = sentence(
+        "%s read up to offset %s and %s key %s. The newest committed record of the key is at offset %s.",
+        "process",
+        "position",
+        "told",
+        "key",
+        F.coalesce("newest.offset", F.lit(-1)),
+    )
+    wrong = found.where(f"({_LACKS}) or ({_OLDER}) or (held_fate = 'fail' and isolation = 1)")
+    return anomalies(wrong, detail, offset=F.coalesce("held_at", "newest.offset"))
+
+
+def _views_by_key(tables: Tables) -> DataFrame:
+    """Each view with each key that may not be superseded beyond its position. Columns: _VIEW, key, ``newest`` committed
+    below the position, hidden_at (the last tombstone that may have hidden it), and of what is held: held_at,
+    held_writer, held_sequence, held_fate."""
+    told = tables.once(writes)
+    ends = tables.ends.select(*PARTITION, "high_watermark")
+    heads = tables.views.where("key = ''").select(*_VIEW).join(ends, PARTITION, "left")
+    below = F.expr("fate = 'ok' and offset < position")
+    newest = F.max(F.when(below, F.struct("offset", "is_tombstone", "removable_us", "from_us")))
+    keys = heads.withColumnRenamed("from_us", "begun_us").join(
+        told.select(*KEY, "offset", "fate", "is_tombstone", "removable_us", "from_us"), PARTITION
+    )
+    view = [each if each != "from_us" else "begun_us" for each in _VIEW]
+    each_key = keys.groupBy(*view, "key").agg(
+        newest.alias("newest"),
+        F.max(F.when(F.expr(_HIDING), F.col("offset"))).alias("hidden_at"),
+        F.bool_or(F.expr(_AHEAD)).alias("is_ahead"),
+    )
+    each_key = each_key.where("not coalesce(is_ahead, false)").withColumnRenamed("begun_us", "from_us")
+    return each_key.join(_held(tables, told), [*_VIEW, "key"], "left")
+
+
+def _held(tables: Tables, told: DataFrame) -> DataFrame:
+    fates = told.select(*VALUE, "sequence", F.col("fate").alias("held_fate"))
+    held = tables.views.where("key != ''").join(fates, [*VALUE, "sequence"], "left")
+    names = {"offset": "held_at", "writer": "held_writer", "sequence": "held_sequence"}
+    return held.withColumnsRenamed(names).select(*_VIEW, "key", *names.values(), "held_fate")
+
+
+def _with_passage(found: DataFrame, tables: Tables) -> DataFrame:
+    """Adds when the reader got behind the newest record of a key where it holds an older one (``passed_us``),
+    and whether it was told the tombstone horizon (``is_told``)."""
+    behind = found.where("held_at < newest.offset")
+    moves = with_operation(tables.positions, tables, "complete_us", "type").where("type = 'ok'")
+    moves = moves.select(*READER, "next_offset", "complete_us")
+    passed = behind.join(moves, READER).where("complete_us >= from_us and next_offset > newest.offset")
+    when = passed.groupBy(*_VIEW, "key").agg(F.min("complete_us").alias("passed_us"))
+    told = tables.positions.where("tombstone_horizon >= 0").select(*READER).distinct()
+    joined = found.join(when, [*_VIEW, "key"], "left").join(told.withColumn("is_told", F.lit(True)), READER, "left")
+    is_told = F.coalesce("is_told", F.lit(False))
+    return joined.withColumns({"passed_us": F.coalesce("passed_us", "at_us"), "is_told": is_told})
+
+
+MATERIALIZED_VIEW = GuaranteeJob(
+    "materialized-view",
+    needs=("operations", "runs", "keyed_writes", "views"),
+    evidence="views",
+    unit="views of partitions",
+    find=materialized_view,
+    about=("X-11", "H-3"),
+    found_in="views",
+)

@@ -1,0 +1,245 @@
+"""The positions of fetchers: poll-skip, nonmonotonic-poll, fetch-gap and unrequested-partition.
+
+The first two and their forms inside one read (int-poll-skip, int-nonmonotonic-poll) compare steps. A step is a read
+with the offset that it should begin at: ``expected`` is the offset after the last one read. A reassignment or a seek (a
+new row in ASSIGNMENTS) resets it. Reads of operations that did not end ok are compared, but they do not move the
+position. Reads are ordered by their responses, since a member fetches from several nodes at once. A response to a
+request from before a seek may be used if the position is the same again.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.compacted_topics import has_keyed, missable
+from reports.jobs.evidence import occupied
+from reports.jobs.expressions import PARTITION, READER, before, so_far, with_operation, without_match
+from reports.jobs.guarantee_job import LOG, POLL, GuaranteeJob, anomalies, counted, sentence
+from reports.jobs.intervals import meeting
+from reports.jobs.session_requests import wire_lines
+from reports.read_tables import Tables
+from reports.rows import END_OF_RUN_US
+
+_STEP = (*READER, "isolation", "index", "complete_us", "first_offset", "expected")
+
+
+def steps_between_operations(tables: Tables) -> DataFrame:
+    reads = tables.reads.withColumn("at_us", F.col("complete_us"))
+    polls = reads.groupBy(*READER, "isolation", "index", "type", "at_us", "complete_us").agg(
+        F.min_by("first_offset", "position").alias("first_offset"),
+        F.max_by("last_offset", "position").alias("last_offset"),
+    )
+    given = tables.assignments.select(*READER, F.col("from_us").alias("at_us"))
+    events = polls.withColumn("is_poll", F.lit(1)).unionByName(
+        given.withColumn("is_poll", F.lit(0)), allowMissingColumns=True
+    )
+    in_time = Window.partitionBy(*READER).orderBy("at_us", F.desc("is_poll"), "index")
+    assignment = F.sum(1 - F.col("is_poll")).over(so_far(in_time))
+    in_order = Window.partitionBy(*READER, "assignment").orderBy("complete_us", "index")
+    ended_ok = F.when(F.col("type") == "ok", F.col("last_offset"))
+    cursor = F.last(ended_ok, ignorenulls=True).over(before(in_order))
+    mine = events.withColumn("assignment", assignment).where("is_poll = 1")
+    return mine.withColumn("expected", cursor + 1).select(*_STEP)
+
+
+def steps_inside_operations(tables: Tables) -> DataFrame:
+    inside = Window.partitionBy(*READER, "index").orderBy("position")
+    return tables.reads.withColumn("expected", F.lag("last_offset").over(inside) + 1).select(*_STEP)
+
+
+def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
+    """Steps that jumped over records which others read (``skipped`` many, from ``first_skipped``).
+
+    Offsets below the log start that this very answer named do not count: they may be deleted. X-11: neither do records
+    that a cleaner may have taken before this read.
+    """
+    jumps = with_log_start(tables, steps.where("first_offset > expected"))
+    low, high = F.greatest("expected", "log_start_offset", F.lit(0)), F.col("first_offset") - 1
+    known = jumps.withColumns({"low": low, "high": high}).where("low <= high")
+    over = meeting(known, tables.once(occupied), [*PARTITION, "isolation"], ("low", "high"), ("first", "last"))
+    from_offset = F.greatest("first", "low")
+    until = F.least("last", F.col("first_offset") - 1)
+    missed = over.select(*_STEP, from_offset.alias("from_offset"), until.alias("until"))
+    if has_keyed(tables):
+        missed = _not_taken(tables, missed)
+    count = F.sum(F.expr("until - from_offset + 1"))
+    return missed.groupBy(*_STEP).agg(count.alias("skipped"), F.min("from_offset").alias("first_skipped"))
+
+
+def with_log_start(tables: Tables, steps: DataFrame) -> DataFrame:
+    """Adds the log start that the very answer named, or null (``log_start_offset``)."""
+    wanted = F.broadcast(steps.select("run", "process", "index").distinct())
+    told = tables.positions.join(wanted, ["run", "process", "index"], "left_semi")
+    return steps.join(told.select(*READER, "index", "log_start_offset"), [*READER, "index"], "left")
+
+
+def _not_taken(tables: Tables, missed: DataFrame) -> DataFrame:
+    """Splits what was missed of compacted topics into offsets, and leaves out those that a cleaner may have taken."""
+    compacted = F.broadcast(tables.keyed_writes.select(*PARTITION).distinct())
+    offset = F.explode(F.sequence("from_offset", "until")).alias("from_offset")
+    offsets = missed.join(compacted, PARTITION, "left_semi").select(*_STEP, offset)
+    offsets = offsets.withColumn("until", F.col("from_offset"))
+    taken = tables.once(missable).withColumnRenamed("offset", "from_offset")
+    there = without_match(offsets, taken, [*PARTITION, "from_offset"], "other.since_us <= this.complete_us")
+    return missed.join(compacted, PARTITION, "left_anti").unionByName(there)
+
+
+def poll_skip(tables: Tables) -> DataFrame:
+    """poll-skip: a fetcher's next read jumps over records that exist. int-poll-skip: the same inside one read."""
+    return _jumped(tables, steps_between_operations, "It read to offset %s, and then from %s")
+
+
+def poll_skip_inside(tables: Tables) -> DataFrame:
+    return _jumped(tables, steps_inside_operations, "One read holds offset %s, and then %s")
+
+
+def _jumped(tables: Tables, steps: Callable[[Tables], DataFrame], told: str) -> DataFrame:
+    jumps = skipped(tables, tables.once(steps))
+    detail = sentence(
+        told + ". %s, from offset %s.",
+        F.col("expected") - 1,
+        "first_offset",
+        counted("skipped", "One record is left out", "%s records are left out"),
+        "first_skipped",
+    )
+    return anomalies(jumps, detail, offset="first_skipped")
+
+
+POLL_SKIP = GuaranteeJob(
+    "poll-skip",
+    needs=POLL,
+    evidence="read_runs",
+    unit="runs of records read",
+    find=poll_skip,
+)
+
+INT_POLL_SKIP = GuaranteeJob(
+    "int-poll-skip",
+    needs=LOG,
+    evidence="read_runs",
+    unit="runs of records read",
+    find=poll_skip_inside,
+)
+
+
+def nonmonotonic_poll(tables: Tables) -> DataFrame:
+    """nonmonotonic-poll: a fetcher's next read goes back. int-nonmonotonic-poll: the same inside one read."""
+    return _gone_back(tables.once(steps_between_operations), "It read to offset %s, and then from %s again.")
+
+
+def nonmonotonic_poll_inside(tables: Tables) -> DataFrame:
+    return _gone_back(tables.once(steps_inside_operations), "One read holds offset %s, and then %s again.")
+
+
+def _gone_back(steps: DataFrame, told: str) -> DataFrame:
+    back = steps.where("first_offset < expected")
+    return anomalies(back, sentence(told, F.col("expected") - 1, "first_offset"), offset="first_offset")
+
+
+NONMONOTONIC_POLL = GuaranteeJob(
+    "nonmonotonic-poll",
+    needs=POLL,
+    evidence="read_runs",
+    unit="runs of records read",
+    find=nonmonotonic_poll,
+)
+
+INT_NONMONOTONIC_POLL = GuaranteeJob(
+    "int-nonmonotonic-poll",
+    needs=LOG,
+    evidence="read_runs",
+    unit="runs of records read",
+    find=nonmonotonic_poll_inside,
+)
+
+
+def fetch_gap(tables: Tables) -> DataFrame:
+    """fetch-gap: a fetcher's position is not the high watermark once all is quiet (F-20).
+
+    Each assignment that lasted to the end of the run is judged against the log's bounds in ENDS. A member that asks
+    several nodes at once stands where the answer that came last left it. In a partition that does not exist any more
+    nobody stands anywhere (lost-write).
+    """
+    lasting = tables.assignments.where(F.col("until_us") == END_OF_RUN_US)
+    last = lasting.groupBy(*READER).agg(F.max(F.struct("from_us", "from_offset")).alias("last"))
+    last = last.select(*READER, "last.*")
+    moves = with_operation(tables.positions, tables, "complete_us")
+    since = moves.join(last, READER).where("complete_us >= from_us")
+    reached = since.groupBy(*READER).agg(F.max(F.struct("complete_us", "index", "next_offset")).alias("reached"))
+    judged = (
+        last.join(tables.ends.where("error is null"), PARTITION)
+        .join(reached.select(*READER, "reached.*"), READER, "left")
+        .withColumn("start", F.expr("if(from_offset >= 0, from_offset, log_start_offset)"))
+        .withColumn("stands_at", F.coalesce("next_offset", "start"))
+        .fillna(-1, ["index"])
+    )
+    detail = sentence(
+        "%s stands at offset %s, and the high watermark at %s.",
+        "process",
+        "stands_at",
+        "high_watermark",
+    )
+    return anomalies(judged.where("stands_at != high_watermark"), detail, at_us="end_us", offset="stands_at")
+
+
+FETCH_GAP = GuaranteeJob(
+    "fetch-gap",
+    needs=("operations", "assignments", "ends"),
+    evidence="assignments",
+    unit="assignments",
+    find=fetch_gap,
+)
+
+
+_SAID = [*READER, "index"]
+
+
+def unrequested_partition(tables: Tables) -> DataFrame:
+    """unrequested-partition: a response contains a partition that the fetcher did not ask for, or no longer.
+
+    A partition is asked for if it was assigned before the response came, and if no answer had acknowledged its forget
+    when the request was sent.
+
+    The frames before a broker that is not ours show it, too, whoever the client is: a session's answer tells a
+    partition that no request of the session named since it was last forgotten (``wire_sessions``).
+    """
+    found = _unrequested_in_the_history(tables)
+    return found.unionByName(_unrequested_on_the_wire(tables)) if tables.runs_with("frame_lines") else found
+
+
+def _unrequested_on_the_wire(tables: Tables) -> DataFrame:
+    foreign = tables.once(wire_lines).where("judged and told is not null and not named and (not held or forgotten)")
+    detail = sentence(
+        "%s was answered %s-%s in session %s, in which it did not ask for it.",
+        "client_id",
+        "topic",
+        "partition",
+        "session",
+    )
+    return anomalies(foreign, detail, process="client_id", at_us="until_us")
+
+
+def _unrequested_in_the_history(tables: Tables) -> DataFrame:
+    answered = with_operation(tables.positions, tables, "f", "invoke_us", "complete_us").where("f = 'fetch'")
+    named = answered.withColumn("offset", F.col("fetch_offset"))
+    read = tables.reads.where("f = 'fetch'").withColumn("offset", F.col("first_offset"))
+    columns = [*_SAID, "invoke_us", "complete_us", "offset"]
+    in_force = "other.from_us <= this.complete_us and other.until_us > this.invoke_us"
+    foreign = reduce(
+        DataFrame.unionByName,
+        (without_match(each.select(*columns), tables.assignments, READER, in_force) for each in (named, read)),
+    )
+    foreign = foreign.groupBy(*_SAID, "invoke_us", "complete_us").agg(F.min("offset").alias("offset"))
+    detail = sentence("%s was answered %s-%s, which it was not asking for.", "process", "topic", "partition")
+    return anomalies(foreign, detail)
+
+
+UNREQUESTED_PARTITION = GuaranteeJob(
+    "unrequested-partition",
+    needs=("operations", "positions", "assignments"),
+    evidence="positions",
+    unit="partition answers",
+    find=unrequested_partition,
+)

@@ -1,0 +1,142 @@
+"""The Spark job of one guarantee, and the columns that all violations share.
+
+A module of ``reports/jobs`` declares a ``GuaranteeJob`` for each guarantee that it can find broken in a history.
+``guarantee_jobs`` finds these declarations, so nothing else has to list a new one. The frame that a job returns is made
+by ``anomalies``, and its details by ``sentence``.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports import jobs
+from reports.guarantees import GUARANTEES, Guarantee
+from reports.jobs.expressions import without_presets
+from reports.read_tables import Tables
+
+REPLICATION = ("F-22",)
+"""Runs with replicated partitions exercise this clause."""
+LOG = ("operations", "runs")
+POLL = ("operations", "runs", "assignments")
+ADMIN = ("operations", "changes")
+
+
+@dataclass(frozen=True, slots=True)
+class GuaranteeJob:
+    """A guarantee, the job that finds its violations, and the tables and the evidence that the job requires."""
+
+    name: str
+    needs: tuple[str, ...]  # tables; without one of them the guarantee is not judged
+    evidence: str  # the fact (``facts.py``) that says how much there was to judge
+    unit: str  # what ``evidence`` counts, as a plural noun
+    find: Callable[[Tables], DataFrame]
+    about: tuple[str, ...] = ()  # a run that exercises none of these clauses may lack evidence; () means no run may
+    found_in: str = ""  # a table with a row for each violation; without it there is nothing to compute
+    instead: tuple[str, ...] = ()  # tables that replace those of ``needs``
+    early: Callable[[Tables], DataFrame] | None = None  # used instead of ``find`` while the run goes on
+
+    def missing(self, present: Collection[str]) -> list[str]:
+        """Return the tables that are missing to judge this run."""
+        if self.instead and all(name in present for name in self.instead):
+            return []
+        return [name for name in self.needs if name not in present]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return GUARANTEES[self.name]
+
+
+@cache
+def guarantee_jobs() -> tuple[GuaranteeJob, ...]:
+    """Return the jobs of all guarantees that a history can violate, in the order of ``GUARANTEES``."""
+    modules = [import_module(f"{jobs.__name__}.{each.name}") for each in iter_modules(jobs.__path__)]
+    found = {one.name: one for module in modules for one in vars(module).values() if isinstance(one, GuaranteeJob)}
+    unknown = [name for name in found if name not in GUARANTEES]
+    assert not unknown, f"a job judges {unknown}, which reports/guarantees.py does not name"
+    return tuple(found[name] for name in GUARANTEES if name in found)
+
+
+_DOES_NOT_APPLY = {"topic": "", "partition": -1, "offset": -1, "process": "", "index": -1}
+_NUMBERS = ("run", "partition", "offset", "index", "at_us")
+
+
+def anomalies(frame: DataFrame, detail: Column, **given: Column | str | int) -> DataFrame:
+    """Return the violations with the columns run, topic, partition, offset, process, index, at_us and detail.
+
+    Each column is the frame's column of that name, unless ``given`` names or makes another one. A column that the frame
+    lacks does not apply to the violation. The time is ``at_us`` or, if the frame has no such column, the end of the
+    operation, ``complete_us``.
+    """
+    columns: dict[str, Column | str | int] = {"run": "run"}
+    for name, nothing in _DOES_NOT_APPLY.items():
+        columns[name] = name if name in frame.columns else F.lit(nothing)
+    columns["at_us"] = "at_us" if "at_us" in frame.columns else "complete_us"
+    made = {name: _column(each) for name, each in (columns | given).items()}
+    shaped = {name: each.cast("long") if name in _NUMBERS else each for name, each in made.items()}
+    return frame.select(*(each.alias(name) for name, each in shaped.items()), detail.alias("detail"))
+
+
+def metadata_log_anomalies(frame: DataFrame, detail: Column, **given: Column | str | int) -> DataFrame:
+    """Return violations of the quorum or of the metadata log, as ``anomalies`` does."""
+    return anomalies(frame, detail, topic=F.lit("__cluster_metadata"), partition=0, **given)
+
+
+def _column(given: Column | str | int) -> Column:
+    if isinstance(given, Column):
+        return given
+    return F.col(given) if isinstance(given, str) else F.lit(given)
+
+
+def sentence(template: str, *columns: str | Column) -> Column:
+    """Format the columns as ``printf`` does; every column is a %s."""
+    return F.format_string(template, *(_column(one).cast("string") for one in columns))
+
+
+def counted(count: str | Column, one: str, many: str) -> Column:
+    """Return ``one`` if the count is 1, else ``many``, whose %s is the count."""
+    return F.when(_column(count) == 1, F.lit(one)).otherwise(sentence(many, count))
+
+
+_LOSES = "mark.kind rlike '^(node_|directory_|files_|rolling_|disk_(error|full|write|bit)|link_(cut|down))'"
+"""Faults that can lose a broker's data or partition it from the others. Slow and lost frames cannot."""
+_ACKNOWLEDGED = ("lost-write", "unseen", "lost-transaction")
+"""The time of these violations is that of the acknowledgement, so the cause of the loss came later."""
+_LOSSES = tuple(name for name, one in GUARANTEES.items() if one.keeps_writes)
+
+
+def with_active_fault(found: DataFrame, faults: DataFrame) -> DataFrame:
+    """Add the column ``fault``, the fault that best explains each violation, by an as-of join.
+
+    Active faults come first, then faults of this client, then the latest fault. The loss of records is attributed to a
+    fault that can lose records, if there is one: to the first one since the acknowledgement if the record was
+    acknowledged, and otherwise to the latest one before. The faults are broadcast. ``found`` must be small, which it is
+    because it holds examples only.
+    """
+    numbered = found.withColumn("number", F.monotonically_increasing_id()).alias("found")
+    marks = F.broadcast(without_presets(faults)).alias("mark")
+    loses = F.col("found.guarantee").isin(*_LOSSES) & F.expr(_LOSES)
+    later = loses & F.col("found.guarantee").isin(*_ACKNOWLEDGED) & F.expr("mark.until_us >= found.at_us")
+    same_run = F.expr("mark.run = found.run")
+    joined = numbered.join(marks, same_run & (later | F.expr("mark.at_us <= found.at_us")), "left")
+    active = F.expr("mark.until_us >= found.at_us and mark.at_us <= found.at_us").alias("active")
+    same_client = F.expr("mark.client_id = found.process and found.process != ''").alias("same_client")
+    rank = F.when(later, 2).when(loses, 1).otherwise(0).alias("rank")
+    order = F.when(later, -F.col("mark.at_us")).otherwise(0).alias("order")
+    score = F.struct(rank, order, active, same_client, "mark.at_us", "mark.until_us", "mark.name", "mark.hit")
+    best = F.max(F.when(F.col("mark.name").isNotNull(), score)).alias("best")
+    named = sentence("%s #%s", "best.name", "best.hit")
+    since_s = F.format_number((F.col("at_us") - F.col("best.until_us")) / 1e6, 1)
+    before_s = F.format_number((F.col("best.at_us") - F.col("at_us")) / 1e6, 1)
+    text = (
+        F.when(F.col("best").isNull(), "")
+        .when(F.col("best.active"), named)
+        .when(F.col("best.at_us") > F.col("at_us"), F.concat(before_s, F.lit(" s before "), named))
+        .otherwise(F.concat(since_s, F.lit(" s after "), named))
+    )
+    ranked = joined.groupBy("number", *(f"found.{name}" for name in found.columns)).agg(best)
+    return ranked.select(*found.columns, text.alias("fault"))

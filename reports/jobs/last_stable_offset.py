@@ -1,0 +1,238 @@
+"""The last stable offset: hanging-transaction, hanging-found, lso-regression, and how long it stayed behind.
+
+The measurements show how long it stayed behind the high watermark, by the responses to readers. A *stand* is one value
+of it in one partition. It begins with the first response that shows this value below the high watermark, and ends with
+the first response that shows a greater one. Responses of all nodes count together, so a value that is shown only after
+a greater one is no stand. Runs without transactions have none.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.expressions import (
+    LEADS,
+    OPERATION,
+    PARTITION,
+    before,
+    first_rows,
+    notes,
+    number,
+    text,
+    with_operation,
+    without_match,
+)
+from reports.jobs.guarantee_job import GuaranteeJob, anomalies, sentence
+from reports.jobs.latency import quantiles
+from reports.jobs.transactions import ABOUT, transactions
+from reports.read_tables import Tables
+
+CLEANUP_US = 10_000_000
+
+
+def hanging_transaction(tables: Tables) -> DataFrame:
+    """hanging-transaction: the last stable offset stands below the high watermark once all is quiet.
+
+    A transaction may do that as long as its coordinator need not have aborted it: within its timeout and the interval
+    in which coordinators look for old ones (``transaction.abort.timed.out.transaction.cleanup.interval.ms``, 10 s by
+    default). Only transactions that the history knows, and of which nobody was told the end, may still be open.
+    """
+    held = tables.ends.where("last_stable_offset >= 0 and last_stable_offset < high_watermark")
+    untold = tables.once(transactions).where("outcome != 'ok'")
+    may_be_open = f"other.at_us + other.timeout_us + {CLEANUP_US} >= this.end_us"
+    hanging = without_match(held, untold, ["run"], may_be_open)
+    detail = sentence(
+        "The last stable offset stands at %s, and the high watermark at %s. No transaction may still be open.",
+        "last_stable_offset",
+        "high_watermark",
+    )
+    return anomalies(hanging, detail, offset=F.col("last_stable_offset"), at_us=F.col("end_us"))
+
+
+HANGING_TRANSACTION = GuaranteeJob(
+    "hanging-transaction",
+    needs=("operations", "transactions", "ends"),
+    evidence="transactions",
+    unit="transactions",
+    find=hanging_transaction,
+    about=ABOUT,
+)
+
+
+LOOK: Final = [*OPERATION, "topic", "partition"]
+OPEN: Final = [*PARTITION, "producer_id", "start_offset"]
+
+
+def hanging_found(tables: Tables) -> DataFrame:
+    """hanging-found (X-12): an admin's tools find each hanging transaction and no other, and end what they abort
+    (KIP-664).
+
+    Three things break it:
+
+    - A look at a partition tells nothing of a transaction that hangs there: its write was acknowledged before, no
+      coordinator ever heard of it (``error`` not_added), and nobody has asked to abort it.
+    - A transaction was found hanging and aborted, although its producer had it open, within its timeout.
+    - A later look tells a transaction as open that was aborted with success.
+
+    Leaders that are cut off or paused may tell old news. Scenarios with such faults must not promise it.
+    """
+    told = tables.told_transactions
+    written = _acknowledged_writes(tables)
+    found = [_missed_strays(told, written), _wrongly_aborted(told, written), _left_open(told)]
+    return found[0].unionByName(found[1]).unionByName(found[2])
+
+
+def _acknowledged_writes(tables: Tables) -> DataFrame:
+    """The acknowledged writes of transactions. Columns: OPEN, and those of the transaction."""
+    runs = tables.sends.where("first_offset >= 0").select(
+        *OPERATION, "topic", "partition", F.col("first_offset").alias("start_offset")
+    )
+    return runs.join(tables.transactions, OPERATION).select(
+        *OPEN,
+        "transactional_id",
+        "producer_epoch",
+        "error",
+        "from_us",
+        F.col("at_us").alias("left_us"),
+        F.least("at_us", F.col("from_us") + F.col("timeout_us")).alias("surely_until_us"),
+    )
+
+
+def _missed_strays(told: DataFrame, written: DataFrame) -> DataFrame:
+    looks = told.groupBy(*LOOK).agg(F.min("asked_us").alias("asked_us"), F.max("told_us").alias("told_us"))
+    asked_to_end = told.where("abort != ''").groupBy(*OPEN).agg(F.min("abort_us").alias("ended_us"))
+    strays = written.where("error = 'not_added'").join(asked_to_end, OPEN, "left")
+    due = looks.join(strays, PARTITION).where("asked_us >= left_us and (ended_us is null or told_us < ended_us)")
+    missed = due.join(
+        told.select(*LOOK, "producer_id", "start_offset"), [*LOOK, "producer_id", "start_offset"], "left_anti"
+    )
+    detail = sentence("The look was told nothing of the open transaction of %s.", "transactional_id")
+    return anomalies(missed, detail, offset="start_offset", at_us="told_us")
+
+
+def _wrongly_aborted(told: DataFrame, written: DataFrame) -> DataFrame:
+    known = written.where("coalesce(error, '') != 'not_added'").select(
+        *OPEN, "producer_epoch", "from_us", "surely_until_us", F.col("transactional_id").alias("owner")
+    )
+    wrong = (
+        told.where("abort != ''")
+        .join(known, [*OPEN, "producer_epoch"])
+        .where("from_us <= asked_us and told_us < surely_until_us")
+    )
+    detail = sentence("The transaction of %s was aborted as a hanging one, while its producer had it open.", "owner")
+    return anomalies(wrong, detail, offset="start_offset", at_us="told_us")
+
+
+def _left_open(told: DataFrame) -> DataFrame:
+    aborted = told.where("abort = 'ok'").groupBy(*OPEN).agg(F.min("abort_end_us").alias("ended_us"))
+    left = told.join(aborted, OPEN).where("asked_us >= ended_us")
+    detail = sentence("The transaction of producer %s was aborted before, and is told to be open.", "producer_id")
+    return anomalies(left, detail, offset="start_offset", at_us="told_us")
+
+
+HANGING_FOUND = GuaranteeJob(
+    "hanging-found",
+    needs=("operations", "runs", "transactions", "told_transactions"),
+    evidence="looks_at_partitions",
+    unit="looks at partitions",
+    find=hanging_found,
+    about=("X-12",),
+    found_in="told_transactions",
+)
+
+
+_LEADER = [*PARTITION, "node", "leader_epoch"]
+
+
+def lso_regression(tables: Tables) -> DataFrame:
+    """lso-regression: a node tells a smaller last stable offset than it had told before as the same leader (X-4).
+
+    Only responses to fetches that named the leader epoch count, because a leader of another epoch refuses such a fetch.
+    They have an order if one had come before the other was requested. A new leader may show less, so each node and
+    epoch is judged by itself. A follower, which serves the consumers of its rack (KIP-392), may show less after a
+    restart: it knows the high watermark of its checkpoint only. So nodes are excluded if the trace names another leader
+    of that epoch.
+    """
+    told = tables.positions.where("last_stable_offset >= 0 and leader_epoch >= 0 and error is null")
+    answers = with_operation(told, tables, "node", "invoke_us", "complete_us").where("node >= 0")
+    led = notes(tables, LEADS).select("run", text("partition").alias("place"), number("leader_epoch"), "node")
+    leaders = led.groupBy("run", "place", "leader_epoch").agg(F.collect_set("node").alias("leaders"))
+    named = answers.withColumn("place", F.concat_ws("-", "topic", "partition"))
+    known = named.join(F.broadcast(leaders), ["run", "place", "leader_epoch"], "left")
+    answers = known.where("leaders is null or array_contains(leaders, node)").drop("leaders", "place")
+    ends = answers.select(
+        *_LEADER,
+        F.col("complete_us").alias("point_us"),
+        F.lit(1).alias("is_end"),
+        F.col("last_stable_offset").alias("shown"),
+    )
+    starts = answers.withColumn("point_us", F.col("invoke_us")).withColumn("is_end", F.lit(0))
+    # An answer that came in the very microsecond of the question comes after it.
+    in_time = Window.partitionBy(*_LEADER).orderBy("point_us", "is_end")
+    both = starts.unionByName(ends, allowMissingColumns=True)
+    shown = both.withColumn("known", F.max("shown").over(before(in_time)))
+    back = shown.where("is_end = 0 and last_stable_offset < known")
+    detail = sentence(
+        "Node %s, the leader in epoch %s, told the last stable offset %s after it had told %s.",
+        "node",
+        "leader_epoch",
+        "last_stable_offset",
+        "known",
+    )
+    return anomalies(back, detail, offset=F.col("last_stable_offset"))
+
+
+LSO_REGRESSION = GuaranteeJob(
+    "lso-regression",
+    needs=("operations", "positions"),
+    evidence="stable_offsets",
+    unit="last stable offsets told",
+    find=lso_regression,
+    about=ABOUT,
+)
+
+
+MOST_STANDS = 2_000
+"""The page shows at most so many stands of one run, the longest ones."""
+
+
+def stand_durations(tables: Tables) -> DataFrame:
+    """Columns: run, topic, count (stands), min_us, p50_us, p99_us, max_us (how long they lasted)."""
+    lasted = (F.col("until_us") - F.col("from_us")).alias("low_us")
+    each = tables.once(all_stands).select("run", "topic", lasted)
+    each = each.withColumns({"high_us": F.col("low_us") + 1, "count": F.lit(1)})
+    return quantiles(each, ("run", "topic"), ("p50_us", "p99_us"))
+
+
+def longest_stands(tables: Tables) -> DataFrame:
+    """The rows of ``all_stands`` that lasted longest."""
+    lasted = Window.partitionBy("run").orderBy(F.desc(F.col("until_us") - F.col("from_us")), *PARTITION, "offset")
+    return first_rows(tables.once(all_stands), MOST_STANDS, lasted).drop("n")
+
+
+def all_stands(tables: Tables) -> DataFrame:
+    """Columns: run, topic, partition, offset (the last stable offset), from_us, until_us, behind (the most offsets that
+    it was behind), moved (false: it stood there when it was last seen, at until_us)."""
+    columns = [*PARTITION, "last_stable_offset", "high_watermark"]
+    answered = with_operation(tables.positions.where("error is null"), tables, "complete_us")
+    told = answered.select(*columns, F.col("complete_us").alias("at_us"))
+    told = told.unionByName(tables.ends.select(*columns, F.col("end_us").alias("at_us")))
+    transactional = tables.transactions.select("run").distinct()
+    known = told.where("last_stable_offset >= 0 and high_watermark >= 0")
+    behind = F.col("high_watermark") - F.col("last_stable_offset")
+    values = (
+        known.join(F.broadcast(transactional), "run", "left_semi")
+        .groupBy(*PARTITION, F.col("last_stable_offset").alias("offset"))
+        .agg(
+            F.min("at_us").alias("first_us"),
+            F.max("at_us").alias("last_us"),
+            F.min(F.when(behind > 0, F.col("at_us"))).alias("from_us"),
+            F.max(behind).alias("behind"),
+        )
+    )
+    greater = Window.partitionBy(*PARTITION).orderBy("offset").rowsBetween(1, Window.unboundedFollowing)
+    moves = values.withColumn("moved_us", F.min("first_us").over(greater))
+    ended = moves.withColumn("until_us", F.coalesce("moved_us", "last_us")).where("from_us < until_us")
+    moved = F.col("moved_us").isNotNull().alias("moved")
+    return ended.select(*PARTITION, "offset", "from_us", "until_us", "behind", moved)
