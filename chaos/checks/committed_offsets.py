@@ -11,7 +11,7 @@ from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.reads import reads
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
-from reference_broker.groups.offsets.values import OffsetKey
+from reference_broker.groups.committed_offsets import OffsetKey
 from reports.rows import CommitRow, MembershipRow, OperationRow, RunRow, TraceRow
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 APIS = "reference_broker.apis.transactions"
 PRODUCERS = "reference_broker.log.producer_state:ProducerStates"
-OFFSETS = "reference_broker.groups.offsets.committed_offsets:CommittedOffsets"
+OFFSETS = "reference_broker.groups.committed_offsets:CommittedOffsets"
 IDLE = "reference_broker.transactions.idle:IdleTransactions"
 LOADED = "reference_broker.transactions.storage.loading:read_transaction"
 
@@ -209,7 +209,7 @@ def offsets_kept_after_abort(
     original(self, end_offset, producer_id, is_commit=True)
 
 
-@mutant("reference_broker.groups.state.group:Group.check_transactional_commit")
+@mutant("reference_broker.groups.group:Group.check_transactional_commit")
 def transactional_generation_not_checked(
     original: Function, self: Any, member_id: str, group_instance_id: str | None, generation: int
 ) -> Error:

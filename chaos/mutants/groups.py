@@ -5,11 +5,11 @@
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.groups.storage.codec import GroupKey
+from reference_broker.groups.records import GroupKey
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-@mutant("reference_broker.groups.state.group:Group.check_commit")
+@mutant("reference_broker.groups.group:Group.check_commit")
 def generation_not_checked(
     original: Function, self: Any, member_id: str, group_instance_id: str | None, generation: int
 ) -> Error:
@@ -24,28 +24,28 @@ def commit_before_replicated(original: Function, self: Any, end_offset: int, wri
     written(ErrorCode.none)
 
 
-@mutant("reference_broker.groups.storage.loading:read_key")
+@mutant("reference_broker.groups.offsets_partition:read_key")
 def offsets_not_loaded(original: Function, data: bytes) -> Any:
     """A coordinator that takes over loads the groups, but not their offsets (M-8)."""
     key = original(data)
     return key if isinstance(key, GroupKey) else None
 
 
-@mutant("reference_broker.groups.storage.loading:read_key")
+@mutant("reference_broker.groups.offsets_partition:read_key")
 def groups_not_loaded(original: Function, data: bytes) -> Any:
     """A coordinator that takes over loads the offsets, but not the groups."""
     key = original(data)
     return None if isinstance(key, GroupKey) else key
 
 
-@mutant("reference_broker.groups.state.group:Group.begin_generation")
+@mutant("reference_broker.groups.group:Group.begin_generation")
 def generation_not_advanced(original: Function, self: Any, now_ms: int) -> None:
     """A rebalance does not advance the generation."""
     original(self, now_ms)
     self.generation = max(self.generation - 1, 1)
 
 
-@mutant("reference_broker.groups.offsets.commits:Commits._write")
+@mutant("reference_broker.groups.offset_commits:Commits._write")
 def commits_of_simple_consumers_dropped(original: Function, self: Any, found: Any, answer: Any) -> None:
     """A commit of a client that is no member of the group is acknowledged and not written."""
     if found.request.generation < 0 and found.request.transaction is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.groups.offsets.values import OffsetKey
+from reference_broker.groups.committed_offsets import OffsetKey
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import MetadataEpoch, NoOpRecord
@@ -64,7 +64,7 @@ def epoch_not_returned(original: Function, found: Any) -> Any:
     return replace(original(found), metadata_epoch=-1)
 
 
-@mutant("reference_broker.groups.offsets.judging:judged")
+@mutant("reference_broker.groups.offset_commits:judged")
 def epoch_outlives_older_commit(
     original: Function, target: Any, request: Any, image: Any, config: Any, now_ms: int, with_epoch: bool
 ) -> Any:
@@ -79,7 +79,7 @@ def epoch_outlives_older_commit(
     return errors, accepted
 
 
-@mutant("reference_broker.groups.offsets.judging:epoch_refusal")
+@mutant("reference_broker.groups.offset_commits:epoch_refusal")
 def last_write_wins(original: Function, metadata_epoch: int, last: Any) -> Error:
     """The coordinator does not compare a commit's metadata epoch with the stored one (M-7)."""
     return ErrorCode.none
@@ -113,14 +113,14 @@ def epoch_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
     return (record for record in original(image) if type(record) is not NoOpRecord)
 
 
-@mutant("reference_broker.groups.storage.codec:read_offset_value")
+@mutant("reference_broker.groups.records:read_offset_value")
 def epoch_not_loaded(original: Function, key: Any, data: bytes) -> Any:
     """A coordinator that takes over does not load the stored epochs (M-7, M-8)."""
     return replace(original(key, data), metadata_epoch=-1)
 
 
 @mutant(
-    "reference_broker.groups.offsets.commits:sends_metadata_epoch",
+    "reference_broker.groups.offset_commits:sends_metadata_epoch",
     one_use="Everywhere it would switch the feature on, and nothing would be used before it.",
 )
 def new_schema_before_switch(original: Function, image: Any) -> bool:

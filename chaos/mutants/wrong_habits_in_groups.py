@@ -8,8 +8,8 @@ from typing import Any
 
 from chaos.mutants.changing import ANSWERS, REQUESTS, Change, answered, asked, changed, fixed
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.groups.membership import joining
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups import membership
+from reference_broker.groups.group import GroupState
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -118,37 +118,37 @@ def filters_ignored(original: Function, api_key: int, version: int, frame: Any, 
 # Members
 
 
-@mutant("reference_broker.groups.membership.joining:_give_id")
+@mutant("reference_broker.groups.membership:_give_id")
 def ids_never_required(original: Function, served: Any, request: Any, member_id: str, answer: Any) -> None:
     """A client without a member ID is a member at once."""
-    joining._add(served, request, member_id, answer)
+    membership._add(served, request, member_id, answer)
 
 
-@mutant("reference_broker.groups.membership.joining:_join_without_id")
+@mutant("reference_broker.groups.membership:_join_without_id")
 def ids_always_required(original: Function, served: Any, request: Any, answer: Any) -> None:
     """Old clients and static members have to ask for a member ID, too."""
     plain = replace(request, group_instance_id=None, needs_member_id=True)
     original(served, plain, answer)
 
 
-@mutant("reference_broker.groups.membership.answers:assignment_answer")
+@mutant("reference_broker.groups.rebalances:assignment_answer")
 def assignments_shared(original: Function, group: Any, member: Any) -> Any:
     """Each member is told the assignment of the leader."""
     return original(group, group.members[group.leader])
 
 
-@mutant("reference_broker.groups.membership.leaving:_leave")
+@mutant("reference_broker.groups.membership:_leave")
 def leaving_ignored(original: Function, served: Any, leaving: Any) -> Error:
     """A member that leaves stays until its session ends."""
     return ErrorCode.none
 
 
-@mutant("reference_broker.groups.membership.rebalances:expired")
+@mutant("reference_broker.groups.rebalances:expired")
 def sessions_endless(original: Function, served: Any, member_id: str) -> None:
     """Members that fall silent stay."""
 
 
-@mutant("reference_broker.groups.state.group:Group.check_commit")
+@mutant("reference_broker.groups.group:Group.check_commit")
 def commits_refused_in_rebalance(
     original: Function, self: Any, member_id: str, group_instance_id: str | None, generation: int
 ) -> Error:

@@ -17,7 +17,7 @@ VALUES = (
     "reference_broker.metadata.uuids",
     "reference_broker.metrics.metrics",
     "reference_broker.replication.partitions",
-    "reference_broker.groups.offsets.values",
+    "reference_broker.groups.committed_offsets",
 )
 
 

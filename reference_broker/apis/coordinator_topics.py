@@ -5,7 +5,7 @@ from typing import Protocol
 from reference_broker.apis.parts import HasConfig, HasGroups, HasLifecycle, HasLoader, HasNodeId, HasTransactions
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topics import WantedTopic
-from reference_broker.groups.storage import topic as offsets_topic
+from reference_broker.groups.records import offsets_topic_configs
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.transactions.storage import topic as transaction_topic
@@ -46,7 +46,7 @@ def _wanted(broker: CreatesCoordinatorTopics, name: str, image: MetadataImage) -
             name,
             partitions=config.offsets_topic_num_partitions,
             replication_factor=replicas_of(config.offsets_topic_replication_factor, image, voters),
-            configs=offsets_topic.topic_configs(config),
+            configs=offsets_topic_configs(config),
         )
     replicas = replicas_of(config.transaction_state_log_replication_factor, image, voters)
     return WantedTopic(

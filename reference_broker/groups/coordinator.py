@@ -1,7 +1,7 @@
 """The group coordinator of one node: the groups in the partitions of ``__consumer_offsets`` that it leads.
 
-``coordination.led_partitions`` says how these partitions are loaded and dropped. Members and generations are
-asked for through ``membership``, committed offsets through ``commits``.
+``coordination.led_partitions`` loads and drops these partitions. ``membership`` serves the requests about members and
+generations, ``commits`` those about committed offsets.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,14 +11,12 @@ from reference_broker.coordination.led_partitions import LedPartitions
 from reference_broker.coordination.log import CoordinatorLog
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.groups.membership.membership import Membership
+from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets.cleaning import Cleaning
-from reference_broker.groups.offsets.commits import Commits
-from reference_broker.groups.storage.loading import OffsetsTaker
-from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.retention import Retention
-from reference_broker.groups.storage.topic import partition_count
+from reference_broker.groups.offset_cleanup import Cleaning
+from reference_broker.groups.offset_commits import Commits
+from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsTaker, Retention
+from reference_broker.groups.records import partition_count
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC

@@ -1,6 +1,6 @@
 """What a coordinator counts, under Kafka's names (GroupMetadataManager, group-coordinator-metrics)."""
 
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import GroupState
 from reference_broker.metrics.metrics import Metrics
 
 _MANAGER = ("kafka.coordinator.group", "GroupMetadataManager")

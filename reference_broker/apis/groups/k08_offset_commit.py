@@ -29,8 +29,8 @@ from reference_broker.apis.groups.partition_errors import topics_told
 from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, respond_in_slices
-from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, Committed, WantedOffset
-from reference_broker.groups.offsets.values import NO_EPOCH
+from reference_broker.groups.committed_offsets import NO_EPOCH
+from reference_broker.groups.offset_commits import BROKERS_RETENTION, CommitRequest, Committed, WantedOffset
 from reference_broker.ports.timing import run_slices
 from reference_broker.wire.drafts.offsets import (
     OffsetCommitRequest1000,

@@ -26,8 +26,8 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.membership.requests import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
-from reference_broker.groups.state.member import MemberProtocol
+from reference_broker.groups.group import MemberProtocol
+from reference_broker.groups.served_group import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
 from reference_broker.wire.errors import ErrorCode
 
 NEEDS_MEMBER_ID_FROM = 4

@@ -15,7 +15,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.membership.requests import MOST_REASON_CHARACTERS, Leaving
+from reference_broker.groups.served_group import MOST_REASON_CHARACTERS, Leaving
 from reference_broker.wire.errors import Error, ErrorCode
 
 

@@ -17,7 +17,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.groups.membership.requests import SyncAnswer, SyncRequest
+from reference_broker.groups.served_group import SyncAnswer, SyncRequest
 from reference_broker.wire.errors import ErrorCode
 
 NAMES_PROTOCOL_FROM = 5

@@ -23,9 +23,7 @@ from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import Member
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.log.lookup import Work
 from reference_broker.wire.errors import Error, ErrorCode, bounded_message
 

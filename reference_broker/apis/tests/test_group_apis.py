@@ -18,7 +18,7 @@ from reference_broker.apis.groups import (
 )
 from reference_broker.apis.tests.admin_world import AdminCall
 from reference_broker.apis.tests.declared import key_of
-from reference_broker.groups.state.group import Group
+from reference_broker.groups.group import Group
 from reference_broker.groups.tests.membership_world import WALL_MS, World
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode

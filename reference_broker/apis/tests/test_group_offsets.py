@@ -34,8 +34,8 @@ from reference_broker.apis.records import k00_produce
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.topics import k19_create_topics
-from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.group import Member, MemberProtocol
+from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.records.builder import build

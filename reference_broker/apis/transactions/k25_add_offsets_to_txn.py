@@ -22,7 +22,7 @@ from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.transactions.fencing import told_to_client
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.groups.storage.topic import partition_count
+from reference_broker.groups.records import partition_count
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.transactions.requests import AddRequest
 from reference_broker.wire.errors import Error, ErrorCode

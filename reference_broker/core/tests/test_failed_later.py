@@ -18,8 +18,8 @@ from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.hostile_records import raw_batch, raw_record
 from reference_broker.core.tests.node_world import NodeWorld, batch, create_request, fetch_request, produce_request
 from reference_broker.core.tests.test_groups_of_a_node import body, coordinated, stable
-from reference_broker.groups.membership import rebalances
-from reference_broker.groups.offsets.commits import OFFSETS_A_SLICE, Commits
+from reference_broker.groups import rebalances
+from reference_broker.groups.offset_commits import OFFSETS_A_SLICE, Commits
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataFault
 from reference_broker.quorum.leader import Leader

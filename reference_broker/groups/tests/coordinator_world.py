@@ -9,7 +9,7 @@ from typing import Any
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.groups.coordinator import GroupCoordinator
-from reference_broker.groups.offsets.requests import (
+from reference_broker.groups.offset_commits import (
     BROKERS_RETENTION,
     CommitRequest,
     FetchedOffset,
@@ -17,7 +17,7 @@ from reference_broker.groups.offsets.requests import (
     Verified,
     WantedOffset,
 )
-from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
 from reference_broker.metadata.delta import MetadataDelta

@@ -9,20 +9,17 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.log import Written
-from reference_broker.groups.membership.membership import Membership
-from reference_broker.groups.membership.requests import (
+from reference_broker.groups.group import Group, GroupState, MemberProtocol
+from reference_broker.groups.membership import Membership
+from reference_broker.groups.metrics import GroupMetrics
+from reference_broker.groups.offsets_partition import OffsetsPartition, Retention
+from reference_broker.groups.served_group import (
     JoinAnswer,
     JoinRequest,
     Leaving,
     SyncAnswer,
     SyncRequest,
 )
-from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import MemberProtocol
-from reference_broker.groups.state.states import GroupState
-from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.retention import Retention
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.now import Now
 from reference_broker.wire.errors import Error, ErrorCode

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from reference_broker.groups.offsets.values import OffsetKey
+from reference_broker.groups.committed_offsets import OffsetKey
 
 
 class Commit(NamedTuple):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.groups.storage.codec import offset_key
-from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.groups.records import offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_commits import put, subscription
 from reference_broker.groups.tests.test_group_coordinator import stable_group

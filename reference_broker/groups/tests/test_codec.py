@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.groups.offsets.values import CommitOffset, OffsetKey
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.storage.codec import (
+from reference_broker.groups.committed_offsets import CommitOffset, OffsetKey
+from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.groups.records import (
     CLASSIC_VALUE,
     EPOCH_VALUE,
     GroupKey,

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
-from reference_broker.groups.offsets.values import OffsetKey
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.committed_offsets import OffsetKey
+from reference_broker.groups.group import Group
+from reference_broker.groups.offset_commits import CommitRequest, WantedOffset
+from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.records.reader import read_all

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.groups.offsets.committed_offsets import CHANGES_AT_ONCE, CommittedOffsets
-from reference_broker.groups.offsets.values import Change, CommitOffset, OffsetKey
+from reference_broker.groups.committed_offsets import CHANGES_AT_ONCE, Change, CommitOffset, CommittedOffsets, OffsetKey
 from reference_broker.groups.tests.naive_offsets import Commit, Ending, Event, Removal, read_below
 from reference_broker.records.batch import NO_PRODUCER_ID
 

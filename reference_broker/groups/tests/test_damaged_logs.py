@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_broker.coordination.record_fields import DamagedRecord, FieldWriter
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.storage.codec import group_key, group_value, offset_key, read_group
+from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.groups.records import group_key, group_value, offset_key, read_group
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import Origin
 from reference_broker.ports.disk import DiskError

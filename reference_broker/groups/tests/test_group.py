@@ -4,10 +4,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.state.states import TRANSITIONS, GroupState, Step
-from reference_broker.groups.state.subscription import subscribed_topics
+from reference_broker.groups.group import (
+    TRANSITIONS,
+    Group,
+    GroupState,
+    Member,
+    MemberProtocol,
+    Step,
+    subscribed_topics,
+)
 from reference_broker.wire.errors import ErrorCode
 
 NOW_MS = 1_700_000_000_000

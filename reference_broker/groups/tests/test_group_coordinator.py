@@ -4,11 +4,9 @@ import pytest
 
 from reference_broker.coordination import partitioner
 from reference_broker.coordination.partitioner import java_hash, partition_of
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.state.states import GroupState
-from reference_broker.groups.storage.codec import group_key, offset_key
-from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.groups.records import group_key, offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import Origin
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC

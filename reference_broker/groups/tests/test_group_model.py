@@ -6,9 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
 from reference_broker.wire.errors import Error, ErrorCode
 
 NAMES = ("range", "roundrobin", "sticky")

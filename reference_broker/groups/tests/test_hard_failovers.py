@@ -6,9 +6,8 @@ from itertools import pairwise
 import pytest
 
 from reference_broker.coordination.led_partitions import CHUNK_BYTES
-from reference_broker.groups.offsets.requests import FetchedOffset
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import Group, GroupState
+from reference_broker.groups.offset_commits import FetchedOffset
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld, offset_of
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.records.batch import iterate

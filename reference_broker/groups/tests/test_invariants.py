@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from reference_broker.groups.membership.served_group import ServedGroup
-from reference_broker.groups.offsets.committed_offsets import Batch, CommittedOffsets
-from reference_broker.groups.offsets.values import CommitOffset, OffsetKey, Stored
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.committed_offsets import Batch, CommitOffset, CommittedOffsets, OffsetKey, Stored
+from reference_broker.groups.group import Group, GroupState
+from reference_broker.groups.served_group import ServedGroup
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.membership_world import World
 from reference_broker.groups.tests.test_group import NOW_MS, group_of, member, stable

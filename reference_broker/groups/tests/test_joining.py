@@ -2,9 +2,8 @@
 
 import pytest
 
-from reference_broker.groups.membership.joining import NEW_MEMBER_TIMEOUT_MS
-from reference_broker.groups.state.member import MemberProtocol
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import GroupState, MemberProtocol
+from reference_broker.groups.membership import NEW_MEMBER_TIMEOUT_MS
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, World
 from reference_broker.wire.errors import ErrorCode
 

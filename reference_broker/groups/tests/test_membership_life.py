@@ -2,10 +2,8 @@
 
 import pytest
 
-from reference_broker.groups.membership.membership import GROUPS_A_SLICE
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.groups.membership import GROUPS_A_SLICE
 from reference_broker.groups.tests.membership_world import WALL_MS, FakePartition, World
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from reference_broker.coordination.log import Written
-from reference_broker.groups.membership.joining import NEW_MEMBER_TIMEOUT_MS
-from reference_broker.groups.membership.requests import JoinAnswer, Leaving, SyncAnswer
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.groups.membership import NEW_MEMBER_TIMEOUT_MS
+from reference_broker.groups.served_group import JoinAnswer, Leaving, SyncAnswer
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, Syncing, World
 from reference_broker.wire.errors import Error, ErrorCode
 

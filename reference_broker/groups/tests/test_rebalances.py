@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from reference_broker.groups.membership.rebalances import MEMBERS_A_SLICE
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import GroupState
+from reference_broker.groups.rebalances import MEMBERS_A_SLICE
 from reference_broker.groups.tests.membership_world import World
 from reference_broker.wire.errors import ErrorCode
 

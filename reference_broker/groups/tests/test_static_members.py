@@ -2,8 +2,7 @@
 
 import pytest
 
-from reference_broker.groups.state.member import MemberProtocol
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import GroupState, MemberProtocol
 from reference_broker.groups.tests.membership_world import BOTH, World
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reference_broker.groups.membership import rebalances
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups import rebalances
+from reference_broker.groups.group import GroupState
 from reference_broker.groups.tests.membership_world import BOTH, Joining, Syncing, World
 from reference_broker.wire.errors import ErrorCode
 

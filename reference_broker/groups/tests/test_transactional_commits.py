@@ -2,10 +2,9 @@
 
 import pytest
 
-from reference_broker.groups.offsets.commits import OFFSETS_A_SLICE
-from reference_broker.groups.offsets.committed_offsets import CHANGES_AT_ONCE
-from reference_broker.groups.offsets.values import OffsetKey
-from reference_broker.groups.storage.codec import read_key
+from reference_broker.groups.committed_offsets import CHANGES_AT_ONCE, OffsetKey
+from reference_broker.groups.offset_commits import OFFSETS_A_SLICE
+from reference_broker.groups.records import read_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_commits import led, put
 from reference_broker.groups.tests.test_group_coordinator import stable_group

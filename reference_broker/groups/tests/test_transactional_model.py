@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reference_broker.groups.offsets.values import OffsetKey
-from reference_broker.groups.storage.codec import read_key
+from reference_broker.groups.committed_offsets import OffsetKey
+from reference_broker.groups.records import read_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.naive_offsets import Commit, Ending, Event, NaiveOffsets, Removal, read_below
 from reference_broker.groups.tests.test_commits import deleted

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import pytest
 
-from reference_broker.groups.membership.requests import JoinAnswer, SyncAnswer
-from reference_broker.groups.state.member import MemberProtocol
+from reference_broker.groups.group import MemberProtocol
+from reference_broker.groups.served_group import JoinAnswer, SyncAnswer
 from reference_broker.groups.tests.membership_world import Joining, Syncing, World
 from reference_broker.wire.errors import ErrorCode, error_name
 

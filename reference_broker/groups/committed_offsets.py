@@ -1,20 +1,151 @@
-"""The committed offsets of one partition of ``__consumer_offsets``: those that are replicated, and those on their way.
+"""The committed offsets of one partition of ``__consumer_offsets``: visible, pending in a transaction, or on their way.
 
-The log decides. A commit is visible once the high watermark has passed its record, whether or not its client was told
-in time. So a client that comes back finds the same offset here as with a coordinator that loads the log anew.
+The log decides. A commit is visible once the high watermark has passed its record, whether or not its client got the
+response in time. So a client that comes back finds the same offset here as with a coordinator that loads the log again.
 
-What a transaction commits is pending until the high watermark has passed its marker. Of two commits of one partition,
-the later record counts, whenever its marker comes (KAFKA-5247).
+Offsets that a transaction commits (KIP-98) are pending until the high watermark has passed its marker: a commit marker
+makes them visible, an abort marker drops them. A tombstone drops the pending commits of its key, whichever producer
+made them. Of two commits of one partition the later record wins, whenever its marker comes (KAFKA-5247).
 """
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from reference_broker.groups.offsets.pending_offsets import NOWHERE, PendingOffsets
-from reference_broker.groups.offsets.values import Change, CommitOffset, OffsetKey, Stored
 from reference_broker.records.batch import NO_PRODUCER_ID
+
+NO_METADATA_EPOCH = -1
+"""No metadata epoch was recorded: the value is older, or the client knows of none (M-11)."""
+NO_EPOCH = -1
+NO_TIMESTAMP = -1
+MAX_TIMESTAMP_MS = 2**63 - 1
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset it is: that of one group, for one partition. It is a tuple, since each commit looks it up often."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffset:
+    """The committed offset of one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    """The leader epoch of the last record before the offset, -1 if it is unknown."""
+    metadata: str
+    """A text of the client."""
+    commit_timestamp_ms: int
+    metadata_epoch: int = NO_METADATA_EPOCH
+    """The epoch of the last metadata that the client had accepted (M-6, M-11)."""
+    expire_timestamp_ms: int = NO_TIMESTAMP
+    """Clients of long ago set it. It replaces the broker's retention; -1 stands for none."""
+
+    def due_ms(self, retention_ms: int) -> int:
+        """Returns the earliest Unix time at which it may expire, if the broker's retention is ``retention_ms``."""
+        given_ms = self.expire_timestamp_ms
+        return self.commit_timestamp_ms + retention_ms if given_ms == NO_TIMESTAMP else given_ms
+
+
+Change: TypeAlias = tuple[OffsetKey, CommitOffset | None]
+"""None means that the offset is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A commit that is visible."""
+
+    commit: CommitOffset
+    end_offset: int
+    """One past the last record of the batch with which the commit came."""
+
+
+NOWHERE = -1
+"""No pending commit is in the log."""
+
+
+@dataclass(slots=True)
+class PendingOffsets:
+    """What the markers will decide on. A producer has one commit for each key, its last. All costs O(1), unless a
+    method says otherwise."""
+
+    _by_group: dict[str, dict[OffsetKey, dict[int, Stored]]] = field(default_factory=dict)
+    """The commits by producer ID, for each key of each group."""
+    _by_producer: dict[int, dict[OffsetKey, None]] = field(default_factory=dict)
+
+    def put(self, producer_id: int, key: OffsetKey, stored: Stored) -> None:
+        self._by_group.setdefault(key.group, {}).setdefault(key, {})[producer_id] = stored
+        self._by_producer.setdefault(producer_id, {})[key] = None
+
+    def take(self, producer_id: int, most: int) -> Iterator[tuple[OffsetKey, Stored]]:
+        """Removes up to ``most`` commits of a producer, in the order in which their keys came, and yields them."""
+        keys = self._by_producer.get(producer_id, {})
+        for key in [key for key, _ in zip(keys, range(most), strict=False)]:
+            yield key, self._remove(key, producer_id)
+
+    def forget(self, key: OffsetKey) -> None:
+        """Drops the commits of all producers for this key. It costs O(producers)."""
+        for producer_id in tuple(self._by_group.get(key.group, {}).get(key, ())):
+            self._remove(key, producer_id)
+
+    def _remove(self, key: OffsetKey, producer_id: int) -> Stored:
+        keys = self._by_producer[producer_id]
+        del keys[key]
+        if not keys:
+            del self._by_producer[producer_id]
+        commits = self._by_group[key.group]
+        stored = commits[key].pop(producer_id)
+        if not commits[key]:
+            del commits[key]
+        if not commits:
+            del self._by_group[key.group]
+        return stored
+
+    # --- what is asked ----------------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._by_producer)
+
+    def is_open(self, producer_id: int) -> bool:
+        """Says whether the producer has pending commits."""
+        return producer_id in self._by_producer
+
+    def of(self, group: str) -> Mapping[OffsetKey, Mapping[int, Stored]]:
+        """Returns the pending commits of a group, by key and producer ID."""
+        return self._by_group.get(group, {})
+
+    def end_offset(self, key: OffsetKey) -> int:
+        """Returns one past the newest pending commit of the key, or NOWHERE. It costs O(producers)."""
+        commits = self._by_group.get(key.group, {}).get(key)
+        return NOWHERE if commits is None else max(stored.end_offset for stored in commits.values())
+
+    def groups(self) -> tuple[str, ...]:
+        return tuple(self._by_group)
+
+    def keys(self) -> Iterator[OffsetKey]:
+        """Yields the keys of all pending commits."""
+        for commits in self._by_group.values():
+            yield from commits
+
+    def validate(self) -> None:
+        """Asserts what is always true. It looks at every commit, so only tests and the simulator ask."""
+        by_group = {(each, key) for found in self._by_group.values() for key, of in found.items() for each in of}
+        by_producer = {(each, key) for each, keys in self._by_producer.items() for key in keys}
+        assert by_group == by_producer, f"pending commits by group and by producer differ in {by_group ^ by_producer}"
+        assert all(key.group == group for group, found in self._by_group.items() for key in found), (
+            "a pending commit stands under another group"
+        )
+        empty = [key for found in self._by_group.values() for key, of in found.items() if not of]
+        assert not empty, f"no producer has the pending commits of {empty}"
+        assert all(self._by_group.values()), "a group without pending commits is kept"
+        assert all(self._by_producer.values()), "a producer without pending commits is kept"
+
 
 CHANGES_AT_ONCE = 1000
 """So many commits of a transaction are decided at once. They take some 4 ms."""

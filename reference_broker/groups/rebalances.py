@@ -1,19 +1,43 @@
-"""From one generation of a group to the next: who is waited for, how long, and what ends the wait.
+"""From one generation of a group to the next: which members are waited for, how long, and what ends the wait.
 
-1. Something changes who the members are: ``prepare`` asks all of them to join again.
-2. All have joined, or the time for it is over: ``complete`` begins a generation and answers the JoinGroups.
-3. The leader's assignment is written (``syncing``): ``stabilise`` answers the SyncGroups.
+1. The set of members changes: ``prepare`` begins a rebalance, and all of them have to join again.
+2. All have joined, or the rebalance timeout is over: ``complete`` begins a generation and answers the JoinGroups.
+3. The leader's assignment is written (``membership.sync``): ``stabilise`` answers the SyncGroups.
 """
 
 from collections.abc import Iterator
 from itertools import islice
 
-from reference_broker.groups.membership.answers import assignment_answer, generation_answer
-from reference_broker.groups.membership.requests import JoinAnswer, SyncAnswer
-from reference_broker.groups.membership.served_group import ServedGroup
-from reference_broker.groups.state.member import Member
-from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.group import Group, GroupState, Member
+from reference_broker.groups.served_group import JoinAnswer, JoinedMember, ServedGroup, SyncAnswer
 from reference_broker.wire.errors import Error, ErrorCode
+
+
+def generation_answer(group: Group, member_id: str) -> JoinAnswer:
+    """Answers a JoinGroup with the generation that has begun. Only the leader is told who is in it."""
+    return JoinAnswer(
+        ErrorCode.none,
+        member_id,
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader or "",
+        members=members_told(group) if member_id == group.leader else (),
+    )
+
+
+def members_told(group: Group) -> tuple[JoinedMember, ...]:
+    """Returns all members, as the leader needs them to assign."""
+    return tuple(
+        JoinedMember(each.member_id, each.group_instance_id, each.metadata(group.protocol))
+        for each in group.members.values()
+    )
+
+
+def assignment_answer(group: Group, member: Member) -> SyncAnswer:
+    """Answers a SyncGroup with what the leader assigned to the member."""
+    return SyncAnswer(ErrorCode.none, group.protocol_type, group.protocol, member.assignment)
+
 
 MEMBERS_A_SLICE = 256
 """How many members are told of their generation in one event."""

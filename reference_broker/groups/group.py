@@ -1,18 +1,182 @@
-"""A group of the classic protocol: its members, generation, leader and state.
+"""A group of the classic protocol: its members, generation, leader and state (Kafka's ClassicGroup).
 
-This is a value without timers, answers or a log. ``membership.served_group`` holds those while the group is coordinated
-here. The rules are those of Kafka's ClassicGroup. A method costs O(1) or O(protocols of the member). The exceptions
-look at each member once: they begin or end a generation, or replace a static member.
+A group without members is Empty. Whatever changes the set of members begins a rebalance: every member has to join again
+(PreparingRebalance). When all have joined, or the rebalance timeout is over, a generation begins. Its leader decides
+which member gets which partitions (CompletingRebalance). Once that assignment is stored the group is Stable, until the
+next rebalance. ``TRANSITIONS`` is the whole table; a step that is not in it is a bug of ours.
+
+Everything here is a value without timers, responses or a log. ``served_group`` has those while the group is coordinated
+here. A method costs O(1) or O(protocols of the member). The exceptions look at each member once: they begin or end a
+generation, or replace a static member.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
 
-from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.state.protocols import SupportedProtocols
-from reference_broker.groups.state.states import TRANSITIONS, GroupState, Step
-from reference_broker.groups.state.subscription import subscribed_topics
 from reference_broker.wire.errors import Error, ErrorCode
+
+
+class GroupState(Enum):
+    """The value is the name that DescribeGroups and ListGroups tell."""
+
+    EMPTY = "Empty"
+    """The group has no members. It may have committed offsets."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Members are asked to join again. A generation begins when all have, or when the rebalance timeout is over."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """The generation has begun. Its leader has not said yet who gets what."""
+    STABLE = "Stable"
+    """Every member can ask for its part of the assignment."""
+    DEAD = "Dead"
+    """The group is deleted, or another node coordinates it now. Nothing follows."""
+
+
+class Step(Enum):
+    """What may happen to a group. The value completes the sentence "the group ..."."""
+
+    REBALANCE = "begins a rebalance"
+    GENERATION = "begins a generation"
+    LAST_MEMBER_GONE = "begins a generation without members"
+    ASSIGNMENT = "gets its assignment"
+    END = "ends"
+
+
+TRANSITIONS: Final[Mapping[tuple[GroupState, Step], GroupState]] = {
+    (GroupState.EMPTY, Step.REBALANCE): GroupState.PREPARING_REBALANCE,
+    (GroupState.COMPLETING_REBALANCE, Step.REBALANCE): GroupState.PREPARING_REBALANCE,
+    (GroupState.STABLE, Step.REBALANCE): GroupState.PREPARING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, Step.GENERATION): GroupState.COMPLETING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, Step.LAST_MEMBER_GONE): GroupState.EMPTY,
+    (GroupState.COMPLETING_REBALANCE, Step.ASSIGNMENT): GroupState.STABLE,
+    **{(each, Step.END): GroupState.DEAD for each in GroupState},
+}
+"""The state that follows, by state and step."""
+
+
+class MemberProtocol(NamedTuple):
+    """A way to assign partitions that a member knows (``range``), and what the member tells the leader for it."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(slots=True)
+class Member:
+    """One member, dynamic or static. The group that has it may change its ID (``Group.replace_static``)."""
+
+    member_id: str
+    group_instance_id: str | None
+    """The ID of a static member (KIP-345), which stays the same when the member starts again."""
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[MemberProtocol, ...]
+    """The protocols in the order of the member's preference."""
+    assignment: bytes = b""
+    """Bytes that only clients can read. They are empty where the member has no assignment."""
+    is_new: bool = False
+    """Its first JoinGroup has not been answered. It does not know its ID and can send no heartbeats."""
+    awaits_join: bool = False
+    """A JoinGroup of the member waits for the next generation. Only ``Group`` changes this, because it counts."""
+    awaits_sync: bool = False
+    """A SyncGroup of the member waits for the assignment."""
+
+    @property
+    def is_excused(self) -> bool:
+        """The member waits for an answer, so it sends no heartbeats. A new member is never excused: nothing else would
+        tell that its client is gone, and its JoinGroup would wait for ever."""
+        return not self.is_new and (self.awaits_join or self.awaits_sync)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Returns what the member said for a protocol. It is empty for a protocol that the member does not know."""
+        for each in self.protocols:
+            if each.name == protocol:
+                return each.metadata
+        return b""
+
+    def vote(self, candidates: dict[str, int]) -> str:
+        """Returns the first of its protocols that is a candidate. Every member knows every candidate."""
+        return next(each.name for each in self.protocols if each.name in candidates)
+
+
+@dataclass(slots=True)
+class SupportedProtocols:
+    """How many members know each protocol. The counts are kept, so that nobody has to look at all members to let one
+    more in. A member that names a protocol twice is counted once."""
+
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, protocols: tuple[MemberProtocol, ...]) -> None:
+        for name in {each.name: None for each in protocols}:
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def remove(self, protocols: tuple[MemberProtocol, ...]) -> None:
+        for name in {each.name: None for each in protocols}:
+            left = self._counts[name] - 1
+            if left:
+                self._counts[name] = left
+            else:
+                del self._counts[name]
+
+    def known_by(self, name: str) -> int:
+        """How many members know this protocol."""
+        return self._counts.get(name, 0)
+
+    def select(self, members: Iterable[Member]) -> str:
+        """Each member votes for the first of its own protocols that all members know. The one with the most votes wins;
+        of equals it is the one that was voted for first."""
+        voters = list(members)
+        candidates = {name: count for name, count in self._counts.items() if count == len(voters)}
+        assert candidates, "a protocol is selected where members share none"
+        votes: dict[str, int] = {}
+        for member in voters:
+            choice = member.vote(candidates)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+
+def subscribed_topics(metadatas: Iterable[bytes]) -> dict[str, None] | None:
+    """Returns all topics, each once, in the order of first mention. Returns None if the metadata of one member cannot
+    be read."""
+    found: dict[str, None] = {}
+    for metadata in metadatas:
+        topics = _topics_of(metadata)
+        if topics is None:
+            return None
+        found.update(dict.fromkeys(topics))
+    return found
+
+
+def _topics_of(metadata: bytes) -> list[str] | None:
+    """The layout is the version (int16), then an array of topic names whose lengths are not compact."""
+    if len(metadata) < 6 or _int(metadata, 0, 2) < 0:
+        return None
+    count, at = _int(metadata, 2, 4), 6
+    if not 0 <= count <= len(metadata):
+        return None
+    topics: list[str] = []
+    for _ in range(count):
+        length = _int(metadata, at, 2)
+        at += 2
+        if length < 0 or at + length > len(metadata):
+            return None
+        try:
+            topics.append(metadata[at : at + length].decode())
+        except UnicodeDecodeError:
+            return None
+        at += length
+    return topics
+
+
+def _int(data: bytes, at: int, size: int) -> int:
+    """Reads a big-endian number. Where the bytes end before it, the answer is -1, which no caller accepts."""
+    if at + size > len(data):
+        return -1
+    return int.from_bytes(data[at : at + size], "big", signed=True)
+
 
 CONSUMER = "consumer"
 """The protocol type of groups whose members subscribe to topics. Only their metadata can be read here."""

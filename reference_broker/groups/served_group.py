@@ -1,26 +1,112 @@
-"""A group while this node coordinates it: its value, the requests that wait, its timers, and its partition.
+"""A group while this node coordinates it: its value, the parked requests, its timers, and its partition.
 
-Nothing here knows the rules; ``joining``, ``syncing``, ``leaving``, ``static_members`` and ``rebalances`` do. They may
-change the group in between, so ``validate`` holds only when an event is over.
+The rules are not here but in ``membership`` and ``rebalances``. They may change the group in between, so ``validate``
+holds only at the end of an event.
 
-A member has a session: the time within which it must be heard of. To hear of it costs one store. Each session has one
-timer, which is set anew only when it fires or when the deadline comes nearer, so a thousand heartbeats a second set no
+A member has a session: the time within which it must send a request. A heartbeat costs one store. Each session has one
+timer, which is set again only when it fires or when the deadline comes nearer, so a thousand heartbeats a second set no
 timers.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.membership.requests import JoinAnswer, Joined, SyncAnswer, Synced
+from reference_broker.groups.group import LAST_GENERATION, Group, GroupState, MemberProtocol
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.state.group import LAST_GENERATION, Group
-from reference_broker.groups.state.states import GroupState
-from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import later
 from reference_broker.wire.errors import Error, ErrorCode
+
+UNKNOWN_MEMBER = ""
+"""The member ID of a client that has none yet."""
+NO_GENERATION = -1
+MOST_REASON_CHARACTERS = 255
+"""The longest reason of a JoinGroup or LeaveGroup. Clients send no more (KIP-800)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """JoinGroup."""
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[MemberProtocol, ...]
+    reason: str = ""
+    needs_member_id: bool = True
+    """The client can be told MEMBER_ID_REQUIRED (version 4 on, KIP-394)."""
+    skips_assignment: bool = True
+    """The client can be told that it leads and need not assign (version 9 on, KIP-814)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """What the leader is told of a member."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """The answer to JoinGroup. Only the leader is told ``members``."""
+
+    error: Error
+    member_id: str = UNKNOWN_MEMBER
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """SyncGroup."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str | None
+    """None before version 5, as ``protocol`` (KIP-559)."""
+    protocol: str | None
+    assignments: dict[str, bytes]
+    """By member ID. Only the leader sends them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    """The answer to SyncGroup."""
+
+    error: Error
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """One member of a LeaveGroup. A static member may be named by its instance alone, with an empty member ID."""
+
+    member_id: str
+    group_instance_id: str | None
+    reason: str = ""
+
+
+Joined: TypeAlias = Callable[[JoinAnswer], None]
+Synced: TypeAlias = Callable[[SyncAnswer], None]
 
 
 @dataclass(frozen=True, slots=True)

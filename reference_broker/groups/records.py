@@ -1,17 +1,18 @@
-"""Keys and values of ``__consumer_offsets`` <-> bytes, in Kafka's layouts (group-coordinator/src/main/resources, 4.1).
+"""The records of ``__consumer_offsets`` as bytes, in Kafka's layouts (group-coordinator/src/main/resources, 4.1).
 
-Each begins with its version (int16). Key versions 0 and 1 are OffsetCommitKey, 2 is GroupMetadataKey. Both values are
-written in version 3, as Kafka 4.1 writes them, and read in versions 0-4; version 4 is flexible. An offset that says
-when it expires is written in version 1, as Kafka does: no other version has a field for that. The metadata epoch is
-tagged field 10000 (int64) of OffsetCommitValue 4, which Kafka's readers skip (M-8, M-14). A commit with both has its
-expiration in tagged field 10001 (int64) there. Keys of Kafka's newer kinds
-of groups (consumer, share, streams) are known by their version only.
+Each key and value begins with its version (int16). Key versions 0 and 1 are OffsetCommitKey, 2 is GroupMetadataKey.
+Both values are written in version 3, as Kafka 4.1 writes them, and read in versions 0-4; version 4 is flexible. An
+offset with an expiration is written in version 1, as in Kafka: no other version has a field for that. The metadata
+epoch is tagged field 10000 (int64) of OffsetCommitValue 4, which Kafka's readers skip (M-8, M-14). A commit with both
+has its expiration in tagged field 10001 (int64) there. Keys of Kafka's newer kinds of groups (consumer, share, streams)
+are known by their version only.
 """
 
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
 
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.record_fields import (
     MOST_TEXT_BYTES,
     DamagedRecord,
@@ -19,9 +20,10 @@ from reference_broker.coordination.record_fields import (
     FieldWriter,
     fits,
 )
-from reference_broker.groups.offsets.values import NO_EPOCH, NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.state.member import Member, MemberProtocol
+from reference_broker.groups.committed_offsets import NO_EPOCH, NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
+from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.wire.decoding import primitive_reader
 
 METADATA_EPOCH_TAG: Final = 10_000
@@ -215,4 +217,19 @@ def _read_member(fields: FieldReader, protocol: str | None) -> Member:
         session_timeout_ms=session_ms,
         protocols=() if protocol is None else (MemberProtocol(protocol, subscription),),
         assignment=assignment,
+    )
+
+
+def partition_count(image: MetadataImage, config: BrokerConfig) -> int:
+    """The topic keeps the count with which it was created. Until it exists, ``offsets.topic.num.partitions`` counts."""
+    topic = image.topics.get(OFFSETS_TOPIC)
+    return config.offsets_topic_num_partitions if topic is None else len(topic.partitions)
+
+
+def offsets_topic_configs(config: BrokerConfig) -> tuple[tuple[str, str], ...]:
+    """The topic's own settings, which are those that Kafka gives it."""
+    return (
+        ("cleanup.policy", "compact"),
+        ("compression.type", "producer"),
+        ("segment.bytes", str(config.offsets_topic_segment_bytes)),
     )

@@ -1,34 +1,248 @@
-"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, apart from any version of the messages."""
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, apart from any version of the messages.
+
+A commit is judged first: whether the member may commit, and which of its offsets are accepted. The rules are those of
+Kafka's OffsetMetadataManager for classic groups, and of the metadata epoch (M-7, M-11). Then the accepted offsets are
+written in one batch.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.log import NO_PRODUCER, Producer, Written, client_error
+from reference_broker.coordination.log import NO_PRODUCER, KeyAndValue, Producer, Written, client_error
+from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
 from reference_broker.coordination.scheduling import SliceQueue
-from reference_broker.groups.membership.membership import Membership
-from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets.judging import Judged, exists, judged, membership_error
-from reference_broker.groups.offsets.requests import (
-    CommitRequest,
-    Committed,
-    Deleted,
-    Fetched,
-    FetchedOffset,
-    Transaction,
-    Verifier,
+from reference_broker.groups.committed_offsets import (
+    MAX_TIMESTAMP_MS,
+    NO_METADATA_EPOCH,
+    NO_TIMESTAMP,
+    CommitOffset,
+    OffsetKey,
 )
-from reference_broker.groups.offsets.values import OffsetKey
-from reference_broker.groups.state.states import GroupState
-from reference_broker.groups.storage.codec import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
-from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.group import GroupState
+from reference_broker.groups.membership import Membership
+from reference_broker.groups.metrics import GroupMetrics
+from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.groups.records import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
+
+BROKERS_RETENTION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WantedOffset:
+    """One partition of an OffsetCommit."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+    metadata_epoch: int | None = None
+    """None means that the version of the request has no such field (M-11)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The transaction of a TxnOffsetCommit."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    api_version: int
+    """Of the request. From 4 on the client can be told TRANSACTION_ABORTABLE, and from 5 on the partition of the
+    offsets topic is added to the transaction (KIP-890)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """OffsetCommit, and TxnOffsetCommit if it has a transaction."""
+
+    group_id: str
+    generation: int
+    """Tools and consumers that assign themselves send -1, with an empty member ID."""
+    member_id: str
+    group_instance_id: str | None
+    offsets: tuple[WantedOffset, ...]
+    knows_missing_groups: bool = False
+    """The client can be told GROUP_ID_NOT_FOUND (version 9 on). Others are told ILLEGAL_GENERATION."""
+    retention_ms: int = BROKERS_RETENTION
+    """Replaces ``offsets.retention.minutes`` for these offsets, if it is not BROKERS_RETENTION (versions 2 to 4)."""
+    transaction: Transaction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    """One partition of the answer to OffsetFetch. ``commit`` is None if nothing is committed."""
+
+    topic: str
+    partition: int
+    commit: CommitOffset | None
+    is_unstable: bool = False
+    """The client wants stable offsets, and an open transaction may change this one. Then there is no ``commit``."""
+
+
+Verified: TypeAlias = Callable[[Error], object]
+"""Told NONE if the transaction is open with the partition at this moment."""
+
+
+class Verifier(Protocol):
+    """Asks the coordinator of a transaction whether it is open (KIP-890)."""
+
+    def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:
+        """Tells once, maybe before it returns. NONE is true only during the call: a marker may come at any time.
+        Nothing is asked where the log knows that the transaction is open. The errors are those of TxnOffsetCommit."""
+        ...
+
+
+Committed: TypeAlias = Callable[[list[Error]], None]
+"""Told an error for each offset of the request."""
+Fetched: TypeAlias = Callable[[Error, list[FetchedOffset]], None]
+"""Told an error for the whole group, or what was found."""
+Deleted: TypeAlias = Callable[[Error, list[Error]], None]
+"""Told an error for the whole group, or one for each partition of the request."""
+
+
+@dataclass(slots=True)
+class Judged:
+    """What became of the offsets of one request so far: an error for each, and the accepted ones with their records.
+    ``with_epoch`` says whether metadata epochs were checked and are kept. ``image`` is the metadata when it began."""
+
+    target: OffsetsPartition
+    request: CommitRequest
+    image: MetadataImage
+    with_epoch: bool
+    errors: list[Error] = field(default_factory=list)
+    accepted: dict[OffsetKey, tuple[CommitOffset, KeyAndValue]] = field(default_factory=dict)
+
+    def refused(self, error: Error) -> list[Error]:
+        """Returns the errors if all offsets are refused with this one. A transaction is told of unknown partitions
+        first, as in Kafka."""
+        unknown = ErrorCode.unknown_topic_or_partition
+        if self.request.transaction is None:
+            return [error] * len(self.request.offsets)
+        return [each if each is unknown else error for each in self.errors]
+
+    def look_again(self, image: MetadataImage) -> None:
+        """Judges anew what may have changed some events later."""
+        if self.image is not image:
+            self._refuse_missing(image)
+        if self.with_epoch:
+            self._refuse_overtaken()
+
+    def _refuse_missing(self, image: MetadataImage) -> None:
+        """Refuses the offsets of topics that were deleted since they were judged. What was removed with a topic must
+        not come back."""
+        for at, wanted in enumerate(self.request.offsets):
+            before = self.image.topics.get(wanted.topic)
+            is_unchanged = before is not None and image.topics.get(wanted.topic) is before
+            if not self.errors[at] and not is_unchanged and not exists(image, wanted.topic, wanted.partition):
+                self._refuse(at, ErrorCode.unknown_topic_or_partition)
+
+    def _refuse_overtaken(self) -> None:
+        """Refuses the offsets whose metadata epoch is older by now than that of the last commit (M-7)."""
+        for at, wanted in enumerate(self.request.offsets):
+            if wanted.metadata_epoch is not None and not self.errors[at]:
+                key = OffsetKey(self.request.group_id, wanted.topic, wanted.partition)
+                error = epoch_refusal(wanted.metadata_epoch, self.target.offsets.latest(key))
+                if error:
+                    self._refuse(at, error)
+
+    def _refuse(self, at: int, error: Error) -> None:
+        wanted = self.request.offsets[at]
+        self.errors[at] = error
+        self.accepted.pop(OffsetKey(self.request.group_id, wanted.topic, wanted.partition), None)
+
+
+def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
+    """Says whether the member may commit now."""
+    group = target.groups.get(request.group_id)
+    if group is None:
+        if request.generation < 0:
+            return ErrorCode.none
+        return ErrorCode.group_id_not_found if request.knows_missing_groups else ErrorCode.illegal_generation
+    if request.transaction is not None:
+        return group.check_transactional_commit(request.member_id, request.group_instance_id, request.generation)
+    return group.check_commit(request.member_id, request.group_instance_id, request.generation)
+
+
+def judged(
+    target: OffsetsPartition,
+    request: CommitRequest,
+    image: MetadataImage,
+    config: BrokerConfig,
+    now_ms: int,
+    *,
+    with_epoch: bool,
+) -> tuple[list[Error], list[CommitOffset]]:
+    """Returns an error for each offset, and the commits of those that are accepted. If a partition is named twice its
+    last offset counts. ``with_epoch`` says whether metadata epochs are checked and kept."""
+    errors: list[Error] = []
+    accepted: dict[OffsetKey, CommitOffset] = {}
+    for wanted in request.offsets:
+        key = OffsetKey(request.group_id, wanted.topic, wanted.partition)
+        epoch = wanted.metadata_epoch if with_epoch else None
+        error = _refusal(image, config, wanted)
+        if not error and epoch is not None:
+            error = epoch_refusal(epoch, accepted.get(key) or target.offsets.latest(key))
+        errors.append(error)
+        if not error:
+            accepted[key] = _commit(wanted, epoch, now_ms, request.retention_ms)
+    return errors, list(accepted.values())
+
+
+def _commit(wanted: WantedOffset, epoch: int | None, now_ms: int, retention_ms: int) -> CommitOffset:
+    return CommitOffset(
+        topic=wanted.topic,
+        partition=wanted.partition,
+        offset=wanted.offset,
+        leader_epoch=wanted.leader_epoch,
+        metadata=wanted.metadata or "",
+        commit_timestamp_ms=now_ms,
+        metadata_epoch=NO_METADATA_EPOCH if epoch is None else epoch,
+        expire_timestamp_ms=_expires_ms(now_ms, retention_ms),
+    )
+
+
+def _expires_ms(now_ms: int, retention_ms: int) -> int:
+    """Kafka adds the two (OffsetMetadataManager), and a negative sum is over at once, too. Unlike in Kafka, whose sum
+    overflows, a retention time without end keeps the offset."""
+    if retention_ms == BROKERS_RETENTION:
+        return NO_TIMESTAMP
+    return min(max(now_ms + retention_ms, 0), MAX_TIMESTAMP_MS)
+
+
+def _refusal(image: MetadataImage, config: BrokerConfig, wanted: WantedOffset) -> Error:
+    if not exists(image, wanted.topic, wanted.partition):
+        return ErrorCode.unknown_topic_or_partition
+    if wanted.metadata and _is_too_large(config, wanted.metadata):
+        return ErrorCode.offset_metadata_too_large
+    return ErrorCode.none
+
+
+def exists(image: MetadataImage, topic: str, partition: int) -> bool:
+    """Says whether the topic has this partition."""
+    known = image.topics.get(topic)
+    return known is not None and 0 <= partition < len(known.partitions)
+
+
+def _is_too_large(config: BrokerConfig, metadata: str) -> bool:
+    """Kafka counts characters. A record of version 3 cannot hold more than MOST_TEXT_BYTES."""
+    return len(metadata) > config.offset_metadata_max_bytes or len(metadata.encode()) > MOST_TEXT_BYTES
+
+
+def epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:
+    """M-7: the client knows older metadata than those under which the offset was committed."""
+    known = NO_METADATA_EPOCH if last is None else last.metadata_epoch
+    return DraftError.INVALID_METADATA_EPOCH if metadata_epoch < known else ErrorCode.none
+
 
 _COUNTS_AS_HEARTBEAT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 

@@ -1,24 +1,47 @@
-"""One partition of ``__consumer_offsets`` that this node leads: its groups, their offsets, and what is written of both.
+"""One partition of ``__consumer_offsets`` that this node leads: its groups, their offsets, and the records of both.
 
-What is written becomes visible as the high watermark moves, of which the led partition tells (``Partition.watch``).
+A commit becomes visible as the high watermark passes it, of which the led partition notifies (``Partition.watch``).
+``OffsetsTaker`` replays the records when the partition is loaded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from reference_broker.coordination.led_partitions import LedPartition
+from reference_broker.coordination.led_partitions import RECORDS_PER_SLICE, LedPartition, Skipped
 from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, KeyAndValue, Producer, Written, client_error
-from reference_broker.coordination.record_fields import TextTooLong
-from reference_broker.coordination.scheduling import SliceQueue
+from reference_broker.coordination.record_fields import DamagedRecord, TextTooLong
+from reference_broker.coordination.scheduling import DueTimes, SliceQueue
+from reference_broker.groups.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
+from reference_broker.groups.group import Group
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets.committed_offsets import CommittedOffsets
-from reference_broker.groups.offsets.values import Change, CommitOffset, OffsetKey
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.storage.codec import group_key, group_value, offset_key
-from reference_broker.groups.storage.retention import Retention
+from reference_broker.groups.records import (
+    GroupKey,
+    group_key,
+    group_value,
+    offset_key,
+    read_group,
+    read_key,
+    read_offset_value,
+)
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices
+from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader, InvalidRecords
+from reference_broker.records.control import ControlType, read_control
+from reference_broker.records.record import Record
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
+
+MS_PER_MINUTE = 60_000
+
+
+class Retention(DueTimes):
+    """The looks that are planned for the groups of one partition."""
+
+    def __init__(self, retention_minutes: int) -> None:
+        super().__init__()
+        self.retention_ms = retention_minutes * MS_PER_MINUTE
+        """offsets.retention.minutes"""
+
 
 REMOVED_A_SLICE = 500
 """How many offsets of a deleted group go in one event. They cost some 2 ms."""
@@ -235,3 +258,73 @@ class OffsetsPartition(LedPartition):
         for group_id, group in self.groups.items():
             assert group.group_id == group_id, f"group {group.group_id} stands under {group_id}"
             group.validate()
+
+
+@dataclass(slots=True)
+class OffsetsTaker:
+    """Implements ``coordination.loading.Taker``."""
+
+    ports: Ports
+    target: OffsetsPartition
+    _groups: dict[str, bytes] = field(default_factory=dict)
+    """The last value of each group."""
+
+    def take(self, header: BatchHeader, record: Record, end_offset: int) -> None:
+        if header.is_control:
+            self._take_marker(header, record, end_offset)
+            return
+        key = read_key(record.key or b"")
+        if isinstance(key, OffsetKey):
+            commit = None if record.value is None else read_offset_value(key, record.value)
+            is_pending = header.is_transactional and commit is not None
+            producer_id = header.producer_id if is_pending else NO_PRODUCER_ID
+            self.target.offsets.appended(end_offset, ((key, commit),), producer_id)
+        elif isinstance(key, GroupKey):
+            self._groups.pop(key.group, None)
+            if record.value is not None:
+                self._groups[key.group] = record.value
+
+    def _take_marker(self, header: BatchHeader, record: Record, end_offset: int) -> None:
+        try:
+            type_ = read_control(record).type
+        except InvalidRecords as invalid:
+            raise DamagedRecord(invalid.message) from None
+        if type_ in (ControlType.ABORT, ControlType.COMMIT):
+            self.target.offsets.ended(end_offset, header.producer_id, is_commit=type_ == ControlType.COMMIT)
+
+    def read_so_far(self) -> None:
+        self.target.make_visible()
+
+    def restore(self, skipped: Skipped) -> Slices:
+        """Makes each group once, and then the groups that have offsets only: their consumers assign themselves. A
+        group with pending offsets is looked at as one without offsets is: its transaction may end otherwise."""
+        target, now_ms = self.target, self.ports.now().wall_ms
+        while target.is_led and target.offsets.is_behind(target.led.log.high_watermark):
+            yield  # A long transaction is being decided.
+        for number, (group_id, value) in enumerate(self._groups.items(), 1):
+            try:
+                target.add_group(read_group(group_id, value))
+            except DamagedRecord as damaged:
+                skipped(-1, f"group {group_id}: {damaged}")
+            if number % RECORDS_PER_SLICE == 0:
+                yield
+        for number, group_id in enumerate(target.offsets.all_groups(), 1):
+            if group_id not in target.groups:
+                target.add_group(Group(group_id, now_ms))
+            if number % RECORDS_PER_SLICE == 0:
+                yield
+        for number, group_id in enumerate(target.groups, 1):
+            target.retention.schedule(group_id, self._earliest_ms(group_id, now_ms))
+            if number % RECORDS_PER_SLICE == 0:
+                yield
+
+    def _earliest_ms(self, group_id: str, now_ms: int) -> int:
+        """Returns the earliest Unix time at which the group could lose an offset, which is now if it has none."""
+        if self.target.offsets.pending_of(group_id):
+            return now_ms
+        times = [
+            stored.commit.due_ms(self.target.retention.retention_ms)
+            for partitions in self.target.offsets.of(group_id).values()
+            for stored in partitions.values()
+        ]
+        return min(times, default=now_ms)

@@ -1,7 +1,7 @@
-"""Offsets that go without anybody asking: those that are too old (KIP-211), and those of deleted topics.
+"""Removes offsets that are too old (KIP-211), offsets of deleted topics, and groups without members and offsets.
 
-Groups without members and offsets go with them. All work is done in slices. A removal that cannot be written now is
-tried again later, for instance where too few replicas are in sync.
+All work is done in slices. A removal that cannot be written now is retried later, for instance where too few replicas
+are in sync.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,11 +10,11 @@ from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.scheduling import SliceQueue
-from reference_broker.groups.membership.membership import Membership
+from reference_broker.groups.committed_offsets import NO_TIMESTAMP, CommitOffset, OffsetKey
+from reference_broker.groups.group import Group
+from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets.values import NO_TIMESTAMP, CommitOffset, OffsetKey
-from reference_broker.groups.state.group import Group
-from reference_broker.groups.storage.partition import OffsetsPartition
+from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices, later
 from reference_broker.wire.errors import Error

@@ -1,0 +1,518 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup and DeleteGroups of classic groups (Kafka's GroupMetadataManager).
+
+``Membership`` finds the group of a request, and begins and ends the service of the groups of a partition that is loaded
+or lost. The functions below it have the rules of one request each: joining, static members that restart, syncing and
+leaving. ``rebalances`` has the transitions from one generation to the next.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace as changed
+from uuid import UUID
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.record_fields import fits
+from reference_broker.groups import rebalances
+from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.groups.metrics import GroupMetrics
+from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.groups.rebalances import assignment_answer, generation_answer, members_told
+from reference_broker.groups.served_group import (
+    UNKNOWN_MEMBER,
+    JoinAnswer,
+    Joined,
+    JoinRequest,
+    Leaving,
+    ServedGroup,
+    Surroundings,
+    SyncAnswer,
+    Synced,
+    SyncRequest,
+)
+from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.wire.errors import Error, ErrorCode, error_name
+
+GROUPS_A_SLICE = 64
+MEMBERS_A_SLICE = 500
+"""So many groups begin or end to be served in one event, or fewer if they have so many members together."""
+
+
+class Membership:
+    """A group is served from the moment it is loaded, or first asked for, until its partition is lost or it is deleted.
+    ``find`` is ``GroupCoordinator.find``."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        config: BrokerConfig,
+        find: Callable[[str], OffsetsPartition | Error],
+        metrics: GroupMetrics,
+        random: RandomSource,
+    ) -> None:
+        self._around = Surroundings(ports, config, metrics, random, rebalances.expired)
+        self._find = find
+        self._served: dict[OffsetsPartition, dict[str, ServedGroup]] = {}
+        """By ID, for each partition that is led and loaded."""
+
+    # --- what members ask -------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest, answer: Joined) -> None:
+        """Answers with the generation once it begins, or with an error: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT,
+        INVALID_REQUEST (a text that no record can hold), those of ``find``, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+        INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED or MEMBER_ID_REQUIRED."""
+        served = _join_refusal(request, self._around.config) or self._joined_group(request)
+        if isinstance(served, ServedGroup):
+            join(served, request, answer)
+        else:
+            answer(JoinAnswer(served, request.member_id))
+
+    def sync(self, request: SyncRequest, answer: Synced) -> None:
+        """Answers with the assignment once it is written, or with an error: those of ``find``, UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS."""
+        served = self._served_group(request.group_id)
+        if isinstance(served, ServedGroup):
+            sync(served, request, answer)
+        else:
+            answer(SyncAnswer(served))
+
+    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> Error:
+        """Returns NONE, REBALANCE_IN_PROGRESS (join again), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION
+        or an error of ``find``."""
+        served = self._served_group(group_id)
+        if not isinstance(served, ServedGroup):
+            return served
+        group = served.group
+        error = group.check_member(member_id, group_instance_id)
+        if error:
+            return error
+        if generation != group.generation:
+            return ErrorCode.illegal_generation
+        served.expect(member_id, group.members[member_id].session_timeout_ms)
+        rebalancing = group.state is GroupState.PREPARING_REBALANCE
+        return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none
+
+    def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
+        """Returns an error for all, and if that is NONE one for each: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        served = self._served_group(group_id)
+        if isinstance(served, ServedGroup):
+            return ErrorCode.none, leave(served, members)
+        if served is ErrorCode.unknown_member_id:
+            return ErrorCode.none, (served,) * len(members)
+        return served, ()
+
+    def heard(self, partition: OffsetsPartition, group_id: str, member_id: str) -> None:
+        """A member is alive. Its commit was accepted, which counts as a heartbeat."""
+        served = self._served.get(partition, {}).get(group_id)
+        member = served.group.members.get(member_id) if served is not None else None
+        if served is not None and member is not None:
+            served.expect(member_id, member.session_timeout_ms)
+
+    # --- groups that go ---------------------------------------------------------------------------------------------
+
+    def delete(self, group_id: str, answer: Callable[[Error], None]) -> None:
+        """DeleteGroups: deletes the group with its offsets. Answers NONE once that is written, or NON_EMPTY_GROUP,
+        GROUP_ID_NOT_FOUND or an error of ``find``."""
+        partition = self._find(group_id)
+        if isinstance(partition, Error):
+            answer(partition)
+            return
+        group = partition.groups.get(group_id)
+        error = ErrorCode.group_id_not_found if group is None else group.check_delete()
+        if group is None or error:
+            answer(error)
+            return
+        self._delete(partition, group, answer)
+
+    def delete_unused(self, partition: OffsetsPartition, group: Group) -> bool:
+        """Deletes a group without members whose last offset is gone. Returns False if somebody is in it or about to be,
+        or if it cannot be written now."""
+        if group.state is not GroupState.EMPTY or group.pending_joins:
+            return False
+        return self._delete(partition, group, _nobody_asked)
+
+    def _delete(self, partition: OffsetsPartition, group: Group, answer: Callable[[Error], None]) -> bool:
+        """What cannot be written changes nothing: the group would be back with the next coordinator."""
+        served = self.serve(partition, group)
+        if not partition.remove_group(group.group_id, answer):
+            return False
+        served.enter(group.die)
+        del partition.groups[group.group_id]
+        del self._served[partition][group.group_id]
+        self._end(served)
+        return True
+
+    # --- partitions that come and go --------------------------------------------------------------------------------
+
+    def loaded(self, partition: OffsetsPartition) -> None:
+        """The partition is led here and loaded, so the sessions of all members begin. This is done in slices. A group
+        that is asked for before its turn is served at once."""
+        assert partition not in self._served, f"partition {partition.index} is loaded twice"
+        self._served[partition] = {}
+        run_slices(self._around.ports, self._serve_all(partition))
+
+    def unloaded(self, partition: OffsetsPartition) -> None:
+        """The partition is closed. From now on nothing of it happens, and everybody who waits is told NOT_COORDINATOR,
+        in slices."""
+        assert not partition.is_led, f"partition {partition.index} is unloaded and led"
+        run_slices(self._around.ports, self._drop(self._served.pop(partition, {})))
+
+    def serve(self, partition: OffsetsPartition, group: Group) -> ServedGroup:
+        """Returns the group as it is served. If it was not, the sessions of its members begin.
+
+        There may be too many members, if group.max.size was lowered. They have to join again, so that those who find no
+        place learn it."""
+        assert partition.is_led, f"group {group.group_id} is served in partition {partition.index}, which is lost"
+        groups = self._served.setdefault(partition, {})
+        served = groups.get(group.group_id)
+        if served is not None:
+            return served
+        served = groups[group.group_id] = ServedGroup(self._around, partition, group)
+        self._around.metrics.count(group.state, 1)
+        for member in group.members.values():
+            served.expect(member.member_id, member.session_timeout_ms)
+        if len(group.members) > self._around.config.group_max_size:
+            rebalances.prepare(served, f"{len(group.members)} members are more than group.max.size")
+        return served
+
+    def _serve_all(self, partition: OffsetsPartition) -> Slices:
+        groups = iter(tuple(partition.groups.values()))
+        while partition.is_led and (batch := _slice_of(groups)):
+            for group in batch:
+                if partition.groups.get(group.group_id) is group:
+                    self.serve(partition, group)
+            yield
+
+    def _drop(self, served: dict[str, ServedGroup]) -> Slices:
+        groups = iter([each.group for each in served.values()])
+        while batch := _slice_of(groups):
+            for group in batch:
+                self._end(served[group.group_id])
+                served[group.group_id].fail_all(ErrorCode.not_coordinator)
+            yield
+
+    def _end(self, served: ServedGroup) -> None:
+        group = served.group
+        self._around.metrics.count(group.state, -1)
+        if group.state is not GroupState.DEAD:
+            group.die(self._around.ports.now().wall_ms)
+        served.halt()
+
+    # --- the group of a request -------------------------------------------------------------------------------------
+
+    def _served_group(self, group_id: str) -> ServedGroup | Error:
+        """Returns UNKNOWN_MEMBER_ID where there is no such group, since nobody is a member of it then."""
+        if not group_id:
+            return ErrorCode.invalid_group_id
+        partition = self._find(group_id)
+        if isinstance(partition, Error):
+            return partition
+        group = partition.groups.get(group_id)
+        return ErrorCode.unknown_member_id if group is None else self.serve(partition, group)
+
+    def _joined_group(self, request: JoinRequest) -> ServedGroup | Error:
+        """Only a client that has no member ID yet makes a group."""
+        served = self._served_group(request.group_id)
+        if served is not ErrorCode.unknown_member_id or request.member_id != UNKNOWN_MEMBER:
+            return served
+        partition = self._find(request.group_id)
+        if isinstance(partition, Error):
+            return partition
+        group = Group(request.group_id, self._around.ports.now().wall_ms)
+        if not group.supports(request.protocol_type, request.protocols):
+            return ErrorCode.inconsistent_group_protocol
+        return self.serve(partition, partition.add_group(group))
+
+    # --- invariants -------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Asserts what is true after each event. It looks at every member, so only tests and the simulator ask."""
+        for partition, groups in self._served.items():
+            assert partition.is_led, f"partition {partition.index} is served and lost"
+            for served in groups.values():
+                served.validate()
+
+
+def _join_refusal(request: JoinRequest, config: BrokerConfig) -> Error:
+    """Says what no group would accept."""
+    if not request.group_id:
+        return ErrorCode.invalid_group_id
+    least_ms, most_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not least_ms <= request.session_timeout_ms <= most_ms:
+        return ErrorCode.invalid_session_timeout
+    return ErrorCode.none if _fits(request) else ErrorCode.invalid_request
+
+
+def _fits(request: JoinRequest) -> bool:
+    """Flexible versions carry longer texts than records can hold, and than other clients may be told."""
+    return (
+        fits(request.client_id, MEMBER_ID_SUFFIX_BYTES)
+        and fits(request.group_instance_id, MEMBER_ID_SUFFIX_BYTES)
+        and fits(request.protocol_type)
+        and all(fits(each.name) for each in request.protocols)
+    )
+
+
+def _slice_of(groups: Iterator[Group]) -> list[Group]:
+    """Returns the groups of one event, and none at the end."""
+    found: list[Group] = []
+    members = 0
+    for group in groups:
+        found.append(group)
+        members += len(group.members)
+        if len(found) == GROUPS_A_SLICE or members >= MEMBERS_A_SLICE:
+            break
+    return found
+
+
+def _nobody_asked(error: Error) -> None:
+    """If the tombstone is not replicated, a group without members and offsets stays in the log. The next load finds it,
+    and the next look for expired offsets deletes it."""
+
+
+NEW_MEMBER_TIMEOUT_MS = 300_000
+"""How long the first JoinGroup of a member may wait. The member cannot send heartbeats yet, and its connection tells
+nothing (Kafka's classicGroupNewMemberJoinTimeoutMs)."""
+MEMBER_ID_SUFFIX_BYTES = 37
+"""What a member ID has after the ID of the client or of the instance: a hyphen and a UUID."""
+
+
+def join(served: ServedGroup, request: JoinRequest, answer: Joined) -> None:
+    """Answers now, or when the generation begins."""
+    group = served.group
+    if not group.accepts(request.member_id, served.around.config.group_max_size):
+        rebalances.remove(served, request.member_id, "removed")
+        answer(JoinAnswer(ErrorCode.group_max_size_reached))
+        rebalances.complete_if_joined(served)
+    elif not group.supports(request.protocol_type, request.protocols):
+        answer(JoinAnswer(ErrorCode.inconsistent_group_protocol, request.member_id))
+    elif request.member_id == UNKNOWN_MEMBER:
+        _join_without_id(served, request, answer)
+    else:
+        _join_with_id(served, request, answer)
+
+
+def _join_without_id(served: ServedGroup, request: JoinRequest, answer: Joined) -> None:
+    instance = request.group_instance_id
+    member_id = _new_member_id(served, request)
+    if instance is not None and instance in served.group.static_members:
+        replace_static(served, request, member_id, answer)
+    elif instance is None and request.needs_member_id:
+        _give_id(served, request, member_id, answer)
+    else:
+        _add(served, request, member_id, answer)
+
+
+def _give_id(served: ServedGroup, request: JoinRequest, member_id: str, answer: Joined) -> None:
+    """A client that gives up and asks again leaves no member behind, only an ID that expires (KIP-394)."""
+    served.group.give_id(member_id)
+    served.expect(member_id, request.session_timeout_ms)
+    answer(JoinAnswer(ErrorCode.member_id_required, member_id))
+
+
+def _new_member_id(served: ServedGroup, request: JoinRequest) -> str:
+    prefix = request.client_id if request.group_instance_id is None else request.group_instance_id
+    return f"{prefix}-{UUID(int=served.around.random.getrandbits(128), version=4)}"
+
+
+def _join_with_id(served: ServedGroup, request: JoinRequest, answer: Joined) -> None:
+    group, member_id = served.group, request.member_id
+    if member_id in group.pending_joins and request.group_instance_id is None:
+        _add(served, request, member_id, answer)
+        return
+    error = group.check_member(member_id, request.group_instance_id)
+    if error:
+        answer(JoinAnswer(error, member_id))
+        return
+    member = group.members[member_id]
+    if _is_repeated(group, member, request):
+        answer(generation_answer(group, member_id))
+        return
+    group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+    served.park_join(member_id, answer)
+    rebalances.prepare_or_complete(served, _why(f"member {member_id} joins again", request))
+
+
+def _is_repeated(group: Group, member: Member, request: JoinRequest) -> bool:
+    """The request says nothing new, perhaps because an answer was lost. The generation is told again. A leader that
+    joins a stable group wants a rebalance, since the topics that it sees have changed."""
+    if group.state is GroupState.PREPARING_REBALANCE or member.protocols != request.protocols:
+        return False
+    return group.state is GroupState.COMPLETING_REBALANCE or group.leader != member.member_id
+
+
+def _add(served: ServedGroup, request: JoinRequest, member_id: str, answer: Joined) -> None:
+    group = served.group
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
+        group.new_member_added = True
+    group.add(_member(request, member_id), awaits_join=False)
+    served.park_join(member_id, answer)
+    served.expect(member_id, NEW_MEMBER_TIMEOUT_MS)
+    served.note_member(member_id, "joined")
+    rebalances.prepare_or_complete(served, _why(f"member {member_id} is new", request))
+
+
+def _member(request: JoinRequest, member_id: str) -> Member:
+    return Member(
+        member_id,
+        request.group_instance_id,
+        request.client_id,
+        request.client_host,
+        request.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        request.protocols,
+        is_new=True,
+    )
+
+
+def _why(text: str, request: JoinRequest) -> str:
+    return f"{text}: {request.reason}" if request.reason else text
+
+
+def replace_static(served: ServedGroup, request: JoinRequest, member_id: str, answer: Joined) -> None:
+    """The instance joins without its member ID and gets this one. Whoever still uses the old ID is fenced."""
+    group = served.group
+    assert request.group_instance_id is not None, "only static members are replaced"
+    old_id, old_leader = group.static_members[request.group_instance_id], group.leader
+    _rename(served, request.group_instance_id, member_id)
+    member = group.members[member_id]
+    old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+    group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+    served.park_join(member_id, answer)
+    if group.state is GroupState.STABLE and group.protocol == group.select_protocol():
+        _keep_generation(served, request, member_id, old_id, old_leader or "", old)
+    else:
+        rebalances.prepare_or_complete(served, f"static member {request.group_instance_id} joins again")
+
+
+def _rename(served: ServedGroup, group_instance_id: str, member_id: str) -> None:
+    group = served.group
+    old_id = group.static_members[group_instance_id]
+    served.answer_join(old_id, JoinAnswer(ErrorCode.fenced_instance_id, old_id))
+    served.answer_sync(old_id, SyncAnswer(ErrorCode.fenced_instance_id))
+    served.forget(old_id)
+    served.note_member(old_id, "fenced")
+    member = group.replace_static(group_instance_id, member_id)
+    served.expect(member_id, member.session_timeout_ms)
+    served.note_member(member_id, "joined")
+
+
+def _keep_generation(
+    served: ServedGroup,
+    request: JoinRequest,
+    member_id: str,
+    old_id: str,
+    old_leader: str,
+    old: tuple[tuple[MemberProtocol, ...], int, int],
+) -> None:
+    """Only the new ID is written. The member is told the generation once that is done. Its session begins anew then,
+    because the session may have ended while the member waited and was excused."""
+    group, generation, instance = served.group, served.group.generation, request.group_instance_id
+
+    def written(error: Error) -> None:
+        unchanged = group.state is GroupState.STABLE and group.generation == generation
+        if not served.partition.is_led or not unchanged or member_id not in served.joins:
+            return
+        if not error:
+            served.answer_join(member_id, _kept(served, request, member_id, old_leader))
+            served.expect(member_id, group.members[member_id].session_timeout_ms)
+            return
+        served.answer_join(member_id, JoinAnswer(error))
+        group.update(group.members[member_id], *old)
+        assert instance is not None, "only static members are replaced"
+        _rename(served, instance, old_id)
+
+    served.partition.write_group(group, written)
+
+
+def _kept(served: ServedGroup, request: JoinRequest, member_id: str, old_leader: str) -> JoinAnswer:
+    """A leader must not assign now, because the others would not ask for the assignment. Clients that understand
+    KIP-814 are told so, with all members. Others are told the old ID of the leader, so that they take themselves for
+    followers."""
+    group = served.group
+    told = changed(generation_answer(group, member_id), members=())
+    if not request.skips_assignment:
+        return changed(told, leader=old_leader)
+    leads = member_id == group.leader
+    return changed(told, skip_assignment=leads, members=members_told(group) if leads else ())
+
+
+def sync(served: ServedGroup, request: SyncRequest, answer: Synced) -> None:
+    """Answers now, or when the leader's assignment is written."""
+    group = served.group
+    error = _sync_refusal(group, request)
+    if error:
+        answer(SyncAnswer(error))
+    elif group.state is GroupState.STABLE:
+        rebalances.synced(served, request.member_id)
+        answer(assignment_answer(group, group.members[request.member_id]))
+    else:
+        served.park_sync(request.member_id, answer)
+        rebalances.synced(served, request.member_id)
+        if group.leader == request.member_id and served.assigned != group.generation:
+            _assign(served, request.assignments)
+
+
+def _sync_refusal(group: Group, request: SyncRequest) -> Error:
+    if group.state is GroupState.EMPTY:
+        return ErrorCode.unknown_member_id
+    error = group.check_member(request.member_id, request.group_instance_id)
+    if error:
+        return error
+    if request.generation != group.generation:
+        return ErrorCode.illegal_generation
+    if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol, group.protocol):
+        return ErrorCode.inconsistent_group_protocol
+    return ErrorCode.rebalance_in_progress if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.none
+
+
+def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
+    """Nobody is told of the assignment before it is replicated: the next coordinator must know it, too."""
+    group, generation = served.group, served.group.generation
+    for member in group.members.values():
+        member.assignment = assignments.get(member.member_id, b"")
+    served.assigned = generation
+
+    def written(error: Error) -> None:
+        served.assigned = 0 if served.assigned == generation else served.assigned
+        current = group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation
+        if not served.partition.is_led or not current:
+            return
+        if not error:
+            rebalances.stabilise(served)
+        else:
+            rebalances.fail_syncs(served, error)
+            rebalances.prepare_or_complete(served, f"assignment not stored: {error_name(error)}")
+
+    served.partition.write_group(group, written)
+
+
+def _differs(said: str | None, known: str | None) -> bool:
+    """Clients before version 5 say nothing."""
+    return said is not None and known is not None and said != known
+
+
+def leave(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Error, ...]:
+    """Returns an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+    errors = tuple(_leave(served, each) for each in leaving)
+    gone = errors.count(ErrorCode.none)
+    if gone and served.group.state is not GroupState.EMPTY:
+        reason = next((each.reason for each in leaving if each.reason), "")
+        rebalances.prepare_or_complete(served, f"{gone} members left" + (f": {reason}" if reason else ""))
+    return errors
+
+
+def _leave(served: ServedGroup, leaving: Leaving) -> Error:
+    group, member_id = served.group, leaving.member_id
+    if member_id == UNKNOWN_MEMBER:
+        member_id = group.static_members.get(leaving.group_instance_id or "", UNKNOWN_MEMBER)
+    elif member_id not in group.pending_joins:
+        error = group.check_member(member_id, leaving.group_instance_id)
+        if error:
+            return error
+    if member_id == UNKNOWN_MEMBER:
+        return ErrorCode.unknown_member_id
+    rebalances.remove(served, member_id, "removed")
+    return ErrorCode.none
