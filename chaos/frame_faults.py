@@ -14,8 +14,7 @@ from chaos.rule_book import RuleBook
 from chaos.rules import Rule, matches_frame
 from chaos.stamped_errors import stamped
 from chaos.wire_damage import RequestStream, damaged, has_part
-from reference_broker.core.effects import Close, Reply
-from reference_broker.core.events import Closed, Event, Opened, Request
+from reference_broker.core.events import Close, Closed, Event, Opened, Reply, Request
 from reference_broker.wire.errors import ProtocolError, error_name
 from reference_broker.wire.tags import Tag
 from reports.strikes import ANSWERED

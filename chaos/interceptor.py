@@ -25,16 +25,22 @@ from chaos.rules import (
 )
 from chaos.store_faults import StoreFaults
 from chaos.watched_disk import Strike, WatchedDisk
-from reference_broker.core.effects import Close, Effect, Note, Reply, Send, StoreCall, Sync
 from reference_broker.core.events import (
+    Close,
     Closed,
+    Effect,
     Event,
+    Note,
     PeerDown,
     PeerReply,
     PeerUp,
+    Reply,
     Request,
+    Send,
+    StoreCall,
     StoreDone,
     StoreFailed,
+    Sync,
     SyncFailed,
 )
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
@@ -43,7 +49,7 @@ from reference_broker.wire.tags import Tag
 
 
 class Interceptor:
-    """Implements core.hooks.Hooks.
+    """Implements core.events.Hooks.
 
     All nodes of the run share ``claims``. ``role`` says what this node is now (``chaos.roles.role_of``).
     """

@@ -12,8 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
 from chaos.onlooker import Onlooker
-from reference_broker.core.effects import Effect
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.now import Now

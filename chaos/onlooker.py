@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from reference_broker.core.effects import Effect
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event
 from reference_broker.ports.now import Now
 
 
 class Onlooker:
-    """Implements core.hooks.Hooks. A subclass looks at each event before the node does, or at what the node did with
+    """Implements core.events.Hooks. A subclass looks at each event before the node does, or at what the node did with
     it."""
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:

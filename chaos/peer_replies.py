@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from chaos.powers import Powers
-from reference_broker.core.effects import Send
-from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
+from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Send
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.tags import Tag
 

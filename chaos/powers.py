@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Event
+from reference_broker.core.events import Event, Reply
 from reports.rows import FaultRow
 
 

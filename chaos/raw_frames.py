@@ -6,8 +6,7 @@ Inside a node and in the simulator the body of a Request or Reply is a value. In
 
 from typing import Final
 
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Reply, Request
 from reference_broker.wire.apis import is_known
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.headers import read_request_header

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from chaos.claims import Claims
 from chaos.roles import is_role, plays
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reference_broker.wire.tags import Tag
 from scenarios.model import Fault, Match, Range, Scenario
 from scenarios.vocabulary import CONNECTION_ROLES

@@ -7,8 +7,7 @@ from typing import Final
 from chaos.powers import Powers
 from chaos.rule_book import RuleBook
 from chaos.rules import Rule, matches_operation
-from reference_broker.core.effects import StoreCall
-from reference_broker.core.events import Event, StoreDone, StoreFailed
+from reference_broker.core.events import Event, StoreCall, StoreDone, StoreFailed
 from reference_broker.ports.store import (
     Delete,
     FailureKind,

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from chaos.onlooker import Onlooker
-from reference_broker.core.effects import Effect, Note, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Effect, Event, Note, Reply, Request
 from reference_broker.ports.now import Now
 from reports.rows import TraceRow
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import Effect, Reply, SetTimer, Sync
-from reference_broker.core.events import Event, Opened, Request, Synced, TimerFired
+from reference_broker.core.events import Effect, Event, Opened, Reply, Request, SetTimer, Sync, Synced, TimerFired
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.memory_disk import MemoryDisk

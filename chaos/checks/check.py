@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from chaos.checks.history import Place
-from reference_broker.core.effects import Effect, Note
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event, Note
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.reads import reads
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.groups.committed_offsets import OffsetKey
 from reports.rows import CommitRow, MembershipRow, OperationRow, RunRow, TraceRow
 

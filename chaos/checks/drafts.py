@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kio.schema.api_versions.v4.response import ApiVersionsResponse
 
 from chaos.checks.check import Check, CheckContext
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.wire.messages import encode_request, encode_response
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from chaos.checks.history import without_node
-from reference_broker.core.effects import Effect, Note, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, Named, partitions_of
-from reference_broker.core.effects import Close, Effect, Note, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Close, Closed, Effect, Event, Note, Reply, Request
 from reference_broker.metrics.metrics import Counter, Gauge
 from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, FetchRequest, FetchResponse
 from reports.rows import TraceRow

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS
 from chaos.checks.history import without_node
-from reference_broker.core.effects import Effect, Note, Reply, Send
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request, Send
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.tags import Tag
 from reports.rows import TraceRow

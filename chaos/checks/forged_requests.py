@@ -6,8 +6,7 @@ from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnRespo
 
 from chaos.checks.check import Check, CheckContext
 from chaos.node_requests import BY_CLIENTS, FORGED, tells_a_lie
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
 

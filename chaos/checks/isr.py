@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.replica_view import Copy, Held, ReplicaCheck, Replicated
-from reference_broker.core.effects import Note
-from reference_broker.core.events import Event
+from reference_broker.core.events import Event, Note
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 
 if TYPE_CHECKING:

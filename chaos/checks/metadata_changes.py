@@ -12,7 +12,7 @@ from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import History, grouped
 from chaos.checks.metadata_transactions import MARKER_KINDS
 from chaos.checks.quorum_view import Member
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reports.rows import ChangeRow, MetadataReadRow
 
 UNSET = -1

@@ -10,8 +10,7 @@ from chaos.checks.batches import read_batches, records_in
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.fetch_model import FETCH
 from chaos.checks.history import OFFSETS_TOPIC, History, Place, grouped, place
-from reference_broker.core.effects import Effect, Note, Reply, Send
-from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, Reply, Request, Send
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.cache import MetadataCache
 from reports.rows import CommitRow, EndRow, PositionRow, ResetRow, TraceRow

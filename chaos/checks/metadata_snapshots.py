@@ -11,8 +11,7 @@ from chaos.checks.fetch_model import Answer
 from chaos.checks.history import without_node
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
 from chaos.watched_disk import WatchedDisk
-from reference_broker.core.effects import Effect, Note, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.metrics.metrics import Gauge, Histogram
 from reports.rows import TraceRow
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from chaos.checks.batches import Batch, records_in
 from chaos.checks.check import CheckContext
 from chaos.checks.quorum_view import Member, QuorumCheck
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 
 BEGIN, END, ABORT = 23, 24, 25
 MARKERS = {BEGIN: "Begin", END: "End", ABORT: "Abort"}

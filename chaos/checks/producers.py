@@ -15,8 +15,7 @@ from chaos.checks.batches import Batch, Producing, batches_of, last_sequence_of,
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import without_node
 from chaos.watched_disk import WatchedDisk
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceResponse
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
 from chaos.metadata_digest import digest_of
-from reference_broker.core.effects import Effect, Note, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from chaos.checks.batches import Batch
 from chaos.checks.check import CheckContext
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 
 
 class OneLeaderPerEpoch(QuorumCheck):

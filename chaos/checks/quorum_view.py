@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.batches import Batch, read_batches
 from chaos.checks.check import Check, CheckContext
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 
 if TYPE_CHECKING:
     from chaos.checks.fault_times import FaultTimes

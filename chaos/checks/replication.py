@@ -7,8 +7,7 @@ from chaos.checks.batches import Batch, read_batches
 from chaos.checks.check import CheckContext
 from chaos.checks.compacted_log import Compacted, Left, marker_in, records_of, wrongly_cleaned
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.metadata.image import NO_LEADER
 from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.wire.produce import ProduceRequest, ProduceResponse

@@ -17,8 +17,7 @@ from chaos.checks.check import Check, CheckContext, Kind, overriding
 from chaos.checks.fetch_model import EVICTED, FETCH, FetchModel
 from chaos.checks.history import History
 from chaos.metadata_digest import Digest
-from reference_broker.core.effects import Effect, Note, Reply, Send
-from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, PeerUp, Reply, Request, Send
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from chaos.checks.batches import Batch, batches_of, read_batches
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.producers import ProducerState, read_snapshot, replayed
-from reference_broker.core.effects import Effect, Note
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event, Note
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.uuids import uuid_text
 from reference_broker.replication.partitions import Partition

@@ -9,8 +9,7 @@ from chaos.checks.check import Check, CheckContext, Kind
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
-from reference_broker.core.effects import Effect, Note
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event, Note
 from reference_broker.metadata.image import NO_LEADER
 from reports.rows import PositionRow
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.transactions import Transaction, transactions
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Effect, Event, Reply, Request
 from reports.rows import ToldTransactionRow
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, Asked, ask
 from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, Place, Sent, expanded, grouped, once, place
 from chaos.checks.reads import reads
-from reference_broker.core.effects import Note
-from reference_broker.core.events import Event
+from reference_broker.core.events import Event, Note
 from reference_broker.replication.partitions import Partition
 from reports.rows import CommitRow, EndRow, PositionRow, RunRow, TransactionRow, TransformRow
 

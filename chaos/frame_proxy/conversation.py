@@ -17,8 +17,7 @@ from chaos.frame_proxy.frame_recorder import Sent
 from chaos.frame_proxy.frames import LENGTH_BYTES, Bytes, FrameCutter, NoFrameError
 from chaos.frame_proxy.labels import Label, error_of
 from chaos.raw_frames import RawFrame, reply_frame
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Reply, Request
 from reference_broker.wire.apis import ApiKey, is_known
 from reference_broker.wire.errors import ProtocolError
 

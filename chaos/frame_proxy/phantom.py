@@ -7,8 +7,7 @@ from chaos.frame_proxy.frame_recorder import Sent
 from chaos.frame_proxy.frames import LENGTH_BYTES, MOST_FRAME_BYTES, Bytes, FrameCutter, NoFrameError
 from chaos.frame_proxy.labels import Label, error_of
 from chaos.raw_frames import RawFrame
-from reference_broker.core.effects import Close, Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Close, Reply, Request
 
 if TYPE_CHECKING:
     from chaos.frame_proxy.node_front import NodeFront

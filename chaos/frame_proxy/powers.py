@@ -11,8 +11,7 @@ from typing import Final
 from chaos.frame_proxy.conversation import Conversation, bytes_of
 from chaos.frame_proxy.node_front import NodeFront
 from chaos.frame_proxy.rules_file import NEED_A_PROCESS
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Event, Reply, Request
 from reports.rows import FaultRow
 
 NO_PROCESS: Final = 0

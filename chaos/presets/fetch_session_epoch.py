@@ -8,8 +8,7 @@ and do not wrap.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reference_broker.core.effects import Effect, Note
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event, Note
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow
 
@@ -23,7 +22,7 @@ LARGEST_EPOCH = 2**31 - 1
 
 
 class FetchSessionEpoch:
-    """Implements core.hooks.Hooks. ``built`` must be called before the node's first event."""
+    """Implements core.events.Hooks. ``built`` must be called before the node's first event."""
 
     def __init__(self, first_epoch: int) -> None:
         self.first_epoch = first_epoch

@@ -15,8 +15,7 @@ from chaos.checks.batches import PlainRecord, batches_of, read_batches, records_
 from chaos.checks.check import Check, Kind
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.replica_view import Replicated
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Event, PeerReply, Request
+from reference_broker.core.events import Effect, Event, PeerReply, Reply, Request
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, FetchResponse

@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from chaos.checks.batches import batches_of
 from chaos.checks.check import Check, Kind
-from reference_broker.core.effects import Effect, Note, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Effect, Event, Note, Reply, Request
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.fetch import (
-    NO_TOPIC_ID,
-    FetchRequest,
-    FetchResponse,
-    FetchTopicResponse,
-)
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchRequest, FetchResponse, FetchTopicResponse
 from reference_broker.wire.messages import encode_request, encode_response
 from reference_broker.wire.tags import Tag
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import Effect, Reply, SetTimer, Sync
-from reference_broker.core.events import Event, Opened, Request, Synced, TimerFired
+from reference_broker.core.events import Effect, Event, Opened, Reply, Request, SetTimer, Sync, Synced, TimerFired
 from reference_broker.core.node import Node
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now

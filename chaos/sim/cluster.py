@@ -23,9 +23,7 @@ from chaos.sim.network import CODED_SHARE, Network
 from chaos.sim.observer import Observer, TraceHash
 from chaos.sim.store import SimStore
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Closed, Event
-from reference_broker.core.hooks import Hooks
+from reference_broker.core.events import Closed, Event, Hooks, Reply
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.memory_store import MemoryStore

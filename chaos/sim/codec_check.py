@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
-from reference_broker.core.effects import Reply
+from reference_broker.core.events import Reply
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
 from reference_broker.wire.headers import read_request_header

@@ -14,10 +14,22 @@ from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk
 from chaos.sim.disk import Synced as SyncedOnDisk
-from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, StoreCall, Sync
 from reference_broker.core.errors import NodeFailed
-from reference_broker.core.events import Event, Synced, SyncFailed, TimerFired
-from reference_broker.core.hooks import Hooks
+from reference_broker.core.events import (
+    Close,
+    Effect,
+    Event,
+    Hooks,
+    Note,
+    Reply,
+    Send,
+    SetTimer,
+    StoreCall,
+    Sync,
+    Synced,
+    SyncFailed,
+    TimerFired,
+)
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now

@@ -17,8 +17,7 @@ from chaos.node_requests import Recorded
 from chaos.sim.codec_check import ReplyStream, reply_bytes, same_after_codec_reply, same_after_codec_request
 from chaos.sim.links import CLIENTS, Caller, Connection, Link, Links
 from chaos.sim.machine import Machine
-from reference_broker.core.effects import Reply, Send
-from reference_broker.core.events import Closed, Opened, PeerDown, PeerReply, PeerUp, Request
+from reference_broker.core.events import Closed, Opened, PeerDown, PeerReply, PeerUp, Reply, Request, Send
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchRequest

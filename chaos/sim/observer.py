@@ -11,8 +11,7 @@ from chaos.metadata_digest import ROW, Published, Watch
 from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import reply_bytes, request_bytes
 from chaos.trace import FETCH, TraceRecorder
-from reference_broker.core.effects import Effect, Note, Reply, Send
-from reference_broker.core.events import Event, PeerReply, Request
+from reference_broker.core.events import Effect, Event, Note, PeerReply, Reply, Request, Send
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.now import Now
@@ -89,7 +88,7 @@ class Observer:
 
 
 class TraceHash:
-    """Implements core.hooks.Hooks for one node; several nodes may share one hash object."""
+    """Implements core.events.Hooks for one node; several nodes may share one hash object."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()

@@ -10,7 +10,7 @@ from random import Random
 
 from chaos.sim.agenda import Agenda
 from chaos.sim.machine import Machine
-from reference_broker.core.effects import StoreCall
+from reference_broker.core.events import StoreCall
 from reference_broker.core.store import store_event
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_store import MemoryStore

@@ -10,8 +10,7 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaCheck, ReplicaView
 from chaos.checks.replication import NoAckedLost
 from chaos.checks.suite import check_kinds
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Reply, Request
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage

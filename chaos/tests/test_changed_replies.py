@@ -11,8 +11,7 @@ from chaos.interceptor import Interceptor
 from chaos.raw_frames import RawFrame, reply_frame, value_of
 from chaos.stamped_errors import stamped
 from chaos.tests.intercepted import NOW, Log, interceptor, rule
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Closed
+from reference_broker.core.events import Closed, Reply
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchResponse, FetchTopicResponse, PartitionData

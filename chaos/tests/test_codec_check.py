@@ -14,7 +14,7 @@ from chaos.sim.codec_check import (
     same_after_codec_reply,
     same_after_codec_request,
 )
-from reference_broker.core.effects import Reply
+from reference_broker.core.events import Reply
 from reference_broker.wire.apis import DRAFTS, FETCH_TOMBSTONE_HORIZON, ApiKey
 from reference_broker.wire.drafts.metadata import MetadataResponse1000
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, FetchTopic

@@ -13,8 +13,7 @@ from chaos.checks.fault_times import FaultTimes
 from chaos.sim import timed_faults
 from chaos.sim.world import World
 from chaos.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
-from reference_broker.core.effects import Note, Sync
-from reference_broker.core.events import SyncFailed
+from reference_broker.core.events import Note, Sync, SyncFailed
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.memory_disk import MemoryDisk
 from scenarios.loader import find

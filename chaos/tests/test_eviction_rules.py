@@ -8,8 +8,7 @@ import pytest
 
 from chaos.checks.fetch_session_cache import EvictionRules
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Close, Note, Reply
-from reference_broker.core.events import Closed, Request
+from reference_broker.core.events import Close, Closed, Note, Reply, Request
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH_OK,
     FetchPartition,

@@ -12,8 +12,7 @@ from chaos.checks.fetch_model import FIRST_REVISION, FIRST_REVISIONS, FetchModel
 from chaos.checks.fetch_responses import FullAnswerExact, NoEmptyAnswer, NoStarvation, StaleLeaderEpochFenced
 from chaos.checks.fetch_sessions import INVALID_FETCH_SESSION, SequenceOrder, SessionLost
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Reply, Request
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.fetch import (

@@ -7,8 +7,7 @@ import pytest
 
 from chaos.checks.fetch_sessions import FirstAnswers
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Effect, Note, Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Effect, Note, Reply, Request
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.tags import Tag
 

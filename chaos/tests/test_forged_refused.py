@@ -19,8 +19,7 @@ from chaos.checks.forged_requests import ForgedRefused, tells_an_error
 from chaos.node_requests import Forger, NodeRequest, Recorded, tells_a_lie
 from chaos.tests.check_context import check_context
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Closed, Request
+from reference_broker.core.events import Closed, Reply, Request
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.quorum import messages
 from reference_broker.quorum.values import OffsetAndEpoch

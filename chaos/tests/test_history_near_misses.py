@@ -32,8 +32,7 @@ from chaos.tests.test_checks import (
     send,
 )
 from chaos.tests.test_group_checks import A, B, assigned, commit, judged, note
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Reply, Request
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.tags import Tag
 from reports.rows import HistoryRow, MetadataEpochRow, ResetRow, RunRow, TraceRow

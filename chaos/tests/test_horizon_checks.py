@@ -11,7 +11,7 @@ from chaos.checks.tombstone_horizon import OneBootstrapPerMarker, TombstonesMark
 from chaos.tests.check_context import check_context
 from chaos.tests.replicated import Cluster
 from chaos.tests.test_compacted_replica_checks import CompactedLog, keyed
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reports.rows import OperationRow, PositionRow, ResetRow, ViewRow
 
 MARKED, DELETED = "tombstones-marked", "deleted-stays-deleted"

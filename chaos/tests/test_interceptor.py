@@ -11,8 +11,7 @@ import pytest
 from chaos.claims import Claims, FileClaims, SharedClaims
 from chaos.rules import Counter, rules_for
 from chaos.tests.intercepted import FETCH, NOW, PRODUCE, Ended, Log, interceptor, reply, request, rule
-from reference_broker.core.effects import Close, Effect, Note
-from reference_broker.core.events import Closed, Opened, Request
+from reference_broker.core.events import Close, Closed, Effect, Note, Opened, Request
 from reports.rows import FaultRow
 from scenarios.loader import find
 from scenarios.model import Fault, Match, Range

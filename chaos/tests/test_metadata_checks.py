@@ -11,7 +11,7 @@ from chaos.checks.history import History
 from chaos.checks.metadata_changes import LostMetadata, TornMetadata
 from chaos.checks.quorum_view import Member
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reports.rows import ChangeRow, MetadataReadRow, OperationRow
 from reports.tests import played as recorded
 from reports.tests.planted_metadata import PLANTED_METADATA

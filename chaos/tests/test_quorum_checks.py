@@ -12,7 +12,7 @@ from chaos.checks.metadata_snapshots import SnapshotTransfer
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import CheckSuite, check_kinds
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.record_codec import encode

@@ -11,7 +11,7 @@ from chaos.checks.partition_logs import DamageKept
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
 from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch, settled
-from reference_broker.core.effects import Reply, Send
+from reference_broker.core.events import Reply, Send
 from reference_broker.metadata.features import METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.channels import Channel

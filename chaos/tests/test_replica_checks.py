@@ -9,8 +9,7 @@ import pytest
 from chaos.checks.isr import StableIsr
 from chaos.checks.replication import ReplicasConverge
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, Cluster, batch, in_order
-from reference_broker.core.effects import Note, Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Note, Reply, Request
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.metadata.uuids import LOST_DIRECTORY

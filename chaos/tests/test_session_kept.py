@@ -9,8 +9,7 @@ import pytest
 from chaos.checks.quorum_liveness import SessionKept
 from chaos.checks.quorum_view import Member
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Note, Reply
-from reference_broker.core.events import Closed, Request, TimerFired
+from reference_broker.core.events import Closed, Note, Reply, Request, TimerFired
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
 

@@ -14,8 +14,7 @@ from chaos.sim.codec_check import CodecMismatchError
 from chaos.sim.links import CLIENTS, LATENCY_US, Connection, Links
 from chaos.sim.network import Network
 from chaos.sim.timed_faults import FaultContext, begin
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Closed, Event, Opened, Request
+from reference_broker.core.events import Closed, Event, Opened, Reply, Request
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.tags import Tag

@@ -11,8 +11,20 @@ from chaos.sim.agenda import Agenda
 from chaos.sim.links import LATENCY_US, Links
 from chaos.sim.machine import Machine, nothing
 from chaos.sim.network import Network
-from reference_broker.core.effects import Effect, Reply, Send, SetTimer
-from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request, TimerFired
+from reference_broker.core.events import (
+    Closed,
+    Effect,
+    Event,
+    Opened,
+    PeerDown,
+    PeerReply,
+    PeerUp,
+    Reply,
+    Request,
+    Send,
+    SetTimer,
+    TimerFired,
+)
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
 from reference_broker.wire.apis import ApiKey

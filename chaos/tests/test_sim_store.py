@@ -8,8 +8,7 @@ import pytest
 
 from chaos.sim.agenda import Agenda
 from chaos.sim.store import PART_BYTES, SimStore
-from reference_broker.core.effects import StoreCall
-from reference_broker.core.events import StoreDone, StoreFailed
+from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, ListObjects, Put, PutFile, StoreOperation
 

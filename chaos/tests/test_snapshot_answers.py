@@ -9,8 +9,7 @@ from kio.schema.types import TopicName
 
 from chaos.checks.metadata_snapshots import SnapshotAnswers
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Reply, Request
 from reference_broker.quorum.snapshots.messages import (
     Piece,
     SnapshotRequest,

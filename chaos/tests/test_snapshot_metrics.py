@@ -9,8 +9,7 @@ import pytest
 
 from chaos.checks.metadata_snapshots import DAMAGED, LOADED, STARTED, SnapshotMetricsExact
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Note
-from reference_broker.core.events import TimerFired
+from reference_broker.core.events import Note, TimerFired
 from reference_broker.metrics.metrics import Metrics
 
 NAMES = ("kafka.controller", "KafkaController")

@@ -20,7 +20,7 @@ from chaos.checks.tier import (
     UploadedProducers,
 )
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reference_broker.records.builder import build
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record

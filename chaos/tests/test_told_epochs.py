@@ -7,8 +7,7 @@ import pytest
 
 from chaos.checks.metadata_epoch import FIRST_DRAFT, METADATA, OneContentPerEpoch
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Reply, Request
 from reference_broker.wire.tags import Tag
 
 TAG = Tag(METADATA, FIRST_DRAFT, "c")

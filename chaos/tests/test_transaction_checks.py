@@ -8,7 +8,7 @@ import pytest
 from chaos.checks.history import History
 from chaos.checks.suite import all_checks
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reports.columns import ROW_TABLES
 from reports.rows import HistoryRow
 from reports.tests import history as planted

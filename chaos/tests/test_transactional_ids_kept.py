@@ -10,8 +10,7 @@ import pytest
 
 from chaos.checks.transaction_coordinator import SLACK_MS, TransactionalIdsKept
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Reply, Request
 from reference_broker.wire.tags import Tag
 
 INIT, END, ADD = 22, 26, 24

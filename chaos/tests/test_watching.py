@@ -9,8 +9,7 @@ import pytest
 from chaos.checks.check import Check, Kind
 from chaos.checks.suite import CheckSuite, check_kinds
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Effect, Note, Reply, Send
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request, Send
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.tags import Tag
 

@@ -10,8 +10,7 @@ from chaos.raw_frames import request_frame
 from chaos.sim.codec_check import ReplyStream, reply_bytes
 from chaos.tests.intercepted import NOW, Log, rule
 from chaos.wire_damage import RequestStream, damaged, has_part
-from reference_broker.core.effects import Reply
-from reference_broker.core.events import Closed, Request
+from reference_broker.core.events import Closed, Reply, Request
 from reference_broker.records.batch import InvalidRecords, validate
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reference_broker.core.effects import Close, Effect, Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Close, Effect, Reply, Request
 
 NO_CONNECTION = -1
 

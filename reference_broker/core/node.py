@@ -16,10 +16,10 @@ from reference_broker.core.admission import Admission, is_taken_before_ready
 from reference_broker.core.assembling import assembled
 from reference_broker.core.calls import UNKNOWN_ORIGIN, ActiveCall, LocalCall, Origin
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
-from reference_broker.core.effects import Effect
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
     Closed,
+    Effect,
     Event,
     Opened,
     PeerDown,

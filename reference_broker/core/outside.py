@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from reference_broker.core.effects import Effect, Note
+from reference_broker.core.events import Effect, Note
 from reference_broker.core.peers import Peers
 from reference_broker.core.store import StoreCalls
 from reference_broker.core.syncs import Syncs

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reference_broker.core.effects import Effect, Send
-from reference_broker.core.events import PeerDown, PeerReply
+from reference_broker.core.events import Effect, PeerDown, PeerReply, Send
 from reference_broker.metadata.node_names import node_name
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.apis import ApiKey

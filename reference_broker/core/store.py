@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from reference_broker.core.effects import Effect, StoreCall
-from reference_broker.core.events import StoreDone, StoreFailed
+from reference_broker.core.events import Effect, StoreCall, StoreDone, StoreFailed
 from reference_broker.ports.store import StoreAnswer, StoreFailure, StoreOperation
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from reference_broker.core.effects import Effect, Sync
+from reference_broker.core.events import Effect, Sync
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ a few seconds at a time, so that it holds a cancelled timer no longer than that.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from reference_broker.core.effects import Effect, SetTimer
+from reference_broker.core.events import Effect, SetTimer
 
 LONGEST_US = 10_000_000
 """A deadline further away is reached in steps of this length."""

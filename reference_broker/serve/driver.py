@@ -16,16 +16,23 @@ from operator import attrgetter
 from typing import Protocol
 
 from reference_broker.configuration.listeners import ListenerPlan
-from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, StoreCall, Sync
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
+    Close,
     Closed,
+    Effect,
     Event,
+    Hooks,
+    Note,
     Opened,
+    Reply,
     Request,
+    Send,
+    SetTimer,
+    StoreCall,
+    Sync,
     TimerFired,
 )
-from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import SHUTTING_DOWN, STARTING, Node
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.channels import Channel

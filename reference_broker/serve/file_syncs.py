@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from reference_broker.core.effects import Sync
-from reference_broker.core.events import Synced, SyncFailed
+from reference_broker.core.events import Sync, Synced, SyncFailed
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.process import is_out_of_descriptors
 

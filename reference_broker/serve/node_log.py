@@ -6,8 +6,7 @@ The trace recorder, which is a hook, records all notes.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reference_broker.core.effects import Close, Effect, Note, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Close, Closed, Effect, Event, Note, Reply, Request
 from reference_broker.ports.now import Now
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.wire.apis import ApiKey, api_name
@@ -72,7 +71,7 @@ class NoteLog:
 
 @dataclass(slots=True)
 class RequestLog:
-    """A hook (``core.hooks``) that changes nothing. It stands last, so that it tells what the node saw and did."""
+    """A hook (``core.events``) that changes nothing. It stands last, so that it tells what the node saw and did."""
 
     _log: LogLines
     _arrived_us: dict[int, int] = field(default_factory=dict)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import Send
-from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
+from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Send
 from reference_broker.ports.channels import Channel
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.wire.apis import api_name

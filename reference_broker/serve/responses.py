@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from reference_broker.core.effects import Reply
+from reference_broker.core.events import Reply
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode

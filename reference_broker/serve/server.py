@@ -11,7 +11,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from reference_broker.core.hooks import Hooks
+from reference_broker.core.events import Hooks
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 from reference_broker.serve.disk import DataFolder, FileDisk

@@ -12,7 +12,7 @@ import pytest
 from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, request
 from chaos.tests.intercepted import rule
-from reference_broker.core.effects import Reply
+from reference_broker.core.events import Reply
 from reference_broker.wire.tags import Tag
 
 NODE = Node(0, "127.0.0.1", 9)

@@ -17,8 +17,7 @@ from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import check_kinds
 from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
 from chaos.onlooker import Onlooker
-from reference_broker.core.effects import Effect, Note
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event, Note
 from reference_broker.ports.now import Now
 from reports.manifest import Check as Judged
 from reports.rows import TraceRow

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from chaos.live.node_side.evidence import DISK, Evidence
 from chaos.onlooker import Onlooker
 from chaos.watched_disk import Strike, WatchedDisk
-from reference_broker.core.effects import Effect
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
 from reference_broker.serve.driver import DriverPowers

@@ -7,8 +7,7 @@ from typing import Any
 from chaos.onlooker import Onlooker
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.ports.now import Now
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.messages import encode_response

@@ -20,9 +20,7 @@ from chaos.roles import role_of, topic_of_roles
 from chaos.rules import at_a_link, rules_for
 from chaos.seeds import random_for
 from chaos.trace import TraceRecorder
-from reference_broker.core.effects import Effect, Note
-from reference_broker.core.events import Event
-from reference_broker.core.hooks import Hooks
+from reference_broker.core.events import Effect, Event, Hooks, Note
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.serve.driver import DriverPowers

@@ -19,7 +19,7 @@ def kept_at(claims: Path, node: int) -> Path:
 
 
 class RequestsKept(Onlooker):
-    """Implements core.hooks.Hooks."""
+    """Implements core.events.Hooks."""
 
     def __init__(self, path: Path, origin_us: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

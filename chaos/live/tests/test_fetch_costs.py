@@ -12,8 +12,7 @@ from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.run_folder import RunFolder
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from reference_broker.apis.records.fetch import Fetch
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Closed, Event, Request, TimerFired
+from reference_broker.core.events import Closed, Effect, Event, Reply, Request, TimerFired
 from reference_broker.ports.now import Now
 from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.wire.fetch import (

@@ -9,8 +9,7 @@ from chaos.checks.metadata_epoch import SwitchRespected
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.tests.test_checks_inside import FakePipe
 from chaos.tests.check_context import check_context
-from reference_broker.core.effects import Note, Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Note, Reply, Request
 from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record

@@ -18,14 +18,21 @@ from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, StoreCall, Sync
 from reference_broker.core.events import (
+    Close,
     Closed,
+    Effect,
     Event,
+    Note,
     PeerDown,
     PeerReply,
     PeerUp,
+    Reply,
     Request,
+    Send,
+    SetTimer,
+    StoreCall,
+    Sync,
     Synced,
     TimerFired,
 )

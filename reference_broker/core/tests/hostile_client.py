@@ -12,8 +12,7 @@ from tracemalloc import get_traced_memory, reset_peak, start, stop
 from typing import Any
 
 from reference_broker.apis.tests.test_group_apis import filled
-from reference_broker.core.effects import Effect
-from reference_broker.core.events import Event
+from reference_broker.core.events import Effect, Event
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.now import Now
 from reference_broker.wire.headers import read_request_header

@@ -13,8 +13,19 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import Close, Effect, Reply, SetTimer, StoreCall, Sync
-from reference_broker.core.events import Closed, Request, Synced, SyncFailed, TimerFired
+from reference_broker.core.events import (
+    Close,
+    Closed,
+    Effect,
+    Reply,
+    Request,
+    SetTimer,
+    StoreCall,
+    Sync,
+    Synced,
+    SyncFailed,
+    TimerFired,
+)
 from reference_broker.core.node import Node
 from reference_broker.core.store import store_event
 from reference_broker.ports.disk import Disk, DiskError

@@ -13,7 +13,7 @@ from reference_broker.apis.tests.controller_requests import changes
 from reference_broker.configuration.broker_config import BROKER_KEYS, BrokerConfig
 from reference_broker.configuration.idle_settings import IDLE_KEYS
 from reference_broker.configuration.setting import WITHOUT_EFFECT, ConfigError, ConfigKey
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reference_broker.core.tests.node_world import NodeWorld, batch
 from reference_broker.metadata.broker_settings import DYNAMIC, NONE_SET, Layers, amended
 from reference_broker.wire.apis import ApiKey

@@ -9,7 +9,7 @@ from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartit
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i32Timedelta
 
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
 from reference_broker.log.offset_checkpoints import SYNCED_FILE
 from reference_broker.ports.memory_disk import MemoryDisk

@@ -16,7 +16,7 @@ from kio.index import load_request_schema
 
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import SERVED
-from reference_broker.core.effects import Reply
+from reference_broker.core.events import Reply
 from reference_broker.core.tests.hostile_client import HostileClient, memory_of
 from reference_broker.core.tests.hostile_records import bomb, raw_batch, raw_record
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld, batch, fetch_request, sent_batch

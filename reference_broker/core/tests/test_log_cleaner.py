@@ -10,7 +10,7 @@ from kio.schema.incremental_alter_configs.v1.request import (
 )
 from kio.static.primitive import i8
 
-from reference_broker.core.effects import Note, SetTimer
+from reference_broker.core.events import Note, SetTimer
 from reference_broker.core.log_cleaner import TOPICS_PER_SLICE, CompactedTopics
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.log.cleaner.tests.cleaner_world import contents

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from reference_broker.core.effects import Effect, Send, Sync
-from reference_broker.core.events import PeerReply
+from reference_broker.core.events import Effect, PeerReply, Send, Sync
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.quorum.messages import fetched
 from reference_broker.quorum.metadata_log import VALID

@@ -4,8 +4,7 @@ from typing import cast
 
 import pytest
 
-from reference_broker.core.effects import Effect, StoreCall
-from reference_broker.core.events import StoreDone, StoreFailed
+from reference_broker.core.events import Effect, StoreCall, StoreDone, StoreFailed
 from reference_broker.core.store import StoreCalls
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.node_ports import StorePorts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.core.effects import Effect, Sync
+from reference_broker.core.events import Effect, Sync
 from reference_broker.core.syncs import Syncs
 
 

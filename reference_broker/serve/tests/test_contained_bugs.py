@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.core.node import Node
 from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk

@@ -17,7 +17,7 @@ import sys
 from types import SimpleNamespace
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core import node as module
-from reference_broker.core.effects import Close, SetTimer
+from reference_broker.core.events import Close, SetTimer
 from reference_broker.core.events import Request, TimerFired
 from reference_broker.metrics.metrics import Metrics
 

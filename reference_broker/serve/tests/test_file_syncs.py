@@ -8,8 +8,7 @@ from io import StringIO
 
 import pytest
 
-from reference_broker.core.effects import Sync
-from reference_broker.core.events import Synced, SyncFailed
+from reference_broker.core.events import Sync, Synced, SyncFailed
 from reference_broker.serve import file_syncs
 from reference_broker.serve.file_syncs import DESCRIPTORS_PER_FILE, THREADS, FileSyncs
 from reference_broker.serve.log_lines import LogLines

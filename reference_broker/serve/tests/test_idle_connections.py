@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from reference_broker.core.effects import Close, Effect, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Close, Effect, Event, Reply, Request
 from reference_broker.core.node import Node
 from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk

@@ -5,7 +5,7 @@ from io import StringIO
 
 import pytest
 
-from reference_broker.core.effects import Note
+from reference_broker.core.events import Note
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.node_log import ERROR_EVERY_US, NoteLog
 

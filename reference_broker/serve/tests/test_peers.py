@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 import uvloop
 
-from reference_broker.core.effects import Send
-from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
+from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Send
 from reference_broker.ports.channels import Channel
 from reference_broker.serve import peers as peers_module
 from reference_broker.serve.log_lines import LogLines

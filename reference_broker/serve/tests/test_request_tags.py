@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.registry import SERVED
-from reference_broker.core.effects import Reply
+from reference_broker.core.events import Reply
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.serve.requests import decode
 from reference_broker.wire.apis import ApiKey

@@ -16,8 +16,7 @@ from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import GroupId, TopicName
 
 from reference_broker.apis.registry import SERVED
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.core.node import Node
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.now import Now

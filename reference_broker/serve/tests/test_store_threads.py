@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import StoreCall
-from reference_broker.core.events import StoreDone, StoreFailed
+from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
 from reference_broker.ports.store import FailureKind, Get, Put, PutFile, StoreAnswer, StoreFailure, StoreOperation
 from reference_broker.serve.object_store import FILE_THREADS, PART_BYTES, Folder, Objects, StoreThreads, opened
 from reference_broker.serve.process import StartError

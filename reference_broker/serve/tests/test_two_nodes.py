@@ -12,8 +12,19 @@ import uvloop
 
 from reference_broker.configuration.listeners import listener_plan
 from reference_broker.core import node as core_node
-from reference_broker.core.effects import Effect, Note, Reply, Send, Sync
-from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Request, Synced
+from reference_broker.core.events import (
+    Effect,
+    Event,
+    Note,
+    PeerDown,
+    PeerReply,
+    PeerUp,
+    Reply,
+    Request,
+    Send,
+    Sync,
+    Synced,
+)
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
