@@ -23,8 +23,7 @@ from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32, i64
 
-from reference_broker.metadata.node_names import claimed_node, client_id_of
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC, is_internal
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC, claimed_node, client_id_of, is_internal
 from reference_broker.quorum import messages
 from reference_broker.quorum.values import MAX_EPOCH, OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name

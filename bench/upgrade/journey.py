@@ -16,7 +16,7 @@ from bench.upgrade.errors import UpgradeError
 from bench.upgrade.full_replay import Told, replayed, stable_end
 from bench.upgrade.kafka_files import UnknownFormat, whole_snapshots
 from bench.upgrade.taking_over import OldDirectory, OldPartition, bind
-from reference_broker.metadata.uuids import uuid_text
+from reference_broker.metadata.identifiers import uuid_text
 
 STARTED_LIMIT_S = 60.0
 LOOK_EVERY_S = 0.2

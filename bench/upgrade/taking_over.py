@@ -21,7 +21,7 @@ from bench.upgrade.kafka_files import (
     properties,
     whole_snapshots,
 )
-from reference_broker.metadata.uuids import uuid_text
+from reference_broker.metadata.identifiers import uuid_text
 
 COPIED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 EPOCHS = "leader-epoch-checkpoint"

@@ -8,8 +8,8 @@ from chaos.checks.check import CheckContext
 from chaos.checks.compacted_log import Compacted, Left, marker_in, records_of, wrongly_cleaned
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
 from reference_broker.core.events import Effect, Event, Reply, Request
+from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import NO_LEADER
-from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.wire.produce import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:

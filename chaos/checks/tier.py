@@ -15,7 +15,7 @@ from chaos.checks.check import Check, CheckContext
 from chaos.checks.producers import ProducerState, read_snapshot, replayed
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.metadata.uuids import uuid_text
+from reference_broker.metadata.identifiers import uuid_text
 from reference_broker.replication.partitions import Partition
 
 if TYPE_CHECKING:

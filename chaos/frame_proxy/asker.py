@@ -6,7 +6,7 @@ from chaos.powers import Powers
 from chaos.rule_book import RuleBook
 from chaos.rules import AT_THE_ASKER, matches_peer_reply
 from reference_broker.core.events import Reply
-from reference_broker.metadata.node_names import node_name
+from reference_broker.metadata.identifiers import node_name
 from reference_broker.wire.tags import Tag
 
 

@@ -21,7 +21,7 @@ from chaos.raw_frames import RawFrame
 from chaos.rule_book import RuleBook
 from chaos.rules import AT_THE_ASKER, Rule, matches_frame
 from reference_broker.core.events import Close, Closed, Event, Reply, Request
-from reference_broker.metadata.node_names import node_name
+from reference_broker.metadata.identifiers import node_name
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.tags import Tag

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.controller.planning.config_changes import MIN_ISR_OF_BROKER, MIN_ISR_STAYS
-from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY
+from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY
 from reference_broker.metadata.records import ClearElrRecord, ConfigRecord
 
 CONFIG_CHANGES = "reference_broker.controller.planning.config_changes"

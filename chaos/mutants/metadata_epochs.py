@@ -9,8 +9,7 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.groups.committed_offsets import OffsetKey
 from reference_broker.metadata.features import sends_metadata_epoch
-from reference_broker.metadata.record_codec import encode
-from reference_broker.metadata.records import MetadataEpoch, NoOpRecord
+from reference_broker.metadata.records import MetadataEpoch, NoOpRecord, encode
 from reference_broker.wire.errors import Error, ErrorCode
 
 
@@ -39,14 +38,14 @@ def epoch_not_told(original: Function, self: Any) -> int:
     return -1
 
 
-@mutant("reference_broker.metadata.updates:refusal")
+@mutant("reference_broker.metadata.cache:refusal")
 def older_controller_obeyed(original: Function, update: Any, cache: Any, broker_epoch: int) -> Error:
     """A broker applies the update of a controller that was replaced (M-3)."""
     error: Error = original(update, cache, broker_epoch)
     return ErrorCode.none if error is ErrorCode.stale_controller_epoch else error
 
 
-@mutant("reference_broker.metadata.updates:is_overtaken")
+@mutant("reference_broker.metadata.cache:is_overtaken")
 def older_update_applied(original: Function, update: Any, cache: Any) -> bool:
     """A broker applies an update that the same controller sent before the last one (M-3)."""
     return False
@@ -107,7 +106,7 @@ def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any)
     return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=counted[reign])),)
 
 
-@mutant("reference_broker.metadata.snapshots.records_of:records_of")
+@mutant("reference_broker.metadata.snapshots:records_of")
 def epoch_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
     """A snapshot does not hold the metadata epoch (M-1, S-16)."""
     return (record for record in original(image) if type(record) is not NoOpRecord)

@@ -16,10 +16,10 @@ from reference_broker.wire.errors import ErrorCode
 
 PARTIAL = "reference_broker.quorum.snapshots.download:read_partial"
 DOWNLOAD = "reference_broker.quorum.snapshots.download:SnapshotDownload"
-GENERATOR = "reference_broker.metadata.snapshots.generator:SnapshotGenerator"
+GENERATOR = "reference_broker.metadata.snapshots:SnapshotGenerator"
 CLEANER = "reference_broker.quorum.snapshots.store:SnapshotCleaner"
 SERVING = "reference_broker.quorum.snapshots.serving"
-METRICS = "reference_broker.metadata.snapshots.metrics:SnapshotMetrics"
+METRICS = "reference_broker.metadata.snapshots:SnapshotMetrics"
 CHECKS = "reference_broker.quorum.snapshots.serving:SnapshotChecks"
 LEAK_US = 50_000
 

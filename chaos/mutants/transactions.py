@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.metadata.record_codec import decode, encode
-from reference_broker.metadata.records import MARKERS, EndTransactionRecord
+from reference_broker.metadata.records import MARKERS, EndTransactionRecord, decode, encode
 from reference_broker.records.batch import InvalidRecords
 
-BATCH_LOADER = "reference_broker.metadata.batch_loader"
+BATCH_LOADER = "reference_broker.metadata.loader"
 SUCCESSION = "reference_broker.controller.controller_term"
 LOADER = "reference_broker.metadata.loader"
 REIGN = "reference_broker.controller.controller_term"
@@ -171,6 +170,6 @@ def _two_ends(original: Function, self: Any, values: Any, kind: str, number: int
     return original(self, [*values, *values] if kind == "end" else values, kind, number, of)
 
 
-@mutant("reference_broker.metadata.batch_loader:MetadataBatchLoader._check_markers", partner=_two_ends)
+@mutant("reference_broker.metadata.loader:MetadataBatchLoader._check_markers", partner=_two_ends)
 def markers_unchecked(original: Function, self: Any, markers: Any) -> None:
     """Replay takes a marker that is out of place, and the controller writes one: the second of two Ends (T-3)."""

@@ -19,8 +19,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from reference_broker.controller import changes, controller_term
-from reference_broker.metadata import loader
-from reference_broker.metadata.snapshots import writer
+from reference_broker.metadata import loader, snapshots
 from reference_broker.quorum import metadata_log
 
 REMEMBERED = 4096
@@ -30,8 +29,8 @@ _ALIKE: tuple[tuple[Any, str], ...] = (
     (loader, "decoded"),
     (controller_term, "encode"),
     (changes, "encode"),
-    (writer, "encode"),
-    (writer, "data_batch"),
+    (snapshots, "encode"),
+    (snapshots, "data_batch"),
 )
 """The places at which each shared function is replaced: module and name."""
 

@@ -25,7 +25,7 @@ from bench.fleet.behaviours.protocol import (
 from chaos.node_requests import NodeRequest
 from chaos.sim.links import Connection
 from chaos.sim.machine import Machine
-from reference_broker.metadata.node_names import claimed_node, node_name
+from reference_broker.metadata.identifiers import claimed_node, node_name
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
 from scenarios.model import Fault

@@ -14,7 +14,7 @@ VALUES = (
     "reference_broker.metadata.cache",
     "reference_broker.metadata.delta",
     "reference_broker.metadata.image",
-    "reference_broker.metadata.uuids",
+    "reference_broker.metadata.identifiers",
     "reference_broker.metrics.metrics",
     "reference_broker.replication.partitions",
     "reference_broker.groups.committed_offsets",

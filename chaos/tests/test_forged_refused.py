@@ -20,7 +20,7 @@ from chaos.node_requests import Forger, NodeRequest, Recorded, tells_a_lie
 from chaos.tests.check_context import check_context
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.core.events import Closed, Reply, Request
-from reference_broker.metadata.node_names import client_id_of
+from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.quorum import messages
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey

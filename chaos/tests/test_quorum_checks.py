@@ -15,7 +15,6 @@ from chaos.checks.suite import CheckSuite, check_kinds
 from reference_broker.core.events import Note
 from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -23,6 +22,7 @@ from reference_broker.metadata.records import (
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
+    encode,
 )
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record

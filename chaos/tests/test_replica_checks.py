@@ -11,8 +11,8 @@ from chaos.checks.replication import ReplicasConverge
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, Cluster, batch, in_order
 from reference_broker.core.events import Note, Reply, Request
 from reference_broker.metadata.delta import TopicChange
+from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
-from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.wire.produce import (
     ProducePartitionResponse,
     ProduceRequest,

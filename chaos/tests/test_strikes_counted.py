@@ -8,7 +8,7 @@ from chaos.sim.links import CLIENTS
 from chaos.sim.stepwise_faults import STAYS_US, Intruder
 from chaos.tests.test_sim_peers import Pair
 from reference_broker.core.events import Request
-from reference_broker.metadata.node_names import client_id_of
+from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
 from scenarios import loader

@@ -6,8 +6,8 @@ from reference_broker.apis.parts import HasConfig, HasGroups, HasLifecycle, HasL
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.groups.records import offsets_topic_configs
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.transactions.storage import topic as transaction_topic
 
 COORDINATOR_TOPICS = (OFFSETS_TOPIC, TRANSACTION_TOPIC)

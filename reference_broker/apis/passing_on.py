@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasConfig, HasController, HasLoader, HasNodeId, HasOutside
 from reference_broker.controller.changes import NOT_CONTROLLER, Change
-from reference_broker.metadata.node_names import is_registered_node
+from reference_broker.metadata.identifiers import is_registered_node
 from reference_broker.ports.channels import Channel
 
 OutcomeT = TypeVar("OutcomeT")

@@ -36,9 +36,9 @@ from reference_broker.controller.controller_term import Endpoint
 from reference_broker.controller.planning.brokers import is_shut_down
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import supported_features
+from reference_broker.metadata.identifiers import LOST_DIRECTORY, random_uuid, uuid_from_text
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT
-from reference_broker.metadata.uuids import LOST_DIRECTORY, random_uuid, uuid_from_text
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.node_files import Identity
 from reference_broker.wire.apis import VERSIONS, ApiKey

@@ -31,7 +31,8 @@ from reference_broker.controller.changes import (
     planned,
     replayed,
 )
-from reference_broker.metadata.delta import MetadataDelta, MetadataFault
+from reference_broker.metadata.broker_settings import cluster_min_isr_record
+from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import (
     ELR_FEATURE,
     ELR_FROM,
@@ -46,14 +47,14 @@ from reference_broker.metadata.features import (
 )
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import MetadataLoader
-from reference_broker.metadata.min_isr import cluster_min_isr_record
-from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    MetadataFault,
     MetadataRecord,
+    encode,
 )
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Surroundings

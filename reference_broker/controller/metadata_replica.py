@@ -13,10 +13,9 @@ from reference_broker.controller.controller import Controller, ControllerChannel
 from reference_broker.controller.controller_term import Endpoint
 from reference_broker.controller.planning.brokers import Incarnation
 from reference_broker.log.told import note_recovery
+from reference_broker.metadata.identifiers import random_uuid, uuid_from_text, uuid_text
 from reference_broker.metadata.loader import MetadataLoader
-from reference_broker.metadata.snapshots.generator import SnapshotGenerator
-from reference_broker.metadata.snapshots.metrics import SnapshotMetrics
-from reference_broker.metadata.uuids import random_uuid, uuid_from_text, uuid_text
+from reference_broker.metadata.snapshots import SnapshotGenerator, SnapshotMetrics
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.disk import Disk

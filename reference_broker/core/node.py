@@ -42,9 +42,10 @@ from reference_broker.core.syncs import Syncs
 from reference_broker.core.timers import Timers
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.broker_settings import LiveConfig
-from reference_broker.metadata.delta import MetadataDelta, MetadataFault
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.identifiers import client_id_of, is_registered_node
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from reference_broker.metadata.node_names import client_id_of, is_registered_node
+from reference_broker.metadata.records import MetadataFault
 from reference_broker.metrics.metrics import Counter, Metrics
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now

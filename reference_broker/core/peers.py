@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reference_broker.core.events import Effect, PeerDown, PeerReply, Send
-from reference_broker.metadata.node_names import node_name
+from reference_broker.metadata.identifiers import node_name
 from reference_broker.ports.channels import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest

@@ -18,8 +18,8 @@ from reference_broker.groups.offset_commits import Commits
 from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsTaker, Retention
 from reference_broker.groups.records import partition_count
 from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports

@@ -22,8 +22,8 @@ from reference_broker.coordination.record_fields import (
 )
 from reference_broker.groups.committed_offsets import NO_EPOCH, NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.wire.decoding import primitive_reader
 
 METADATA_EPOCH_TAG: Final = 10_000

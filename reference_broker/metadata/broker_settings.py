@@ -9,6 +9,10 @@ A name that no setting of Kafka's brokers has is kept, as for a plug-in, and sho
 Unlike Kafka: ``listeners`` and ``listener.security.protocol.map`` are fixed at the start. A name that begins like a
 setting of Kafka that this broker does not have (``ABSENT``) is refused. Numbers of threads have no effect here, so they
 may change by any factor. ``log.retention.ms`` may be 0 but not below -1.
+
+The controller and the leader of a partition must mean the same ``min.insync.replicas``, because the high watermark
+does not move exactly as long as eligible leader replicas are kept (KIP-966). So the number is in the metadata, for each
+topic that sets its own and for the cluster. The settings of single brokers do not count as long as the cluster has one.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,6 +25,7 @@ from reference_broker.configuration.setting import MOST_VALUE_BYTES, REMOVED, Co
 from reference_broker.configuration.units import OTHER_UNITS
 from reference_broker.log.config import AS_RETENTION
 from reference_broker.metadata.image import BROKER_RESOURCE, MetadataImage
+from reference_broker.metadata.records import ConfigRecord
 
 PER_BROKER_ONLY = frozenset({"sasl.kerberos.min.time.before.relogin"})
 DYNAMIC = frozenset(
@@ -157,3 +162,19 @@ def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) ->
             "Cannot update these configs at default cluster level, broker id must be specified: " + ", ".join(of_each)
         )
     return {**{name: BROKER_KEYS[name].text(value) for name, value in values.items()}, **custom}
+
+
+MIN_ISR_KEY = "min.insync.replicas"
+CLUSTER = (BROKER_RESOURCE, "")
+"""The resource of settings that hold for all brokers."""
+
+
+def min_isr_of(image: MetadataImage, topic: str) -> int:
+    """The topic's own value, or else the cluster's, which is 1 if there is none."""
+    own = image.topic_configs(topic).get(MIN_ISR_KEY)
+    return int(image.configs.get(CLUSTER, {}).get(MIN_ISR_KEY, 1) if own is None else own)
+
+
+def cluster_min_isr_record(value: int) -> ConfigRecord:
+    """The record that sets the cluster's value."""
+    return ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=MIN_ISR_KEY, value=str(value))

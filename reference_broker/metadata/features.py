@@ -4,8 +4,8 @@ metadata.version is Kafka's (MetadataVersion, KIP-778); crucible.metadata.epoch 
 """
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.metadata.delta import MetadataFault
 from reference_broker.metadata.image import MetadataImage, includes
+from reference_broker.metadata.records import MetadataFault
 from reference_broker.wire.apis import DRAFTS
 
 METADATA_VERSION_FEATURE = "metadata.version"

@@ -1,12 +1,22 @@
-"""The records of the metadata log, declared as kio declares schemas (kio itself lacks them).
+"""The records of the metadata log, declared as kio declares schemas (kio itself lacks them), and their bytes.
 
 The source is Apache Kafka's metadata/src/main/resources/common/metadata/*.json (4.1). ``since`` is the first version
 that has the field, and ``tag`` marks a tagged field. UUIDs are 16 raw bytes. The reader skips tagged fields that are
 not declared here.
+
+A record value has Kafka's framing: the frame version 1, the API key and the version as varints, then the body. All
+bodies are flexible, and ``wire`` codes them from their declaration.
 """
 
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
-from typing import Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast, dataclass_transform, get_args
+
+from reference_broker.wire.decoding import decoder
+from reference_broker.wire.encoding import encoder
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.reading import BAD_BYTES, error_of_bad_bytes, read_uvarint
+from reference_broker.wire.writing import uvarint
 
 NO_UUID = bytes(16)
 
@@ -254,3 +264,40 @@ MARKERS = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 LISTENER_NAME = "PLAINTEXT"
 SECURITY_PROTOCOL_PLAINTEXT = 0
 """Every endpoint that a broker registers has this protocol and name, because each node has one listener."""
+
+
+class MetadataFault(Exception):  # noqa: N818 - the word of Kafka's fault handlers
+    """A record cannot follow the ones before it. The metadata log is damaged, or the broker wrote it wrong."""
+
+
+FRAME_VERSION: Final = 1
+
+_CLASSES: Final[Mapping[int, type]] = {cls.__api_key__: cls for cls in get_args(MetadataRecord)}
+
+
+def encode(record: MetadataRecord) -> bytes:
+    """Returns the value of a record of the metadata log."""
+    kind: type = type(record)
+    version = record.needed_version
+    out = bytearray(uvarint(FRAME_VERSION) + uvarint(record.__api_key__) + uvarint(version))
+    encoder(kind, kind, version)(out, record)
+    return bytes(out)
+
+
+def decode(data: bytes) -> MetadataRecord:
+    """Raises MetadataFault for an unknown frame, type or version, or a body that does not fit."""
+    try:
+        frame, position = read_uvarint(data, 0)
+        key, position = read_uvarint(data, position)
+        version, position = read_uvarint(data, position)
+        kind = _CLASSES.get(key)
+        if frame != FRAME_VERSION or kind is None or version > kind.__versions__:  # type: ignore[attr-defined]
+            raise MetadataFault(f"metadata record type {key} version {version} (frame {frame}) is not known here")
+        record, position = decoder(kind, kind, version)(data, position)
+    except BAD_BYTES as failure:
+        raise MetadataFault(str(error_of_bad_bytes("a metadata record", failure))) from None
+    except ProtocolError as damage:
+        raise MetadataFault(str(damage)) from None
+    if position != len(data):
+        raise MetadataFault(f"{kind.__name__} is followed by {len(data) - position} bytes too many")
+    return cast(MetadataRecord, record)

@@ -9,7 +9,7 @@ import re
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-from reference_broker.metadata.uuids import uuid_from_text, uuid_text
+from reference_broker.metadata.identifiers import uuid_from_text, uuid_text
 
 _NAME: Final = re.compile(r"(\d{20})-([A-Za-z0-9_-]{22})\.([a-z-]+)")
 

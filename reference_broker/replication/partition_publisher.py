@@ -28,7 +28,8 @@ from reference_broker.log.quarantine import begin_lost, set_all_aside, was_quara
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
-from reference_broker.metadata.directories import directory_of as directory_of_replica
+from reference_broker.metadata.identifiers import LOST_DIRECTORY
+from reference_broker.metadata.identifiers import directory_of as directory_of_replica
 from reference_broker.metadata.image import (
     BROKER_RESOURCE,
     NO_LEADER,
@@ -37,7 +38,6 @@ from reference_broker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now

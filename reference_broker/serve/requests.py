@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from reference_broker.core.events import Request
 from reference_broker.core.peers import snapshot_position
-from reference_broker.metadata.node_names import claimed_node, node_name
+from reference_broker.metadata.identifiers import claimed_node, node_name
 from reference_broker.serve.log_lines import describe_bug
 from reference_broker.wire.apis import DRAFTS, ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError

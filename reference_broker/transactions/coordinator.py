@@ -14,8 +14,8 @@ from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
 from reference_broker.coordination.scheduling import Steps
 from reference_broker.metadata.features import transaction_version
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.leader.leaders import Leaders

@@ -20,7 +20,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.partition_requests import DirectoryChange
-from reference_broker.metadata.uuids import NO_DIRECTORY
+from reference_broker.metadata.identifiers import NO_DIRECTORY
 
 NO_TOPIC_ID = bytes(16)
 

@@ -34,8 +34,8 @@ from reference_broker.apis.sliced import Sliced, in_one_go, respond_in_slices
 from reference_broker.controller.changes import UNKNOWN_TOPIC
 from reference_broker.controller.planning.config_changes import unknown_kind
 from reference_broker.metadata.broker_settings import layers_of
+from reference_broker.metadata.identifiers import name_problem
 from reference_broker.metadata.image import TOPIC_RESOURCE
-from reference_broker.metadata.topic_names import name_problem
 from reference_broker.ports.timing import run_slices
 from reference_broker.wire.errors import ErrorCode
 

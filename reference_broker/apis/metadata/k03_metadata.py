@@ -45,8 +45,8 @@ from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topics import WantedTopic, request_problem
 from reference_broker.metadata.cache import MetadataCache
+from reference_broker.metadata.identifiers import is_internal
 from reference_broker.metadata.image import BrokerImage
-from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, WITH_LEADER_EPOCHS
 from reference_broker.wire.drafts.metadata import (
     MetadataBroker1000,

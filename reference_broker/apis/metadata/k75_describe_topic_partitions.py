@@ -34,8 +34,8 @@ from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED, T
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.log.lookup import Work
 from reference_broker.metadata.cache import MetadataCache
+from reference_broker.metadata.identifiers import is_internal
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.errors import ErrorCode
 
 UNITS_PER_TOPIC = 3

@@ -16,8 +16,8 @@ from kio.static.primitive import i32
 from reference_broker.apis.proposing import as_uuid
 from reference_broker.apis.sliced import Sliced
 from reference_broker.metadata.cache import MetadataCache
+from reference_broker.metadata.identifiers import is_internal, name_problem
 from reference_broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import is_internal, name_problem
 from reference_broker.wire.apis import WITH_LEADER_EPOCHS
 from reference_broker.wire.drafts.metadata import (
     MetadataPartition1000,

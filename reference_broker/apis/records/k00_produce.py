@@ -56,7 +56,7 @@ from reference_broker.apis.records.produce_transactions import (
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.verification import Guard
-from reference_broker.metadata.topic_names import is_internal
+from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES

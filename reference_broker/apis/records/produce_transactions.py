@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasConfig, HasNow, HasOutside, HasPartitions, HasVerifier
 from reference_broker.log.verification import Guard
-from reference_broker.metadata.topic_names import is_internal
+from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.timing import later
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, InvalidRecords, read_header
 from reference_broker.transactions.markers.marker import TopicPartition

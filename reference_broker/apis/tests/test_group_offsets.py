@@ -8,21 +8,14 @@ from typing import Any
 import pytest
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.metadata.v13.request import MetadataRequestTopic
-from kio.schema.offset_commit.v9.request import (
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
+from kio.schema.offset_commit.v9.request import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
 from kio.schema.offset_delete.v0.response import OffsetDeleteResponseTopic
-from kio.schema.offset_fetch.v9.request import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
+from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32, i64, i64Timedelta
@@ -37,7 +30,7 @@ from reference_broker.apis.topics import k19_create_topics
 from reference_broker.groups.group import Member, MemberProtocol
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.drafts.offsets import (

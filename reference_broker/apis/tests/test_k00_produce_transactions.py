@@ -10,8 +10,8 @@ from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, errors_of, produced
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.replication.tests.leader_world import TOPIC_ID

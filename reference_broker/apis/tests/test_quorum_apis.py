@@ -13,8 +13,8 @@ from reference_broker.apis.quorum import k52_vote, k53_begin_quorum_epoch, k54_e
 from reference_broker.apis.quorum import k55_describe_quorum as k55
 from reference_broker.apis.registry import serves
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage
-from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import DRAFTS, VERSIONS, ApiKey

@@ -31,7 +31,7 @@ from reference_broker.apis.transactions import (
     k66_list_transactions,
 )
 from reference_broker.controller.planning.topics import WantedTopic
-from reference_broker.metadata.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
+from reference_broker.metadata.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.ports.now import Now
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.messages import encode_response

@@ -27,7 +27,7 @@ from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.log.lookup import Work
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.metadata.topic_names import name_problem
+from reference_broker.metadata.identifiers import name_problem
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3

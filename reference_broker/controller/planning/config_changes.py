@@ -15,12 +15,17 @@ from reference_broker.configuration.setting import ConfigError, Kind
 from reference_broker.configuration.tiering import check_topic
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
 from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Planning, Refusal, Situation
-from reference_broker.metadata.broker_settings import Layers, check_together, normalised_broker_settings
+from reference_broker.metadata.broker_settings import (
+    CLUSTER,
+    MIN_ISR_KEY,
+    Layers,
+    check_together,
+    normalised_broker_settings,
+)
 from reference_broker.metadata.features import keeps_eligible_leaders
+from reference_broker.metadata.identifiers import name_problem
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
-from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY
 from reference_broker.metadata.records import ClearElrRecord, ConfigRecord
-from reference_broker.metadata.topic_names import name_problem
 from reference_broker.wire.errors import ErrorCode
 
 Resource: TypeAlias = tuple[int, str]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from reference_broker.controller.changes import Change, Records, Refusal, Situation
+from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record
 from reference_broker.metadata.features import (
     DRAFT_FEATURES,
     DRAFT_LEVEL,
@@ -16,7 +17,6 @@ from reference_broker.metadata.features import (
     supported_features,
 )
 from reference_broker.metadata.image import BROKER_RESOURCE, MetadataImage
-from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record
 from reference_broker.metadata.records import ConfigRecord, FeatureLevelRecord, MetadataRecord
 from reference_broker.wire.errors import ErrorCode
 

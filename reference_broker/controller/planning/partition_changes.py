@@ -15,12 +15,11 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.metadata.directories import directory_of, is_online
+from reference_broker.metadata.broker_settings import min_isr_of
 from reference_broker.metadata.features import keeps_eligible_leaders, knows_directories, metadata_version
+from reference_broker.metadata.identifiers import LOST_DIRECTORY, NO_DIRECTORY, directory_of, is_online
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
-from reference_broker.metadata.min_isr import min_isr_of
 from reference_broker.metadata.records import PartitionChangeRecord
-from reference_broker.metadata.uuids import LOST_DIRECTORY, NO_DIRECTORY
 
 Directories: TypeAlias = tuple[bytes, ...]
 """The log directories of a broker. None are known of brokers below metadata.version 17."""

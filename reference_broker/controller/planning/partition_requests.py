@@ -24,10 +24,10 @@ from reference_broker.controller.planning.partition_changes import (
     PartitionChanges,
     election_of,
 )
+from reference_broker.metadata.delta import changed_partition
 from reference_broker.metadata.features import knows_directories
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
-from reference_broker.metadata.replay import changed_partition
 from reference_broker.wire.errors import ErrorCode
 
 NO_CHECK = -1

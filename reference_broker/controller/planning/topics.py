@@ -25,6 +25,14 @@ from reference_broker.controller.changes import (
 from reference_broker.controller.planning.partition_changes import active_brokers, is_active, only_directories
 from reference_broker.controller.planning.replica_placement import placement
 from reference_broker.metadata.features import knows_directories
+from reference_broker.metadata.identifiers import (
+    METADATA_TOPIC,
+    NO_DIRECTORY,
+    REMOTE_LOG_METADATA_TOPIC,
+    is_internal,
+    name_problem,
+    random_uuid,
+)
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicImage
 from reference_broker.metadata.records import (
     ConfigRecord,
@@ -33,8 +41,6 @@ from reference_broker.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from reference_broker.metadata.topic_names import METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, is_internal, name_problem
-from reference_broker.metadata.uuids import NO_DIRECTORY, random_uuid
 from reference_broker.wire.errors import ErrorCode
 
 MAX_PARTITIONS_PER_REQUEST = 10_000

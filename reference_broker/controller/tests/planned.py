@@ -5,10 +5,9 @@ from random import Random
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.changes import Change, Situation, Spend, planned
-from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
 from reference_broker.metadata.records import MetadataRecord
-from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import run
 from reference_broker.quorum.values import NOWHERE
 

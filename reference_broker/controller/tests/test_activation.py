@@ -3,9 +3,8 @@
 import pytest
 
 from reference_broker.controller.controller_term import Activation, activation
-from reference_broker.metadata.delta import MetadataFault
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from reference_broker.metadata.records import FeatureLevelRecord
+from reference_broker.metadata.records import FeatureLevelRecord, MetadataFault
 
 
 def level(version: int) -> tuple[FeatureLevelRecord, ...]:

@@ -14,9 +14,9 @@ from reference_broker.controller.planning.feature_updates import (
     WantedLevel,
 )
 from reference_broker.controller.tests.planned import after, brokers, records_of, situation
+from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record, min_isr_of
 from reference_broker.metadata.features import ELR_FEATURE, METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import BROKER_RESOURCE, EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
-from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record, min_isr_of
 from reference_broker.metadata.records import (
     ClearElrRecord,
     ConfigRecord,

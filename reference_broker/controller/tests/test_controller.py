@@ -7,16 +7,16 @@ import pytest
 
 from reference_broker.controller import changes, controller_term
 from reference_broker.controller.changes import NOT_CONTROLLER, Planning, Refusal
-from reference_broker.metadata.delta import MetadataFault
-from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    MetadataFault,
     MetadataRecord,
     NoOpRecord,
     RemoveTopicRecord,
+    encode,
 )
 from reference_broker.metadata.tests.metadata_world import (
     MetadataWorld,

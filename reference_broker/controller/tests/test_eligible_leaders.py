@@ -15,8 +15,9 @@ from reference_broker.controller.planning.partition_requests import (
 )
 from reference_broker.controller.planning.topics import TopicCreation, WantedTopic
 from reference_broker.controller.tests.planned import after, brokers, records_of, situation
+from reference_broker.metadata.broker_settings import cluster_min_isr_record
+from reference_broker.metadata.identifiers import LOST_DIRECTORY, NO_DIRECTORY
 from reference_broker.metadata.image import PartitionImage
-from reference_broker.metadata.min_isr import cluster_min_isr_record
 from reference_broker.metadata.records import (
     ClearElrRecord,
     ConfigRecord,
@@ -26,7 +27,6 @@ from reference_broker.metadata.records import (
     TopicRecord,
 )
 from reference_broker.metadata.tests.metadata_world import run
-from reference_broker.metadata.uuids import LOST_DIRECTORY, NO_DIRECTORY
 
 ID = b"\x01" * 16
 

@@ -9,7 +9,6 @@ import pytest
 from reference_broker.controller import changes
 from reference_broker.controller.controller_term import ControllerTerm
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
     BeginTransactionRecord,
     EndTransactionRecord,
@@ -17,6 +16,7 @@ from reference_broker.metadata.records import (
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    encode,
 )
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id, topic_records
 from reference_broker.quorum.values import Provenance

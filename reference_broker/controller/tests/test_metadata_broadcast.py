@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from reference_broker.controller import metadata_broadcast
 from reference_broker.controller.metadata_broadcast import MOST_REMEMBERED, Content, Frames
-from reference_broker.metadata.cache import MetadataCache
-from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.cache import MetadataCache, refusal, update_from
+from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage
 from reference_broker.metadata.records import (
@@ -24,10 +24,8 @@ from reference_broker.metadata.records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
 )
-from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import ManualPorts, MetadataWorld, topic_id, topic_records
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
-from reference_broker.metadata.updates import refusal, update_from
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import Provenance
 from reference_broker.wire.drafts.updates import (

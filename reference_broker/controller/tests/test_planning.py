@@ -33,8 +33,14 @@ from reference_broker.controller.planning.topics import (
 from reference_broker.controller.tests.planned import after, brokers, records_of, situation, slices_of
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage, PartitionImage
-from reference_broker.metadata.record_codec import decode, encode
-from reference_broker.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from reference_broker.metadata.records import (
+    ConfigRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    decode,
+    encode,
+)
 from reference_broker.wire.apis import DRAFTS
 from reference_broker.wire.errors import ErrorCode
 

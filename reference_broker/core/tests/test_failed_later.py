@@ -21,7 +21,7 @@ from reference_broker.core.tests.test_groups_of_a_node import body, coordinated,
 from reference_broker.groups import rebalances
 from reference_broker.groups.offset_commits import OFFSETS_A_SLICE, Commits
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.metadata.delta import MetadataFault
+from reference_broker.metadata.records import MetadataFault
 from reference_broker.quorum.leader import Leader
 from reference_broker.quorum.messages import fetch
 from reference_broker.quorum.values import OffsetAndEpoch

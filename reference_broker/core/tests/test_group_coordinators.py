@@ -14,7 +14,7 @@ from kio.static.primitive import i8, i32, i64
 
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.core.tests.cluster_world import ClusterWorld
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.retired_fields import OffsetCommitRequest

@@ -11,10 +11,9 @@ from reference_broker.controller.controller_term import Endpoint
 from reference_broker.core.events import Opened
 from reference_broker.core.node import Node
 from reference_broker.core.tests.node_world import NodeWorld, fetch_request, produce_request, sent_batch
-from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE
-from reference_broker.metadata.replay import replay
-from reference_broker.metadata.snapshots.records_of import records_of
+from reference_broker.metadata.snapshots import records_of
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, fetch, vote
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance

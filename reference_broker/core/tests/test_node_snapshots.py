@@ -9,7 +9,7 @@ from kio.schema.types import TopicName
 
 from reference_broker.core.tests.node_world import NodeWorld, batch, create_request, fetch_request
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.snapshots.reader import load_snapshot
+from reference_broker.metadata.snapshots import load_snapshot
 from reference_broker.quorum.snapshots.messages import request_for
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey

@@ -21,8 +21,8 @@ from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
 from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.records.control import build_marker
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.replication import Replication

@@ -9,7 +9,7 @@ from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.records import group_key, offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import Origin
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.records.builder import build
 from reference_broker.records.reader import read_all
 from reference_broker.records.record import Record

@@ -7,8 +7,7 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.controller import Controller
-from reference_broker.metadata.batch import MetadataBatch, decoded
-from reference_broker.metadata.loader import MetadataLoader
+from reference_broker.metadata.loader import MetadataBatch, MetadataLoader, decoded
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,

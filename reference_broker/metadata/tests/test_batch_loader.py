@@ -6,18 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_broker.metadata.batch import MetadataBatch
-from reference_broker.metadata.batch_loader import MetadataBatchLoader
-from reference_broker.metadata.delta import MetadataDelta, MetadataFault
+from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.loader import MetadataBatch, MetadataBatchLoader
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
+    MetadataFault,
     MetadataRecord,
     NoOpRecord,
 )
-from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import ABORT, BEGIN, END, topic_id, topic_records
 from reference_broker.quorum.values import Provenance
 

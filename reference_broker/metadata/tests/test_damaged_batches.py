@@ -7,19 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_broker.metadata import loader as loader_module
-from reference_broker.metadata.delta import MetadataDelta, MetadataFault
+from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
     MARKERS,
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,
+    MetadataFault,
     MetadataRecord,
     NoOpRecord,
     RemoveTopicRecord,
+    encode,
 )
-from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import (
     ABORT,
     BEGIN,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.metadata.cache import cache_of
+from reference_broker.metadata.identifiers import LOST_DIRECTORY, NO_DIRECTORY, UNASSIGNED_DIRECTORY
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
-from reference_broker.metadata.uuids import LOST_DIRECTORY, NO_DIRECTORY, UNASSIGNED_DIRECTORY
 
 FIRST, SECOND, UNKNOWN = b"1" * 16, b"2" * 16, b"u" * 16
 BROKERS = {number: BrokerImage(number, number, bytes(16), "h", 9093, False, log_dirs=(home,))

@@ -5,20 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metadata.cache import MetadataCache, cache_of, update_of
-from reference_broker.metadata.delta import MetadataDelta, MetadataFault, _Draft
+from reference_broker.metadata.delta import MetadataDelta, _Draft, replay
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage, TopicImage
-from reference_broker.metadata.record_codec import decode, encode
 from reference_broker.metadata.records import (
     ClearElrRecord,
     ConfigRecord,
     MetadataEpoch,
+    MetadataFault,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
+    decode,
+    encode,
 )
-from reference_broker.metadata.replay import replay
 from reference_broker.metadata.tests.metadata_world import topic_records
 from reference_broker.quorum.values import Provenance
 

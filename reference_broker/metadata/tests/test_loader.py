@@ -5,15 +5,15 @@ from collections.abc import Callable, Generator, Sequence
 import pytest
 
 from reference_broker.metadata import loader as loader_module
-from reference_broker.metadata.delta import MetadataFault
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     EndTransactionRecord,
+    MetadataFault,
     MetadataRecord,
     NoOpRecord,
     RemoveTopicRecord,
+    encode,
 )
 from reference_broker.metadata.tests.metadata_world import (
     ABORT,

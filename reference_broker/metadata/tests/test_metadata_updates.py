@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.metadata.cache import MetadataCache, MetadataUpdate
+from reference_broker.metadata.cache import MetadataCache, MetadataUpdate, is_overtaken, refusal, update_from
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.metadata.updates import is_overtaken, refusal, update_from
 from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,

@@ -4,8 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.metadata.delta import MetadataFault
-from reference_broker.metadata.record_codec import decode, encode
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -17,6 +15,7 @@ from reference_broker.metadata.records import (
     EndTransactionRecord,
     FeatureLevelRecord,
     MetadataEpoch,
+    MetadataFault,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
@@ -26,6 +25,8 @@ from reference_broker.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
     UnregisterBrokerRecord,
+    decode,
+    encode,
 )
 
 ID = bytes(range(16))

@@ -6,8 +6,7 @@ from random import Random
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.metadata.record_codec import encode
-from reference_broker.metadata.records import TopicRecord
+from reference_broker.metadata.records import TopicRecord, encode
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.ports.now import Now

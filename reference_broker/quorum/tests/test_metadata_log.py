@@ -6,8 +6,7 @@ import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
-from reference_broker.metadata.record_codec import encode
-from reference_broker.metadata.records import NoOpRecord, TopicRecord
+from reference_broker.metadata.records import NoOpRecord, TopicRecord, encode
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.quorum.metadata_log import (

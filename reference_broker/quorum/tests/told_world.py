@@ -2,8 +2,7 @@
 
 from functools import partial
 
-from reference_broker.metadata.record_codec import encode
-from reference_broker.metadata.records import TopicRecord
+from reference_broker.metadata.records import TopicRecord, encode
 from reference_broker.quorum.messages import (
     fetched_partition,
     read_begin_epoch,

@@ -12,7 +12,7 @@ from functools import partial
 from reference_broker.log.lookup import Overtaken
 from reference_broker.log.recreating import Recreated
 from reference_broker.log.tierable import TierableSegment
-from reference_broker.metadata.uuids import random_uuid, uuid_text
+from reference_broker.metadata.identifiers import random_uuid, uuid_text
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import StorePorts

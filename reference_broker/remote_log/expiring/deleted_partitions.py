@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from reference_broker.coordination.record_fields import DamagedRecord
 from reference_broker.log.reading import OffsetOutOfRange
+from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import StorePorts
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
-from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.node_ports import Done, Ports
 from reference_broker.ports.timing import later

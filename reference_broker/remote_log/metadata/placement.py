@@ -5,8 +5,8 @@ from typing import Final
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.topics import WantedTopic
+from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
 
 _INT32: Final = 0xFFFFFFFF
 _MURMUR_M: Final = 0x5BD1E995

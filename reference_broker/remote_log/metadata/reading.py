@@ -15,7 +15,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
+from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.records.batch import InvalidRecords, checked, iterate

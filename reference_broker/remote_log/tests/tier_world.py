@@ -8,7 +8,7 @@ from typing import Any
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_snapshots import decoded
-from reference_broker.metadata.uuids import random_uuid
+from reference_broker.metadata.identifiers import random_uuid
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.memory_store import MemoryStore

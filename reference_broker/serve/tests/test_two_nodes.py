@@ -25,7 +25,7 @@ from reference_broker.core.events import (
     Sync,
     Synced,
 )
-from reference_broker.metadata.node_names import client_id_of
+from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk

@@ -8,8 +8,8 @@ from typing import Protocol, TypeAlias
 
 from reference_broker.log.lookup import Search, Work
 from reference_broker.log.partition_log import Origin, RecordsRefused
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import run_slices

@@ -1,8 +1,8 @@
 """``__transaction_state``: how many partitions it has, and the settings with which it is created."""
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
 
 
 def partition_count(image: MetadataImage, config: BrokerConfig) -> int:

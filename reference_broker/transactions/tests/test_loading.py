@@ -5,7 +5,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
-from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.records.batch import checksum
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record

@@ -21,8 +21,8 @@ from reference_broker.coordination.partitioner import partition_of
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
 from reference_broker.metadata.features import TRANSACTION_FEATURE
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
 from reference_broker.records.batch import iterate
 from reference_broker.records.builder import build
 from reference_broker.records.control import ControlType, read_marker

@@ -14,8 +14,8 @@ from kio.static.primitive import i16, i32
 
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.node_ports import Ports

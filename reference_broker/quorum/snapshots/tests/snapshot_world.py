@@ -7,17 +7,17 @@ from typing import Any
 
 from chaos.sim.disk import SimDisk
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.metadata.batch import decoded
-from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from reference_broker.metadata.loader import MetadataLoader
-from reference_broker.metadata.record_codec import encode
-from reference_broker.metadata.records import ConfigRecord, MetadataRecord
-from reference_broker.metadata.replay import replay
-from reference_broker.metadata.snapshots.generator import SnapshotGenerator
-from reference_broker.metadata.snapshots.metrics import SnapshotMetrics
-from reference_broker.metadata.snapshots.reader import load_snapshot
-from reference_broker.metadata.snapshots.writer import snapshot_id, write_snapshot
+from reference_broker.metadata.loader import MetadataLoader, decoded
+from reference_broker.metadata.records import ConfigRecord, MetadataRecord, encode
+from reference_broker.metadata.snapshots import (
+    SnapshotGenerator,
+    SnapshotMetrics,
+    load_snapshot,
+    snapshot_id,
+    write_snapshot,
+)
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Buffer

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from reference_broker.metadata.snapshots.reader import load_snapshot
+from reference_broker.metadata.snapshots import load_snapshot
 from reference_broker.quorum.snapshots import serving
 from reference_broker.quorum.snapshots.download import FIRST_WAIT_US, LONGEST_WAIT_US, Troubles
 from reference_broker.quorum.snapshots.messages import SnapshotRequest

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from reference_broker.metadata.record_codec import decode, encode
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -19,9 +18,10 @@ from reference_broker.metadata.records import (
     NoOpRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    decode,
+    encode,
 )
-from reference_broker.metadata.snapshots.reader import load_snapshot
-from reference_broker.metadata.snapshots.records_of import records_of
+from reference_broker.metadata.snapshots import load_snapshot, records_of
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
 from reference_broker.quorum.node_files import StartRefused

@@ -10,10 +10,8 @@ import pytest
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import MetadataLoader
-from reference_broker.metadata.record_codec import encode
-from reference_broker.metadata.snapshots.generator import SnapshotGenerator
-from reference_broker.metadata.snapshots.metrics import SnapshotMetrics
-from reference_broker.metadata.snapshots.reader import load_snapshot
+from reference_broker.metadata.records import encode
+from reference_broker.metadata.snapshots import SnapshotGenerator, SnapshotMetrics, load_snapshot
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.metadata_log import open_metadata_log

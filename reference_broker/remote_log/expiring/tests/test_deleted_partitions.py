@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reference_broker.core.tests.node_world import delete_request
-from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
+from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.memory_store import MemoryStore
 from reference_broker.ports.store import FailureKind, StoreAnswer, StoreFailure, StoreOperation

@@ -3,7 +3,7 @@ RemoteLogMetadataTopicPartitioner, called from jshell)."""
 
 import pytest
 
-from reference_broker.metadata.uuids import uuid_from_text
+from reference_broker.metadata.identifiers import uuid_from_text
 from reference_broker.remote_log.metadata.codec import decode, encode
 from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteLogEvent, RemoteSegment, SegmentUpdate
 from reference_broker.remote_log.metadata.placement import metadata_partition_of

@@ -3,8 +3,8 @@
 from typing import Any
 
 from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record

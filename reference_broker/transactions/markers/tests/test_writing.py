@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.log.lookup import SLICE_UNITS
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.records.control import build_marker
 from reference_broker.records.tests import markers as by_schema
 from reference_broker.replication.tests.timed_ports import START_MS

@@ -8,8 +8,8 @@ import pytest
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.replication.tests.timed_ports import START_MS

@@ -9,8 +9,8 @@ import pytest
 
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.replication.tests.timed_ports import TimedPorts
 from reference_broker.transactions.verification.question import Purpose, Question, purpose_of_produce, told_in_produce

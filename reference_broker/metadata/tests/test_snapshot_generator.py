@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_broker.metadata.records import NoOpRecord
-from reference_broker.metadata.snapshots.generator import RETRY_US
-from reference_broker.metadata.snapshots.reader import load_snapshot
+from reference_broker.metadata.snapshots import RETRY_US, load_snapshot
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
 from reference_broker.quorum.snapshots.tests.snapshot_world import (
