@@ -90,8 +90,7 @@ def mutants() -> None:
     """
     from datetime import date
 
-    from chaos.mutants import live_worlds
-    from chaos.mutants.registry import by_name, table
+    from chaos.mutants.registry import by_name, live_standing, table
     from scenarios.ledger import is_stale, last
 
     caught = last()
@@ -101,7 +100,7 @@ def mutants() -> None:
         simulated = caught.get((name, "sim"))
         stale = " (stale)" if simulated is not None and is_stale(simulated, date.today()) else ""
         click.echo(f"        {simulated or 'sim: not played yet'}{stale}")
-        click.echo(f"        {live_worlds.told(name, caught.get((name, 'live')))}")
+        click.echo(f"        {live_standing(name, caught.get((name, 'live')))}")
 
 
 @click.command(

@@ -3,7 +3,7 @@
 Each mutant is played live, one after the other, in the first scenario that must catch it and that a live world can
 play. It is played with further seeds until one catches it. Spark judges. What was seen is kept in
 ``chaos/mutants/seen_live.jsonl``, which ``crucible mutants`` shows. Mutants that a live world cannot show
-(``live_worlds.SIMULATED_ONLY``) are left out.
+(``registry.SIMULATED_ONLY``) are left out.
 
 A play that shows nothing (INVALID, CRASHED, or it could not start) is no try: the next seed is played instead, but
 never more than twice as many plays as tries. A mutant of which every play showed nothing keeps what was known of it.
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable, play
 from chaos.mutants import all_mutants
-from chaos.mutants.live_worlds import FIRST_SEEDS, SIMULATED_ONLY
+from chaos.mutants.registry import FIRST_SEEDS, SIMULATED_ONLY
 from reports.manifest import read_manifest
 from reports.verdict import Outcome, Verdict
 from scenarios import loader

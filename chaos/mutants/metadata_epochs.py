@@ -127,7 +127,7 @@ def new_schema_before_switch(original: Function, image: Any) -> bool:
     return True
 
 
-@mutant("reference_broker.controller.controller_term:Reign._append")
+@mutant("reference_broker.controller.controller_term:ControllerTerm._append")
 def epoch_written_in_transaction(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
     """The controller writes the epoch inside an open transaction (M-2)."""
     if kind == "batch" and number == 1 and sends_metadata_epoch(self.latest):

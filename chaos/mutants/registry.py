@@ -1,35 +1,33 @@
-"""All mutants, and which scenarios catch each (read from the scenario files)."""
+"""All mutants, which scenarios catch each (read from the scenario files), and which of them real processes can show."""
+
+from collections.abc import Mapping
 
 from chaos.mutants import (
-    acknowledgements,
-    cleaning,
     client_transactions,
-    damage,
-    disk_errors,
+    compaction,
+    disks,
     drafts,
-    eligible_leaders,
     fetch_sessions,
-    first_revision,
     groups,
     metadata_epochs,
+    metadata_transactions,
     node_requests,
     producers,
     quorum,
     replication,
     snapshots,
     tiering,
-    tombstone_horizon,
-    transactions,
 )
 from chaos.mutants.mutant import Mutant, MutantError
 from scenarios import loader
 from scenarios.fields import did_you_mean
+from scenarios.ledger import Catch
 from scenarios.model import Scenario
 
 FILES = (
-    *(fetch_sessions, first_revision, snapshots, transactions, quorum),
-    *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage, eligible_leaders),
-    *(disk_errors, node_requests, producers, drafts, client_transactions, tiering, tombstone_horizon),
+    *(fetch_sessions, snapshots, metadata_transactions, quorum),
+    *(replication, metadata_epochs, groups, compaction, disks),
+    *(node_requests, producers, drafts, client_transactions, tiering),
 )
 
 
@@ -65,3 +63,61 @@ def table() -> tuple[tuple[str, tuple[str, ...]], ...]:
         (each.name, tuple(str(found.number or found.name) for found in scenarios if each.name in found.mutants))
         for each in all_mutants()
     )
+
+
+_POWER = "only a power loss shows it, and in a live world the kernel keeps what a killed process wrote"
+
+SIMULATED_ONLY: Mapping[str, str] = {
+    "vote_told_before_its_name_is_durable": f"{_POWER}, names of files too",
+    "high_watermark_at_leaders_end": f"{_POWER}: what followers lack is lost only if the leader's copy is",
+    "joins_behind_high_watermark": f"{_POWER}: a replica that lacks something is missed only if the others lose it",
+    "progress_outlives_restart": f"{_POWER}: a follower that was killed still has all that it had told its leader",
+    "divergence_unseen": f"{_POWER}: the logs of replicas that were killed do not part below what all of them hold",
+    "unclean_restart_stays_in_sync": f"{_POWER}: a replica that was killed comes back with all that it had",
+    "leader_from_outside_the_isr": f"{_POWER}: the replica outside must lack what the others then lose",
+    "rename_before_sync": f"{_POWER}: what was not synced is still read back under the snapshot's name",
+    "deleted_before_log_start_is_durable": f"{_POWER}: files that a killed process deleted do not come back",
+    "failed_sync_taken_for_done": f"{_POWER}: what a failed sync left unsynced is still read back",
+}
+"""Mutants that a live world cannot show, each with the physical reason."""
+
+FIRST_SEEDS: Mapping[str, int] = {
+    "abort_without_bootstrap": 6,
+    "aborted_index_not_rebuilt": 3,
+    "append_after_torn_tail": 14,
+    "download_restarts_at_zero": 8,
+    "markers_before_prepare": 3,
+    "opposite_outcome_after_takeover": 3,
+    "producer_epoch_not_checked": 2,
+    "stray_deleted": 4,
+}
+"""Where a live search for a mutant begins, if not at seed 1: with a seed whose fault strikes where the mutant shows."""
+
+_OVERTAKEN = (
+    "a replica that comes back follows first, and the next batches of its producers put right what it knows of them; "
+    "the checks that see it before that look into nodes, which only the simulator can"
+)
+
+_ALL_BATCHES = (
+    "clients read nothing wrong, since a retry comes before its producer is forgotten; the check that sees it must "
+    "know all batches of a partition, on each node and over restarts, and runs only in the simulator"
+)
+
+NOT_SEEN: Mapping[str, str] = {
+    "batches_behind_snapshot_ignored": _OVERTAKEN,
+    "busy_producer_forgotten": _ALL_BATCHES,
+    "idle_producer_remembered": _ALL_BATCHES,
+    "snapshot_crc_unchecked": _OVERTAKEN,
+    "snapshot_without_producers": _OVERTAKEN,
+    "unknown_producer_believed": _ALL_BATCHES,
+}
+"""Mutants that a live world could show, and that no try there has shown, each with the reason."""
+
+
+def live_standing(mutant: str, live: Catch | None) -> str:
+    """Returns in a line what is known of the mutant in live worlds. ``live`` is the last search for it there."""
+    if mutant in SIMULATED_ONLY:
+        return f"live: cannot show it: {SIMULATED_ONLY[mutant]}"
+    if live is None:
+        return "live: not shown yet"
+    return f"{live}: {NOT_SEEN[mutant]}" if mutant in NOT_SEEN and not live.guarantees else str(live)

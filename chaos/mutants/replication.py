@@ -1,4 +1,4 @@
-"""Mutants of replication: what leaders, followers and the controller know of replicas."""
+"""Mutants of replication: what is acknowledged, what nodes know of replicas, and who may lead (KIP-966)."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
@@ -7,7 +7,16 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.apis.records.fetch_partition import Reader
+from reference_broker.controller.planning.config_changes import MIN_ISR_OF_BROKER, MIN_ISR_STAYS
+from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY
 from reference_broker.metadata.image import NO_LEADER
+from reference_broker.metadata.records import ClearElrRecord, ConfigRecord
+
+
+@mutant("reference_broker.replication.leader.leaders:Leaders.acknowledge")
+def acknowledged_before_replicated(original: Function, self: Any, offsets: Any, timeout_ms: int, answered: Any) -> None:
+    """A leader answers acks=all as soon as its own log holds the records (F-22)."""
+    answered({})
 
 
 @mutant("reference_broker.replication.leader.replicas:Followers.high_watermark")
@@ -69,3 +78,84 @@ def leader_from_outside_the_isr(
     """Any replica may be elected, also one that is neither in sync nor eligible (E-3)."""
     found = original(partition, partition.replicas, elr, live, election)
     return found if found.leader in (*isr, NO_LEADER) else replace(found, unclean=True)
+
+
+CONFIG_CHANGES = "reference_broker.controller.planning.config_changes"
+
+
+@mutant("reference_broker.controller.planning.partition_changes:PartitionChanges._eligible")
+def elr_not_kept(original: Function, self: Any, topic: Any, partition: Any, isr: Any, unclean: int) -> Any:
+    """A replica that leaves the in-sync replicas is never eligible. The last one leads, whatever it lost (E-1, E-7)."""
+    return ()
+
+
+@mutant("reference_broker.controller.planning.brokers:Registration.is_after_clean_shutdown")
+def unclean_restart_keeps_elr(original: Function, self: Any, known: Any) -> bool:
+    """Each shutdown counts as clean, so a broker that lost records stays an eligible leader (E-4)."""
+    return known is not None
+
+
+@mutant("reference_broker.replication.leader.leaders:Leaders._may_advance")
+def high_watermark_below_min_isr(original: Function, partition: Any, followers: Any) -> bool:
+    """The high watermark moves with fewer in-sync replicas than the minimum, past eligible leaders (E-2)."""
+    return True
+
+
+@mutant("reference_broker.replication.leader.isr:IsrProposals._settled")
+def answered_isr_counts_at_once(original: Function, self: Any, partition: Any, proposal: Any, answer: Any) -> bool:
+    """A leader takes the ISR of an AlterPartition response at once, with the min.insync.replicas of its own, older
+    metadata (E-2)."""
+    is_held = self._pending.get(partition) is proposal and partition.followers.proposal is proposal
+    settled: bool = original(self, partition, proposal, answer)
+    if is_held and settled and not answer.error_code:
+        partition.partition_epoch = int(answer.partition_epoch)
+        leaders = self._refused.__self__
+        leaders._commit(partition, partition.followers, tuple(int(one) for one in answer.isr))
+    return settled
+
+
+@mutant("reference_broker.replication.partition_publisher:PartitionPublisher._update")
+def isr_published_before_min_isr(
+    original: Function, self: Any, change: Any, topic: Any, image: Any, is_reconfigured: bool
+) -> Any:
+    """A leader takes the ISR of an image before the min.insync.replicas of the same image (E-2)."""
+    return original(self, change, topic, image, False)
+
+
+@mutant("reference_broker.controller.planning.partition_changes:has_directory")
+def leads_without_directory(original: Function, partition: Any, replica: int, directories: Any) -> bool:
+    """A broker leads a replica although its directory was replaced (E-6)."""
+    return True
+
+
+@mutant("reference_broker.controller.planning.partition_changes:elect")
+def last_known_leader_never_elected(
+    original: Function, partition: Any, isr: Any, elr: Any, live: Any, election: Any
+) -> Any:
+    """A partition whose last in-sync replica comes back after an unclean shutdown stays without a leader (E-5)."""
+    found = original(partition, isr, elr, live, election)
+    return replace(found, leader=-1, unclean=False) if found.unclean and not isr and not elr else found
+
+
+@mutant(f"{CONFIG_CHANGES}:_records")
+def eligible_outlive_min_isr(original: Function, situation: Any, wanted: Any) -> Any:
+    """A new min.insync.replicas clears no eligible leader replicas (E-8)."""
+    found = original(situation, wanted)
+    return [each for each in found if not isinstance(each, ClearElrRecord)] if isinstance(found, list) else found
+
+
+@mutant(f"{CONFIG_CHANGES}:_records")
+def broker_sets_its_own_min_isr(original: Function, situation: Any, wanted: Any) -> Any:
+    """A broker's own min.insync.replicas can be altered while eligible leader replicas are kept (E-8)."""
+    found = original(situation, wanted)
+    kind, name = wanted.resource
+    own = ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR_KEY, value=wanted.steps[0][2])
+    return [own] if found is MIN_ISR_OF_BROKER else found
+
+
+@mutant(f"{CONFIG_CHANGES}:_records")
+def clusters_min_isr_removed(original: Function, situation: Any, wanted: Any) -> Any:
+    """The cluster's min.insync.replicas can be removed while eligible leader replicas are kept (E-8)."""
+    found = original(situation, wanted)
+    gone = ConfigRecord(resource_type=CLUSTER[0], resource_name=CLUSTER[1], name=MIN_ISR_KEY, value=None)
+    return [gone] if found is MIN_ISR_STAYS else found

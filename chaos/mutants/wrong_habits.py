@@ -1,5 +1,6 @@
-"""Brokers with one wrong habit each, at the edge where requests come in and answers go out. ``crucible probe`` must see
-them. They are no mutants of scenarios: they lack no mechanism that faults could show.
+"""Brokers with one wrong habit each, at the edge where requests come in and responses go out.
+
+``crucible probe`` must see them. They are no mutants of scenarios: they lack no mechanism that faults could show.
 """
 
 import time
@@ -8,15 +9,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from chaos.mutants import (
-    wrong_habits_in_admin,
-    wrong_habits_in_groups,
-    wrong_habits_in_transactions,
-)
-from chaos.mutants.changing import ANSWERS, REQUESTS, Change
-from chaos.mutants.changing import answered as _answered
-from chaos.mutants.changing import asked as _asked
-from chaos.mutants.changing import fixed as _fixed
+from chaos.mutants import wrong_habits_of_coordinators
+from chaos.mutants.changing import ANSWERS, REQUESTS, Change, answered, asked, fixed
 from chaos.mutants.mutant import Function, Mutant, mutant
 from chaos.mutants.registry import by_name
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -46,7 +40,7 @@ def errors_hidden(original: Function, api_key: int, version: int, correlation_id
     def hide(name: str, value: Any) -> Any:
         return (shown if isinstance(value, ErrorCode) else 0) if name == "error_code" else value
 
-    return _answered(original, api_key, version, correlation_id, body, hide)
+    return answered(original, api_key, version, correlation_id, body, hide)
 
 
 @mutant(ANSWERS)
@@ -59,7 +53,7 @@ def features_garbled(original: Function, api_key: int, version: int, correlation
         return tuple(replace(each, min_version=type(each.min_version)(0)) for each in value) if version == 3 else ()
 
     change: Change = garble if api_key == ApiKey.API_VERSIONS else lambda _, same: same
-    return _answered(original, api_key, version, correlation_id, body, change)
+    return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -71,39 +65,39 @@ def offsets_shifted(original: Function, api_key: int, version: int, correlation_
     def shift(name: str, value: Any) -> Any:
         return type(value)(value + 1) if name in OFFSETS else value
 
-    return _answered(original, api_key, version, correlation_id, body, shift)
+    return answered(original, api_key, version, correlation_id, body, shift)
 
 
 @mutant(ANSWERS)
 def records_dropped(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Fetch answers never have records."""
-    return _answered(original, api_key, version, correlation_id, body, _fixed(records=b""))
+    return answered(original, api_key, version, correlation_id, body, fixed(records=b""))
 
 
 @mutant(ANSWERS)
 def fetch_fields_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Fetch answers send clients to a replica that does not exist, and never tell a session or where logs diverge."""
-    change = _fixed(preferred_read_replica=7, session_id=0, diverging_epoch=None)
-    return _answered(original, api_key, version, correlation_id, body, change)
+    change = fixed(preferred_read_replica=7, session_id=0, diverging_epoch=None)
+    return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def epochs_lost(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Metadata tells no leader epochs, and the other answers tell 7."""
-    change = _fixed(leader_epoch=-1 if api_key == ApiKey.METADATA else 7)
-    return _answered(original, api_key, version, correlation_id, body, change)
+    change = fixed(leader_epoch=-1 if api_key == ApiKey.METADATA else 7)
+    return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def times_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Append times are always told as 5, and producer IDs as -1."""
-    return _answered(original, api_key, version, correlation_id, body, _fixed(log_append_time_ms=5, producer_id=-1))
+    return answered(original, api_key, version, correlation_id, body, fixed(log_append_time_ms=5, producer_id=-1))
 
 
 @mutant(ANSWERS)
 def metadata_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """Metadata has no ports, a strange controller and nobody in sync."""
-    change = _fixed(
+    change = fixed(
         port=0,
         controller_id=77,
         cluster_id=None,
@@ -113,7 +107,7 @@ def metadata_garbled(original: Function, api_key: int, version: int, correlation
         topic_authorized_operations=0,
     )
     of_metadata = api_key in (ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER)
-    return _answered(original, api_key, version, correlation_id, body, change if of_metadata else lambda _, same: same)
+    return answered(original, api_key, version, correlation_id, body, change if of_metadata else lambda _, same: same)
 
 
 @mutant(ANSWERS)
@@ -123,7 +117,7 @@ def ids_made_up(original: Function, api_key: int, version: int, correlation_id: 
     def made_up(name: str, value: Any) -> Any:
         return uuid4() if name == "topic_id" and api_key == ApiKey.METADATA else value
 
-    return _answered(original, api_key, version, correlation_id, body, made_up)
+    return answered(original, api_key, version, correlation_id, body, made_up)
 
 
 @mutant(ANSWERS)
@@ -136,7 +130,7 @@ def described_by_halves(original: Function, api_key: int, version: int, correlat
         return value[::-1] if name == "topics" else value[:-1] if name == "partitions" else value
 
     change: Change = halve if api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS else lambda _, same: same
-    return _answered(original, api_key, version, correlation_id, body, change)
+    return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -177,7 +171,7 @@ def versions_garbled(original: Function, api_key: int, version: int, correlation
 @mutant(REQUESTS)
 def fetches_never_wait(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A fetch is answered at once."""
-    return _asked(original(api_key, version, frame, offset), api_key, ApiKey.FETCH, _fixed(max_wait_ms=0))
+    return asked(original(api_key, version, frame, offset), api_key, ApiKey.FETCH, fixed(max_wait_ms=0))
 
 
 @mutant(REQUESTS)
@@ -193,16 +187,14 @@ def long_fetches_slow(original: Function, api_key: int, version: int, frame: Any
 def fetches_wait_long(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A fetch waits for three seconds at least, unless enough is there."""
     body = original(api_key, version, frame, offset)
-    return _asked(
-        body, api_key, ApiKey.FETCH, lambda name, value: max(value, 3_000) if name == "max_wait_ms" else value
-    )
+    return asked(body, api_key, ApiKey.FETCH, lambda name, value: max(value, 3_000) if name == "max_wait_ms" else value)
 
 
 @mutant(REQUESTS)
 def limits_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A fetch returns all that there is."""
     body = original(api_key, version, frame, offset)
-    return _asked(body, api_key, ApiKey.FETCH, _fixed(partition_max_bytes=PLENTY, max_bytes=PLENTY))
+    return asked(body, api_key, ApiKey.FETCH, fixed(partition_max_bytes=PLENTY, max_bytes=PLENTY))
 
 
 @mutant(REQUESTS)
@@ -220,7 +212,7 @@ def all_and_none_confused(original: Function, api_key: int, version: int, frame:
 @mutant(REQUESTS)
 def acks_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """Each produce counts as one with acks=all, and is answered."""
-    return _asked(original(api_key, version, frame, offset), api_key, ApiKey.PRODUCE, _fixed(acks=-1))
+    return asked(original(api_key, version, frame, offset), api_key, ApiKey.PRODUCE, fixed(acks=-1))
 
 
 @mutant(REQUESTS)
@@ -243,7 +235,7 @@ def sizes_misread(original: Function, api_key: int, version: int, frame: Any, of
     def timed(name: str, value: Any) -> Any:
         return b"" if name == "records" and bytes(value[27:35]) == NO_TIME else value
 
-    return _asked(_asked(body, api_key, ApiKey.CREATE_TOPICS, less), api_key, ApiKey.PRODUCE, timed)
+    return asked(asked(body, api_key, ApiKey.CREATE_TOPICS, less), api_key, ApiKey.PRODUCE, timed)
 
 
 @mutant("reference_broker.serve.requests:decode")
@@ -277,6 +269,150 @@ def answers_swapped(original: Function, api_key: int, version: int, correlation_
     if swapped is None:
         swapped = ((correlation_id - 1) ^ 1) + 1 if correlation_id > 2 else correlation_id
     return original(api_key, version, swapped, body)
+
+
+# Administration, and connections with bad bytes
+
+BLOCKED_S = 6.0
+"""Longer than a hostile case lets others wait."""
+LARGE_BYTES = 16 << 10
+CHANGES = frozenset(
+    (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ALTER_CONFIGS)
+)
+
+
+@mutant(ANSWERS)
+def creations_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+    """CreateTopics tells no sizes and no settings of a topic, and another ID."""
+
+    def hide(name: str, value: Any) -> Any:
+        hidden = {"num_partitions": -1, "replication_factor": -1, "configs": ()}
+        return uuid4() if name == "topic_id" else hidden.get(name, value)
+
+    change: Change = hide if api_key == ApiKey.CREATE_TOPICS else lambda _, same: same
+    return answered(original, api_key, version, correlation_id, body, change)
+
+
+@mutant(ANSWERS)
+def replicas_doubled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+    """Each replica is told twice, and an eligible one that does not exist."""
+
+    def double(name: str, value: Any) -> Any:
+        if name == "eligible_leader_replicas":
+            return (7,)
+        return tuple(value) * 2 if name == "replica_nodes" else value
+
+    return answered(original, api_key, version, correlation_id, body, double)
+
+
+@mutant(ANSWERS)
+def settings_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+    """DescribeConfigs tells no settings."""
+    change = fixed(configs=()) if api_key == ApiKey.DESCRIBE_CONFIGS else fixed()
+    return answered(original, api_key, version, correlation_id, body, change)
+
+
+@mutant(ANSWERS)
+def names_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+    """DeleteTopics tells neither names nor IDs."""
+    change = fixed(name="", topic_id=None) if api_key == ApiKey.DELETE_TOPICS else fixed()
+    return answered(original, api_key, version, correlation_id, body, change)
+
+
+@mutant(REQUESTS)
+def validation_changes(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+    """A request that only validates is carried out."""
+    body = original(api_key, version, frame, offset)
+    return asked(body, api_key, api_key, fixed(validate_only=False)) if api_key in CHANGES else body
+
+
+@mutant(REQUESTS)
+def changes_only_validated(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+    """Changes of topics that are there are validated, acknowledged and forgotten."""
+    body = original(api_key, version, frame, offset)
+    forgets = api_key in CHANGES and api_key != ApiKey.CREATE_TOPICS
+    return asked(body, api_key, api_key, fixed(validate_only=True)) if forgets else body
+
+
+@mutant(REQUESTS)
+def no_defaults(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+    """CreateTopics knows no -1 as a default, and cuts names after 200 characters."""
+    body = original(api_key, version, frame, offset)
+
+    def strict(name: str, value: Any) -> Any:
+        if name in ("num_partitions", "replication_factor"):
+            return type(value)(max(0, value))
+        return type(value)(value[:200]) if name == "name" else value
+
+    return asked(body, api_key, ApiKey.CREATE_TOPICS, strict)
+
+
+@mutant(REQUESTS)
+def always_all_told(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+    """DescribeConfigs tells all settings with their synonyms and documentation, whatever is asked for."""
+    body = original(api_key, version, frame, offset)
+    change = fixed(configuration_keys=None, include_synonyms=True, include_documentation=True)
+    return asked(body, api_key, ApiKey.DESCRIBE_CONFIGS, change)
+
+
+@mutant("reference_broker.quorum.snapshots.messages:read_requests")
+def several_snapshots_refused(original: Function, body: Any) -> Any:
+    """FetchSnapshot refuses a request for several partitions as a whole (S-1)."""
+    found = original(body)
+    return found if len(found) == 1 else []
+
+
+@mutant("reference_broker.serve.driver:Driver.close")
+def bad_bytes_swallowed(original: Function, self: Any, connection: Any, reason: str) -> None:  # noqa: ARG001
+    """A connection that sends what cannot be understood stays open, and nothing is answered."""
+    connection.closing = True
+
+
+@mutant("reference_broker.wire.frames:FrameReader.feed", remembers=True)
+def large_pieces_block(original: Function, memory: dict[str, list[object]], self: Any, data: bytes) -> None:
+    """Nothing else is served for six seconds when much comes at once on a connection for the first time."""
+    known = memory.setdefault("readers", [])
+    if len(data) > LARGE_BYTES and not any(each is self for each in known):
+        known.append(self)
+        time.sleep(BLOCKED_S)
+    original(self, data)
+
+
+@mutant("reference_broker.wire.frames:FrameReader.feed", remembers=True)
+def claims_block(original: Function, memory: dict[str, float], self: Any, data: bytes) -> None:
+    """Nothing else is served for six seconds when a frame claims a mebibyte."""
+    if int.from_bytes(data[:4], "big") == 1 << 20:
+        _block(memory)
+    original(self, data)
+
+
+def _block(memory: dict[str, float]) -> None:
+    """Blocks the broker, unless it was blocked a moment ago: what waited then comes all at once."""
+    if time.monotonic() - memory.get("until", 0.0) > 0.1:
+        time.sleep(BLOCKED_S)
+        memory["until"] = time.monotonic()
+
+
+@mutant("reference_broker.serve.driver:Driver.closed", remembers=True)
+def unserved_ends_block(original: Function, memory: dict[str, float], self: Any, connection: Any) -> None:
+    """Nothing else is served for six seconds when a connection ends that was never served."""
+    if not connection._was_served:
+        _block(memory)
+    original(self, connection)
+
+
+@mutant("reference_broker.serve.driver:Driver.closed", remembers=True)
+def busy_ends_block(original: Function, memory: dict[str, float], self: Any, connection: Any) -> None:
+    """Nothing else is served for six seconds when a connection ends whose request waits."""
+    if connection.busy:
+        _block(memory)
+    original(self, connection)
+
+
+@mutant("reference_broker.serve.driver:Driver.opened")
+def few_connections(original: Function, self: Any, connection: Any) -> bool:
+    """The broker takes fifty connections."""
+    return len(self.connections) < 50 and bool(original(self, connection))
 
 
 PLAYED: Mapping[str, tuple[str, ...]] = {
@@ -316,9 +452,23 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "leader_epoch_not_checked": ("fetch/epochs",),
     "retries_appended_again": ("produce/idempotence", "transactions/produce"),
     "batch_crc_unchecked": ("produce/batch",),
-    **wrong_habits_in_admin.PLAYED,
-    **wrong_habits_in_groups.PLAYED,
-    **wrong_habits_in_transactions.PLAYED,
+    "creations_untold": ("admin/create",),
+    "replicas_doubled": ("admin/create", "admin/described"),
+    "settings_hidden": ("admin/configs",),
+    "names_hidden": ("admin/delete",),
+    "validation_changes": ("admin",),
+    "changes_only_validated": ("admin",),
+    "no_defaults": ("admin/create",),
+    "always_all_told": ("admin/configs",),
+    "several_snapshots_refused": ("metadata/snapshots",),
+    "bad_bytes_swallowed": ("hostile/frames", "hostile/headers", "hostile/tags", "hostile/bodies"),
+    "large_pieces_block": ("hostile/tags", "hostile/many", "hostile/records", "hostile/connections"),
+    "claims_block": ("hostile/frames",),
+    "unserved_ends_block": ("hostile/connections", "hostile/resets"),
+    "busy_ends_block": ("hostile/resets",),
+    "few_connections": ("hostile/connections",),
+    **wrong_habits_of_coordinators.PLAYED_OF_GROUPS,
+    **wrong_habits_of_coordinators.PLAYED_OF_TRANSACTIONS,
 }
 """The brokers that the probe is proven on: those above and mutants of scenarios, each with the sections that it is
 played in (none: all)."""
@@ -326,7 +476,5 @@ played in (none: all)."""
 
 def found(name: str) -> Mutant:
     """Returns the wrong habit or the mutant of this name. Raises MutantError."""
-    rooms = (wrong_habits_in_admin, wrong_habits_in_groups, wrong_habits_in_transactions)
-    places = (globals(), *map(vars, rooms))
-    habit = next((place[name] for place in places if name in place), None)
+    habit = globals().get(name, getattr(wrong_habits_of_coordinators, name, None))
     return habit if isinstance(habit, Mutant) else by_name(name)

@@ -6,7 +6,7 @@ import crucible
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
 from chaos.mutants import all_mutants
-from chaos.mutants.live_worlds import NOT_SEEN, SIMULATED_ONLY, told
+from chaos.mutants.registry import NOT_SEEN, SIMULATED_ONLY, live_standing
 from reports.guarantees import GUARANTEES
 from scenarios import ledger, loader
 from scenarios.model import Scenario
@@ -52,7 +52,7 @@ def test_the_command_says_of_each_mutant_what_is_known_of_it_live() -> None:
     last = ledger.last()
     for name in NAMES:
         at = next(number for number, line in enumerate(shown) if line.startswith(f"{name} | "))
-        word = told(name, last.get((name, "live")))
+        word = live_standing(name, last.get((name, "live")))
         simulated = last.get((name, "sim"), "sim: not played yet")
         assert [shown[at + 1].removesuffix(" (stale)"), shown[at + 2]] == [f"        {simulated}", f"        {word}"]
-    assert told("no_rotation", None) == "live: not shown yet"
+    assert live_standing("no_rotation", None) == "live: not shown yet"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaos.mutants import all_mutants
-from chaos.mutants.live_worlds import FIRST_SEEDS, SIMULATED_ONLY
+from chaos.mutants.registry import FIRST_SEEDS, SIMULATED_ONLY
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 from scenarios import ledger, loader
 from scenarios.ledger import Catch

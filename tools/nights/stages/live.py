@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
-from chaos.mutants.live_worlds import NOT_SEEN, SIMULATED_ONLY
-from chaos.mutants.registry import mutants_of
+from chaos.mutants.registry import NOT_SEEN, SIMULATED_ONLY, mutants_of
 from chaos.promises import checked
 from reports.verdict import Outcome, worst_outcome
 from scenarios import loader
