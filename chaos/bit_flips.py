@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA
+from reference_broker.log.checkpoints import PARTITION_METADATA_FILE as PARTITION_METADATA
 from reference_broker.ports.chance import RandomSource
 from reference_broker.records.batch import LENGTH_OVERHEAD_BYTES
 

@@ -20,7 +20,7 @@ from crc32c import crc32c
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
-from reference_broker.records.reader import read_records
+from reference_broker.records.record import read_records
 from reports.rows import RunRow
 
 _HEAD: Final = Struct(">2sI")

@@ -11,9 +11,7 @@ from bench.hostile.processor import Since, Used
 from bench.peers.errors import PeerError
 from bench.peers.raw_client import FETCH_VERSION, RawConnection
 from bench.peers.retrying_client import RetryingClient
-from reference_broker.records.builder import build
-from reference_broker.records.reader import read_all
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 

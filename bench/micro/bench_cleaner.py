@@ -4,14 +4,13 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.micro.node import NOW
-from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.cleaning import Cleaning
+from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 
 TOTAL_BYTES = 4_000_000
 BATCH_BYTES = 16_384

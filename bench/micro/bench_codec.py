@@ -3,8 +3,7 @@
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,

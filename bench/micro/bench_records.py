@@ -5,11 +5,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.micro.node import NOW
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import validate
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 
 RECORDS = {"1 record": 1, "150 records (16 KiB)": 150}
 

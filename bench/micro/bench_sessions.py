@@ -11,8 +11,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.micro.node import FETCH_VERSION, PRODUCE_VERSION, MemoryNode
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import FETCH_FIRST_REVISION, ApiKey
 from reference_broker.wire.fetch import (
     FULL_FETCH,

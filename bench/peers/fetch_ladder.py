@@ -7,8 +7,7 @@ from itertools import groupby
 
 from bench.peers.errors import PeerError
 from bench.peers.raw_client import FETCH_VERSION, PRODUCE_VERSION, RawConnection, create_topic
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic

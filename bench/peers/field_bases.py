@@ -12,8 +12,7 @@ from uuid import UUID
 
 from bench.peers.raw_client import PRODUCE_VERSION, RawConnection, produce_request
 from bench.probe.conversation import body
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
 

@@ -14,8 +14,7 @@ from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_r
 from bench.peers.errors import PeerError
 from bench.peers.raw_client import PRODUCE_VERSION, produce_request
 from reference_broker.blocking.transport import Connection, TransportError
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
 

@@ -8,9 +8,8 @@ from bench.probe.case import NotAdvertised
 from bench.probe.context import ByKey, ProbeContext, Topic, single
 from bench.probe.conversation import Asked, Conversation
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, read_header, write_header
-from reference_broker.records.builder import Compression, build
-from reference_broker.records.reader import read_records
-from reference_broker.records.record import Record
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record, build, read_records
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (

@@ -13,8 +13,7 @@ from bench.peers.errors import PeerError
 from bench.peers.raw_client import PRODUCE_VERSION, RawConnection, base_offset, produce_request
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 
 CONFIG = {"log.cleaner.backoff.ms": "100"}

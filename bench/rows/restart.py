@@ -14,8 +14,7 @@ from bench.peers.raw_client import PRODUCE_VERSION, RawConnection, base_offset, 
 from bench.peers.retrying_client import RetryingClient, batch_of
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, make_topic
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.messages import decode_response
 

@@ -15,9 +15,10 @@ from bench.upgrade.full_replay import Differences, Told, differences, replayed
 from bench.upgrade.kafka_files import snapshot_rows
 from bench.upgrade.old_directory import HOUR_MS, TOPIC, Wanted, make
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.producer_replay import Recreated, recreated, recreated_from
 from reference_broker.log.producer_state import Producer
-from reference_broker.log.recreating import Recreated, recreated, recreated_from
 from reference_broker.log.segments import Segments
 from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk

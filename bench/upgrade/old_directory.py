@@ -13,9 +13,8 @@ from random import Random
 from bench.upgrade import kafka_files
 from bench.upgrade.full_replay import Told, replayed
 from bench.upgrade.kafka_files import file_name, placed
-from reference_broker.records.builder import build
 from reference_broker.records.control import build_marker
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 
 TOPIC = "events"
 BROKER_ID = 0

@@ -17,7 +17,7 @@ import lz4.frame
 import zstandard
 
 from chaos.watched_disk import WatchedDisk
-from reference_broker.log.log_view import LogView
+from reference_broker.log.partition_log import PartitionLog
 
 _PREFIX = Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
@@ -183,7 +183,7 @@ _PLAIN: Mapping[int, Callable[[bytes], bytes]] = {
 }
 
 
-def left_of_keys(log: LogView, end_offset: int) -> dict[bytes | None, int]:
+def left_of_keys(log: PartitionLog, end_offset: int) -> dict[bytes | None, int]:
     """Returns the newest offset below ``end_offset`` at which the log has each key. Tombstones count."""
     return {
         record.key: record.offset

@@ -15,7 +15,6 @@ from chaos.checks.check import Check, CheckContext
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
 from chaos.checks.history import OFFSETS_TOPIC, Place
-from reference_broker.log.log_view import LogView
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
@@ -32,9 +31,9 @@ class TouchedLogs:
     """Collects the logs of which one of NUMBERS was set while inside ``noted``."""
 
     def __init__(self) -> None:
-        self._touched: dict[LogView, None] = {}
+        self._touched: dict[PartitionLog, None] = {}
 
-    def taken(self) -> tuple[LogView, ...]:
+    def taken(self) -> tuple[PartitionLog, ...]:
         """Returns the logs that changed since the last call, in the order of their first change."""
         if not self._touched:
             return ()
@@ -46,17 +45,17 @@ class TouchedLogs:
     def noted(self) -> Iterator[None]:
         """Inside the block the logs of this process note their changes here. At its end the class gets its slots
         back."""
-        slots = {name: LogView.__dict__[name] for name in NUMBERS}
+        slots = {name: PartitionLog.__dict__[name] for name in NUMBERS}
         for name, slot in slots.items():
-            setattr(LogView, name, property(slot.__get__, _noting(slot.__set__, self._touched)))
+            setattr(PartitionLog, name, property(slot.__get__, _noting(slot.__set__, self._touched)))
         try:
             yield
         finally:
             for name, slot in slots.items():
-                setattr(LogView, name, slot)
+                setattr(PartitionLog, name, slot)
 
 
-def _noting(set_slot: Callable[[Any, int], None], touched: dict[LogView, None]) -> Callable[[Any, int], None]:
+def _noting(set_slot: Callable[[Any, int], None], touched: dict[PartitionLog, None]) -> Callable[[Any, int], None]:
     def note(log: Any, value: int) -> None:
         set_slot(log, value)
         touched[log] = None
@@ -429,7 +428,7 @@ def _is_settled(node: "Node") -> bool:
     return node.ready and not node._publisher.is_behind
 
 
-def _key_of(log: LogView) -> PartitionKey:
+def _key_of(log: PartitionLog) -> PartitionKey:
     return log.topic_id, int(log.directory.rpartition("-")[2])
 
 

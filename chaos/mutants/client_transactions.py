@@ -127,7 +127,7 @@ def last_stable_at_high_watermark(original: Function, self: Any, high_watermark:
     return None
 
 
-@mutant("reference_broker.log.replay:noted")
+@mutant("reference_broker.log.producer_replay:noted")
 def aborted_index_not_rebuilt(
     original: Function, disk: Any, segment: Any, position: int, header: Any, states: Any
 ) -> Any:
@@ -135,7 +135,7 @@ def aborted_index_not_rebuilt(
     original(disk, segment, position, header, states)
 
 
-@mutant("reference_broker.log.producer_snapshots:pieces_of")
+@mutant("reference_broker.log.producer_state:pieces_of")
 def open_transactions_left_out_of_snapshot(original: Function, producers: Any) -> Any:
     """A producer snapshot says of no producer that it has an open transaction (X-13)."""
     return original({key: each._replace(current_txn_first_offset=-1) for key, each in producers.items()})

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.log.cleaner.offset_map import short
+from reference_broker.log.cleaner.retention import short
 from reference_broker.log.tombstone_horizon import NO_LIMIT
 from reference_broker.records.batch import DELETE_HORIZON
 
 
-@mutant("reference_broker.log.cleaner.offset_map:OffsetMap.put")
+@mutant("reference_broker.log.cleaner.retention:OffsetMap.put")
 def newest_record_cleaned(original: Function, self: Any, keys: Sequence[bytes], offsets: Sequence[int]) -> bool:
     """The cleaner takes the newest record of a key for superseded, and removes it."""
     noted: bool = original(self, keys, offsets)
@@ -29,21 +29,21 @@ def superseded_record_kept(original: Function, self: Any, header: Any, batch: me
     return kept if header.is_control else batch
 
 
-@mutant("reference_broker.log.cleaner.cleanable:_end")
+@mutant("reference_broker.log.cleaner.cleaning:_end")
 def cleaned_above_high_watermark(original: Function, log: Any, first_dirty: int, now: Any) -> int:
     """The cleaner cleans up to the active segment, also above the high watermark."""
     base: int = log.bases[-1]
     return base
 
 
-@mutant("reference_broker.log.cleaner.cleanable:_end")
+@mutant("reference_broker.log.cleaner.cleaning:_end")
 def cleaned_above_last_stable_offset(original: Function, log: Any, first_dirty: int, now: Any) -> int:
     """The cleaner cleans up to the high watermark, also above the last stable offset (X-11)."""
     end: int = log.bases[log.segments.index_of(min(log.high_watermark, log.bases[-1]))]
     return end
 
 
-@mutant("reference_broker.log.cleaner.transactions:CleanedTransactions.of_data")
+@mutant("reference_broker.log.cleaner.retention:CleanedTransactions.of_data")
 def aborted_record_survives(original: Function, self: Any, header: Any) -> bool:
     """The cleaner takes the records of an aborted transaction for committed ones (X-11)."""
     original(self, header)

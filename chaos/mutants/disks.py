@@ -68,7 +68,7 @@ def other_id_starts_empty(original: Function, disk: Any, directory: str, cause: 
     disk.rename(directory, f"{directory}.unknown-stray")
 
 
-@mutant("reference_broker.log.shrinking_log:ShrinkingLog._drop_oldest")
+@mutant("reference_broker.log.partition_log:PartitionLog._drop_oldest")
 def deleted_before_log_start_is_durable(original: Function, self: Any, count: int) -> None:
     """Old segments are deleted at once. A power loss may bring some of them back, without those between them."""
     original(self, count)
@@ -117,7 +117,7 @@ def _emptied(disk: Any, directory: str) -> None:
             disk.delete(f"{directory}/{name}")
 
 
-OPENING = "reference_broker.log.partition_log:open_log"
+OPENING = "reference_broker.log.opening:open_log"
 
 
 @mutant(OPENING)

@@ -47,19 +47,19 @@ def expiry_resets_on_failover(original: Function, self: Any, partition: Any, sta
         known.update({each: producer._replace(last_timestamp_ms=now_ms) for each, producer in known.items()})
 
 
-@mutant("reference_broker.log.producer_snapshots:fits")
+@mutant("reference_broker.log.producer_state:fits")
 def snapshot_crc_unchecked(original: Function, crc: int, data: bytes) -> bool:
     """A snapshot of producers is loaded whatever its CRC says (P-12)."""
     return True
 
 
-@mutant("reference_broker.log.producer_snapshots:pieces_of")
+@mutant("reference_broker.log.producer_state:pieces_of")
 def snapshot_without_producers(original: Function, producers: Any) -> Any:
     """A snapshot at a roll or a clean stop holds nobody (P-2, P-3)."""
     return original({})
 
 
-@mutant("reference_broker.log.replay:_walk")
+@mutant("reference_broker.log.producer_replay:_walk")
 def batches_behind_snapshot_ignored(
     original: Function, segments: Any, offset: int, end_offset: int, states: Any
 ) -> Generator[None, None, None]:

@@ -8,9 +8,8 @@ from typing import Any, cast
 from zlib import crc32
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.log.producer_snapshots import encoded
-from reference_broker.log.producer_state import ProducerStates
-from reference_broker.log.recreating import Recreated
+from reference_broker.log.producer_replay import Recreated
+from reference_broker.log.producer_state import ProducerStates, encoded
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import Put
@@ -86,13 +85,13 @@ def unsnapshotted_segments_stay(
     return (yield from original(partition, local, now, node_id, segment_id))
 
 
-@mutant("reference_broker.log.recreating:replay_start")
+@mutant("reference_broker.log.producer_replay:replay_start")
 def only_last_segment_replayed(original: Function, segments: Segments, offset: int, expired_ms: int) -> int:
     """A snapshot is made anew from the last segment before it only (P-9)."""
     return int(segments.bases[segments.index_of(offset) - 1])
 
 
-@mutant("reference_broker.log.recreating:recreated")
+@mutant("reference_broker.log.producer_replay:recreated")
 def forgotten_a_millisecond_early(
     original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
 ) -> Generator[None, None, Recreated]:
@@ -101,7 +100,7 @@ def forgotten_a_millisecond_early(
     return recreated
 
 
-@mutant("reference_broker.log.recreating:recreated")
+@mutant("reference_broker.log.producer_replay:recreated")
 def recreated_in_another_format(
     original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
 ) -> Generator[None, None, Recreated]:
@@ -111,7 +110,7 @@ def recreated_in_another_format(
     return made._replace(snapshot=version + crc32(rest).to_bytes(4, "big") + rest)
 
 
-@mutant("reference_broker.log.shrinking_log:ShrinkingLog.delete_local")
+@mutant("reference_broker.log.partition_log:PartitionLog.delete_local")
 def deleted_before_listed(original: Function, self: Any, end_offset: int) -> int:
     """Local records go before their copy is listed (P-11)."""
     listed, self.copied_end_offset = self.copied_end_offset, self.high_watermark
@@ -120,7 +119,7 @@ def deleted_before_listed(original: Function, self: Any, end_offset: int) -> int
     return deleted
 
 
-@mutant("reference_broker.log.shrinking_log:ShrinkingLog.start_from_remote")
+@mutant("reference_broker.log.partition_log:PartitionLog.start_from_remote")
 def remote_state_not_restored(
     original: Function,
     self: Any,
@@ -135,13 +134,13 @@ def remote_state_not_restored(
     original(self, now, offset, log_start_offset, epochs, _nobody(self), producers.emptied())
 
 
-@mutant("reference_broker.log.shrinking_log:ShrinkingLog.awaits_sync")
+@mutant("reference_broker.log.partition_log:PartitionLog.awaits_sync")
 def aged_segments_unsynced(original: Function, self: Any) -> bool:
     """Nobody syncs a segment that was closed because of its age, so it is never deleted locally (P-11)."""
     return bool(self.segments.retired)
 
 
-@mutant("reference_broker.log.recreating:_find_coordinator_epochs")
+@mutant("reference_broker.log.producer_replay:_find_coordinator_epochs")
 def older_coordinator_epoch_forgotten(
     original: Function, segments: Segments, begin: int, states: Any, wanted: set[int], fresh: set[int]
 ) -> Generator[None, None, int]:

@@ -15,8 +15,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.quorum.values import Provenance
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.produce import (
     ProducePartitionResponse,
     ProduceRequest,

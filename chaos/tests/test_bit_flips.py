@@ -9,13 +9,12 @@ from chaos.bit_flips import aim, flips, is_aimed_at
 from chaos.faults.disk_bit_flipped import begin, damaged
 from chaos.kept_damage import KeptDamage
 from chaos.live.targets import Target
+from reference_broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import open_log, run_to_end
-from reference_broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.serve.disk import FileDisk
 from reports.rows import FaultRow
 from scenarios.model import Fault

@@ -5,8 +5,7 @@ import pytest
 
 from chaos.tests.replicated import KEY, SECOND_US, Cluster
 from chaos.tests.test_compacted_replica_checks import CompactedLog, keyed
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 
 ABORT, COMMIT = 0, 1
 

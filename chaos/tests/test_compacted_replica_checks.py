@@ -6,8 +6,7 @@ import pytest
 
 from chaos.tests.replicated import KEY, SECOND_US, Cluster, Log
 from reference_broker.log.config import LogConfig
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 
 COMPACTED = LogConfig(cleanup_policy="compact", delete_retention_ms=1000)
 

@@ -13,8 +13,7 @@ from chaos.checks.fetch_responses import FullAnswerExact, NoEmptyAnswer, NoStarv
 from chaos.checks.fetch_sessions import INVALID_FETCH_SESSION, SequenceOrder, SessionLost
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Reply, Request
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,

@@ -9,8 +9,7 @@ import pytest
 from chaos.checks.producers import ForgottenProducerRefused
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Reply, Request
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.produce import (
     ProducePartition,
     ProducePartitionResponse,

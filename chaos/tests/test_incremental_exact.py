@@ -11,8 +11,7 @@ from chaos.checks.fetch_responses import IncrementalExact, NoStarvation
 from chaos.checks.suite import CheckSuite
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Closed, Note, Reply, Request
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     EpochEndOffset,

@@ -6,16 +6,15 @@ from random import Random
 import pytest
 
 from chaos.sim.disk import SimDisk, Synced
-from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.cleaning import Cleaning
+from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
-from reference_broker.log.swapping import CLEANED_SUFFIX
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.segments import CLEANED_SUFFIX
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import iterate
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 
 NOW = Now(0, 1_700_000_000_000)
 DIRECTORY = "t-0"

@@ -24,8 +24,7 @@ from reference_broker.metadata.records import (
     NoOpRecord,
     encode,
 )
-from reference_broker.records.builder import build
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 
 BASE_OFFSET_BYTES = 8
 BOOTSTRAPPED = MetadataImage(features={METADATA_VERSION_FEATURE: METADATA_VERSION})

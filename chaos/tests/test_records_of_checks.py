@@ -3,9 +3,8 @@
 import pytest
 
 from chaos.checks.batches import PlainRecord, batches_of, last_sequence_of, records_in
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.reader import Record
+from reference_broker.records.record import Record, build
 
 WRITTEN = [
     Record(timestamp_ms=1_000, key=b"k", value=b"v" * 300),

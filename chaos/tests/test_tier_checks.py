@@ -21,9 +21,8 @@ from chaos.checks.tier import (
 )
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note
-from reference_broker.records.builder import build
 from reference_broker.records.control import build_marker
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.remote_log.metadata.states import SegmentState
 
 EXPIRES_MS = 10_000

@@ -7,15 +7,15 @@ import pytest
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from reference_broker.log.config import LogConfig
-from reference_broker.log.log_view import LogView
-from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 
 
 def test_only_logs_that_changed_are_looked_at() -> None:
     touched = TouchedLogs()
-    slot = LogView.__dict__["high_watermark"]
+    slot = PartitionLog.__dict__["high_watermark"]
     with touched.noted():
         log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
         assert touched.taken() == (log,)
@@ -25,7 +25,7 @@ def test_only_logs_that_changed_are_looked_at() -> None:
         assert (log.high_watermark, touched.taken()) == (4, (log,))
     log.log_end_offset = 9
     assert (log.log_end_offset, touched.taken()) == (9, ())
-    assert LogView.__dict__["high_watermark"] is slot
+    assert PartitionLog.__dict__["high_watermark"] is slot
 
 
 def test_a_log_that_contradicts_itself_is_found_after_the_event_that_touched_it() -> None:

@@ -12,8 +12,7 @@ from chaos.tests.intercepted import NOW, Log, rule
 from chaos.wire_damage import RequestStream, damaged, has_part
 from reference_broker.core.events import Closed, Reply, Request
 from reference_broker.records.batch import InvalidRecords, validate
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchRequest, FetchResponse, FetchTopicResponse, PartitionData

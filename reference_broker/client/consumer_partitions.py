@@ -23,8 +23,7 @@ from reference_broker.client.offset_requests import CommittedOffset, OffsetToCom
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tombstone_horizon import remembered_after
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.records.reader import read_records
-from reference_broker.records.record import HeaderPair
+from reference_broker.records.record import HeaderPair, read_records
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import PartitionData
 

@@ -12,7 +12,7 @@ from reference_broker.controller.broker_lifecycle import BrokerLifecycle, Direct
 from reference_broker.controller.controller import Controller, ControllerChannel
 from reference_broker.controller.controller_term import Endpoint
 from reference_broker.controller.planning.brokers import Incarnation
-from reference_broker.log.told import note_recovery
+from reference_broker.log.opening import note_recovery
 from reference_broker.metadata.identifiers import random_uuid, uuid_from_text, uuid_text
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.snapshots import SnapshotGenerator, SnapshotMetrics

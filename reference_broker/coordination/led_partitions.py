@@ -21,8 +21,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices, later
 from reference_broker.records.batch import BatchHeader, InvalidRecords, checked, iterate
-from reference_broker.records.reader import MOST_PLAIN_BYTES, read_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -12,8 +12,7 @@ from reference_broker.log.partition_log import Origin, RecordsRefused
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition

@@ -25,8 +25,7 @@ from reference_broker.records.batch import (
     patched_prefix,
     validate,
 )
-from reference_broker.records.repacking import repacked
-from reference_broker.records.rules import Rules, check_client_batch, check_records
+from reference_broker.records.validation import Rules, check_client_batch, check_records, repacked
 from reference_broker.wire.errors import ErrorCode
 
 Batches = Sequence[tuple[int, BatchHeader]]

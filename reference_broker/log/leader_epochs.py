@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log.checkpoints import Checkpoint
 from reference_broker.wire.fetch import EpochEndOffset
 
 FILE_NAME = "leader-epoch-checkpoint"

@@ -5,8 +5,11 @@ values and return values (see README.md). A change that fails (DiskError) leaves
 otherwise.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from operator import attrgetter
 
+from reference_broker.log import invariants, reading
 from reference_broker.log.appending import (
     Appended,
     Origin,
@@ -22,23 +25,23 @@ from reference_broker.log.appending import (
     undamaged,
     with_codec_at_once,
 )
+from reference_broker.log.checkpoints import EpochStart, write_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
-from reference_broker.log.lookup import FoundOffset
-from reference_broker.log.partition_metadata import write_partition_metadata
-from reference_broker.log.producer_snapshots import encoded
+from reference_broker.log.producer_replay import MAX_OFFSET, Recreated, recreated, replayed, run_to_end
+from reference_broker.log.producer_state import SNAPSHOT_SUFFIX, ProducerStates, encoded
 from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
-from reference_broker.log.quarantine import LogDamaged, set_aside
 from reference_broker.log.reading import MovedToRemote, OffsetOutOfRange
-from reference_broker.log.recovery import Recovered, Recovery
+from reference_broker.log.recovery import Recovered
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
-from reference_broker.log.shrinking_log import ShrinkingLog
+from reference_broker.log.segments import TierableSegment, count_before, count_expired, tierable
+from reference_broker.log.timestamp_lookup import FoundOffset, LookUp, Search, Work, in_one_go
 from reference_broker.log.verification import Guard, Verification
-from reference_broker.ports.disk import Disk, DiskError, UndoFailed
+from reference_broker.ports.disk import DiskError, UndoFailed
 from reference_broker.ports.now import Now
-from reference_broker.records.batch import Buffer, validate
-from reference_broker.records.repacking import CODECS
-from reference_broker.records.rules import Rules
+from reference_broker.records.batch import Buffer, end_of, validate
+from reference_broker.records.validation import CODECS, Rules
+from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
 
 __all__ = [
     "Appended",
@@ -49,23 +52,62 @@ __all__ = [
     "PartitionLog",
     "RecordsRefused",
     "UnexpectedOffset",
-    "open_log",
-    "open_undamaged_log",
-    "run_to_end",
 ]
 
 
 MAX_LEADER_EPOCH = 2**31 - 1
 
+_begin = attrgetter("first_offset")
 
-class PartitionLog(ShrinkingLog):
-    """A log that is appended to. ``ShrinkingLog`` has the methods that take records away, and ``LogView`` the state and
-    the methods that read it. ``open_log`` opens one."""
 
-    __slots__ = ("_max_segment_ms", "_rules", "_stamps_append_time", "looks_into_records", "verification")
+class PartitionLog:
+    """One partition's log. ``open_log`` (``opening.py``) opens one."""
+
+    __slots__ = (
+        "_checkpoints",
+        "_config",
+        "_max_segment_ms",
+        "_rules",
+        "_stamps_append_time",
+        "cleaned_offset",
+        "copied_end_offset",
+        "directory",
+        "disk",
+        "durability",
+        "epochs",
+        "high_watermark",
+        "horizon",
+        "local_log_start_offset",
+        "log_end_offset",
+        "log_start_offset",
+        "looks_into_records",
+        "producers",
+        "quarantine",
+        "recovered",
+        "segments",
+        "topic_id",
+        "verification",
+    )
+
+    _config: LogConfig
 
     def __init__(self, config: LogConfig, recovered: Recovered) -> None:
-        super().__init__(recovered)
+        self.segments = segments = recovered.segments
+        self.disk = segments.disk
+        self.directory = segments.directory
+        self.durability = segments.durability
+        self.epochs = recovered.epochs
+        self.producers = recovered.producers
+        self.recovered = recovered.report
+        self.quarantine = recovered.quarantine
+        self.topic_id = b""
+        self._checkpoints = recovered.checkpoints
+        self.log_end_offset = segments[-1].next_offset if segments else recovered.local_start_offset
+        self.log_start_offset = min(recovered.log_start_offset, self.log_end_offset)
+        self.local_log_start_offset = self.high_watermark = min(recovered.local_start_offset, self.log_end_offset)
+        self.copied_end_offset = 0
+        self.cleaned_offset = recovered.cleaned_offset
+        self.horizon = recovered.horizon
         self.verification = Verification()
         self.config = config
 
@@ -111,6 +153,153 @@ class PartitionLog(ShrinkingLog):
         )
         self.producers.configure(config)
         self.verification.is_demanded = config.transaction_verification_enable
+
+    # --- offsets and epochs -----------------------------------------------------------------------------------------
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the earliest undecided transaction below the high watermark, or the high watermark if
+        there is none. It is never below the log start offset, where the transaction may have begun."""
+        unstable = self.producers.first_unstable_offset(self.high_watermark)
+        if unstable is None:
+            return self.high_watermark
+        return max(self.log_start_offset, min(self.high_watermark, unstable))
+
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Returns the aborted transactions with records in [offset, end_offset), by first offset. A reader of committed
+        records must skip their records. Raises DiskError."""
+        found = self.segments.aborted_between(offset, end_offset)
+        return [AbortedTransaction(each.producer_id, each.first_offset) for each in sorted(found, key=_begin)]
+
+    def aborted_among(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
+        """Does the same for the batches that a read from ``offset`` gave. Mostly there are none. Only where there may
+        be some, it is looked up where the records end. Raises DiskError."""
+        segments = self.segments
+        if not records or not any(each.aborted.count for each in segments.items[segments.index_of(offset) :]):
+            return []
+        first_offset = int.from_bytes(memoryview(records)[:8])
+        return self.aborted_transactions(max(offset, first_offset), end_of(records))
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch that the log knows of, or -1 if there is none."""
+        return self.epochs.latest
+
+    @property
+    def bases(self) -> Sequence[int]:
+        """The base offsets of the segments."""
+        return self.segments.bases
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segments.size_bytes
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether a failed append could not be undone, so that the log is not used before a restart."""
+        return self.segments.is_offline
+
+    @property
+    def recovery_point(self) -> int:
+        """The recovery point: segments that end at or before it need no full scan after a crash."""
+        return self._checkpoints.recovery_point
+
+    @property
+    def durable_end(self) -> int:
+        """The offset below which a start takes nothing for a torn end. What is written down may lag behind what is
+        synced."""
+        return self._checkpoints.durable_end
+
+    @property
+    def synced_offset(self) -> int:
+        """The offset below which every record is durable."""
+        return self.durability.synced_offset
+
+    @property
+    def appended_since_sync(self) -> int:
+        """The number of offsets whose records are not known to be durable."""
+        return self.log_end_offset - max(self.durability.synced_offset, self.local_log_start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
+        """Returns the largest known epoch <= ``epoch`` and its end offset, one past its last offset (KIP-320). The
+        result is (-1, -1) for an epoch above the latest, or if no epoch is known."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """Returns the leader epoch of the record at ``offset``, or -1 if it is unknown."""
+        return self.epochs.epoch_at(offset)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int | None = None,
+        at_least_one: bool = True,
+        skips_empty: bool = False,
+    ) -> bytes:
+        """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Without ``end_offset`` that
+        is the high watermark. With ``skips_empty`` each has records, unless none with records follow.
+
+        At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
+        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange, MovedToRemote and
+        DiskError.
+        """
+        log_end_offset = self.log_end_offset
+        if not self.local_log_start_offset <= offset <= log_end_offset:
+            if self.log_start_offset <= offset < log_end_offset:
+                raise MovedToRemote(offset, self.local_log_start_offset)
+            raise OffsetOutOfRange(offset, self.log_start_offset, log_end_offset)
+        end_offset = min(self.high_watermark if end_offset is None else end_offset, log_end_offset)
+        segments = self.segments
+        if offset >= end_offset or (max_bytes <= 0 and not at_least_one) or not segments.items:
+            return b""
+        if segments.is_offline:
+            segments.check_online()
+        if not skips_empty:
+            return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
+        first = reading.first_with_records(segments, offset, end_offset)
+        records = reading.read(segments, first, max_bytes, end_offset, at_least_one)
+        if not records and at_least_one and first != offset:  # What follows lies beyond the end.
+            return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
+        return reading.without_empty(segments, first, records)
+
+    def bytes_between(self, offset: int, end_offset: int) -> int:
+        """Returns how many bytes the batches have, from the one that holds ``offset`` up to ``end_offset``. It is 0
+        outside the log, and of records that are in the remote tier only."""
+        offset, end_offset = max(offset, self.local_log_start_offset), min(end_offset, self.log_end_offset)
+        if offset >= end_offset or not self.segments.items:
+            return 0
+        return reading.bytes_between(self.segments, offset, end_offset)
+
+    def tierable(self, last_stable_offset: int, high_watermark: int, from_offset: int) -> tuple[TierableSegment, ...]:
+        """Returns the closed segments with offsets from ``from_offset`` on that may be copied to the remote tier: those
+        that lie wholly below the last stable offset and the high watermark, the oldest first."""
+        return tierable(self.segments, min(last_stable_offset, high_watermark), from_offset)
+
+    def recreated(self, now: Now, offset: int) -> Generator[None, None, Recreated]:
+        """Makes the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raises
+        Overtaken and DiskError. ``PartitionLog.recreate_snapshot`` keeps it, too."""
+        return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
+
+    def search_timestamp(self, timestamp_ms: int, work: Work) -> Search[FoundOffset | None]:
+        """The first record here whose timestamp is >= ``timestamp_ms``, in slices. Raises Overtaken between two
+        slices."""
+        return LookUp(self.segments, self.local_log_start_offset, work).first_at(timestamp_ms)
+
+    def search_max_timestamp(self, work: Work) -> Search[FoundOffset]:
+        """The first record here with the largest timestamp (KIP-734), in slices; (-1, -1, -1) if there is none. Raises
+        Overtaken between two slices."""
+        return LookUp(self.segments, self.local_log_start_offset, work).largest()
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
+        """``search_timestamp`` in one go."""
+        return in_one_go(self.search_timestamp(timestamp_ms, Work()))
+
+    def offset_of_max_timestamp(self) -> FoundOffset:
+        """``search_max_timestamp`` in one go."""
+        return in_one_go(self.search_max_timestamp(Work()))
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -287,6 +476,31 @@ class PartitionLog(ShrinkingLog):
 
     # --- rolling ----------------------------------------------------------------------------------------------------
 
+    def roll(self, now: Now, base_offset: int | None = None, buffers: Sequence[Buffer] = ()) -> None:
+        """Writes the indexes of the active segment and starts an empty one. The name of its file keeps the log end
+        offset. Behind a wide gap it keeps a ``base_offset``, and its file begins with ``buffers``: a segment that
+        begins beyond the log's end is never empty.
+
+        A snapshot of the producers goes with it. The appends that follow write that of many producers, slice by slice.
+        If the disk refuses that, a start reads more batches.
+        """
+        segments = self.segments
+        point = segments.durable_before()
+        if point > max(self._checkpoints.recovery_point, segments.bases[0]) and self._checkpoints.is_start_durable:
+            self.durability.changed(self._checkpoints.raise_recovery_point(point))
+        segments.write_indexes(segments[-1])
+        base = self.log_end_offset if base_offset is None else base_offset
+        segments.create(base, now.wall_ms, buffers, min(self.producers.open_transactions.values(), default=-1))
+        segments[-2].aborted.release()
+        if segments.snapshots.is_due(segments.bases[-1], self.log_start_offset):
+            with suppress(DiskError):
+                segments.snapshots.begin(segments.bases[-1], self.producers)
+
+    def _snapshot_if_due(self, offset: int) -> None:
+        segments = self.segments
+        if segments and segments.snapshots.is_due(offset, self.log_start_offset):
+            segments.snapshots.write(offset, self.producers)
+
     def roll_if_due(self, now: Now) -> bool:
         """Starts a new segment if the active one is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
         active = self.segments.items[-1] if self.segments.items else None
@@ -309,6 +523,267 @@ class PartitionLog(ShrinkingLog):
             return False
         self.high_watermark = offset
         return True
+
+    # --- the end, and the start -------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Removes every batch that reaches ``offset`` or beyond. After an unclean election these may lie below the high
+        watermark, which then moves down too. Returns the new log end offset. It is lower than ``offset`` if ``offset``
+        lies inside a batch.
+
+        If the disk fails half-way, the log ends where it was cut so far, and its state in memory agrees with that.
+        """
+        segments, known = self.segments, self.producers
+        if offset >= self.log_end_offset:
+            return self.log_end_offset
+        if not segments or offset < segments.bases[0]:
+            if self.local_log_start_offset > self.log_start_offset:  # Its leader says where it begins in the tier.
+                offset = min(offset, self.log_start_offset)
+            self._start_anew(offset, segments[0].created_ms if segments else 0)
+            return offset
+        end = segments.end_before(offset)
+        self.producers = run_to_end(replayed(segments, known, offset)) if known.by_id else known.emptied()
+        self.producers.keep_completed(known, end)
+        try:
+            segments.snapshots.delete_beyond(end)
+            self._forget_durability_from(offset)
+            segments.cut_from(offset)
+        except DiskError:
+            if segments[-1].next_offset > offset:
+                self.producers = known  # They may know of batches that are gone. The cut is tried again.
+            raise
+        finally:
+            self.log_end_offset = segments[-1].next_offset
+            self.high_watermark = min(self.high_watermark, self.log_end_offset)
+            self.copied_end_offset = min(self.copied_end_offset, self.log_end_offset)
+            self.epochs.drop(self.log_end_offset)
+        if self.log_start_offset > self.log_end_offset:
+            self._move_log_start(self.log_end_offset)
+        self.local_log_start_offset = min(self.local_log_start_offset, self.log_end_offset)
+        self.epochs.save()
+        return self.log_end_offset
+
+    def _forget_durability_from(self, offset: int) -> None:
+        """Writes to the checkpoint files, before a cut, that the records from ``offset`` on are neither durable nor
+        clean.
+
+        A batch that holds the offset is removed as a whole, so its whole segment counts as touched. Only the note of
+        what was synced is exact: it often lies in the active segment, and most cuts leave it as it is.
+        """
+        first_touched = self.bases[self.segments.index_of(offset)]
+        self._checkpoints.lower_recovery_point(first_touched)
+        if self._checkpoints.synced > first_touched:
+            self._checkpoints.lower_synced(self.segments.end_before(offset))
+        if first_touched < self.cleaned_offset:
+            self.note_cleaned(first_touched)
+
+    def truncate_fully_and_start_at(self, offset: int, now: Now) -> None:
+        """Empties the log. The next record gets ``offset``. A replica that starts from a snapshot needs that."""
+        self._start_anew(offset, now.wall_ms)
+
+    def _start_anew(self, offset: int, created_ms: int) -> None:
+        local = self._checkpoints.local
+        if not local.is_there:
+            self._start_again(offset, created_ms)
+            return
+        try:
+            local.begin()
+            self._start_again(offset, created_ms)
+            local.forget()
+        except DiskError as failure:
+            raise UndoFailed(*failure.args) from failure
+
+    def _start_again(self, offset: int, created_ms: int) -> None:
+        self._empty()
+        self.epochs.clear()
+        self.producers.clear()
+        self.durability.emptied(self.segments.create(offset, created_ms).path)
+        self._begin_at(offset)
+        self._move_log_start(offset)
+
+    def start_from_remote(
+        self,
+        now: Now,
+        offset: int,
+        log_start_offset: int,
+        epochs: Sequence[EpochStart],
+        snapshot: bytes,
+        producers: ProducerStates,
+    ) -> None:
+        """Empties the log, which goes on at ``offset``: the records from ``log_start_offset`` up to there are in the
+        remote tier (P-11). ``epochs`` are the leader epochs that began before ``offset``. ``snapshot`` is Kafka's
+        file of the producers at ``offset``, with open transactions, and ``producers`` is what it tells.
+
+        Waits for the disk. A start finds the log whole or empty, never a part of it. If the disk fails half-way, only a
+        restart can mend the log (UndoFailed).
+        """
+        assert log_start_offset <= offset, f"a log that starts at {log_start_offset} cannot go on at {offset}"
+        local = self._checkpoints.local
+        known = [(epoch, start) for epoch, start in epochs if start < offset]
+        try:
+            local.begin()
+            self._empty()
+            self.segments.snapshots.put(offset, snapshot)
+            segment = self.segments.create(offset, now.wall_ms)
+            self.durability.emptied(segment.path)
+            self.epochs.put_before(MAX_OFFSET, known)
+            self.epochs.truncate_from_start(log_start_offset)
+            self.epochs.save()
+            self._checkpoints.put_log_start(log_start_offset)
+            for path in (self.epochs.checkpoint.path, self.segments.snapshots.path(offset), segment.path):
+                self.disk.make_durable(path)
+            local.finish(offset, known)
+        except DiskError as failure:
+            raise UndoFailed(*failure.args) from failure
+        self.producers = self.producers.emptied()
+        self.producers.by_id, self.producers.open_transactions = producers.by_id, producers.open_transactions
+        self._begin_at(offset)
+        self.log_start_offset = log_start_offset
+
+    def _begin_at(self, offset: int) -> None:
+        self.local_log_start_offset = self.log_end_offset = self.high_watermark = offset
+        self.durability.synced_offset = offset
+        self.copied_end_offset = 0
+
+    def _empty(self) -> None:
+        self._checkpoints.lower_recovery_point(0)
+        self._checkpoints.lower_synced(0)
+        if self.cleaned_offset > 0:
+            self.note_cleaned(0)
+        self.segments.snapshots.delete_beyond(-1)
+        try:
+            self.segments.drop_all()
+        finally:
+            if self.segments:
+                self.local_log_start_offset = max(self.local_log_start_offset, self.bases[0])
+                if not self._checkpoints.local.is_there:
+                    self.log_start_offset = self.local_log_start_offset
+
+    def delete_records_before(self, offset: int) -> int:
+        """Moves the log start offset to ``offset``, writes it to its checkpoint file, and deletes the segments that lie
+        wholly before it. Returns the log start offset. Raises OffsetOutOfRange beyond the high watermark."""
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
+        if offset > self.log_start_offset:
+            self._move_log_start(offset)
+            self._forget_before(offset)
+            self._drop_oldest(count_before(self.segments, offset))
+        return self.log_start_offset
+
+    def enforce_retention(self, now: Now) -> int:
+        """Deletes old segments by ``retention.ms`` and ``retention.bytes``, and returns how many. Records at or above
+        the high watermark stay. The active segment is rolled first if it is to go with all others."""
+        count = count_expired(self.segments, self._config, self.log_start_offset, self.high_watermark, now.wall_ms)
+        if 0 < count == len(self.segments):
+            self.roll(now)
+        if not self._config.is_copied:
+            self._drop_oldest(count)
+            return count
+        unreachable = count_before(self.segments, self.log_start_offset)
+        self._drop_oldest(unreachable)
+        return unreachable + self.delete_local(self.bases[count - unreachable]) if count > unreachable else unreachable
+
+    def delete_local(self, end_offset: int) -> int:
+        """Deletes the segments that lie wholly below ``end_offset``, and returns how many. Their records are in the
+        remote tier, where the log still begins.
+
+        A segment stays if its copy is not listed, if it is not durable here, or if no whole and durable snapshot of the
+        producers tells what it told of them: a start could not read that any more.
+        """
+        segments = self.segments
+        safe = min(end_offset, self.copied_end_offset, self.high_watermark, self.synced_offset)
+        count = count_before(segments, safe)
+        while count and not segments.snapshots.is_whole_and_durable(segments.bases[count]):
+            count -= 1
+        if count == 0:
+            return 0
+        first = segments.bases[count]
+        self.durability.changed(self._checkpoints.local.prepare(first, self.epochs.before(first)))
+        self.local_log_start_offset = first
+        self._retire(count)
+        return count
+
+    def _drop_oldest(self, count: int) -> None:
+        """The files go when the new log start is durable. If they went before, a power loss could bring some of them
+        back, with holes between them."""
+        if count == 0:
+            return
+        first = max(self.log_start_offset, self.bases[count])
+        if first > self.log_start_offset:
+            self._move_log_start(first)
+            self._forget_before(first)
+        self._retire(count)
+
+    def _retire(self, count: int) -> None:
+        for _ in range(count):
+            self.segments.retire_first()
+        self._delete_retired()
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether files wait for the next sync, to be deleted after it."""
+        return bool(self.segments.retired)
+
+    def awaits_sync(self) -> bool:
+        """Whether something waits for the next sync: files to be deleted after it, or what a roll has closed, which is
+        neither deleted locally nor behind the recovery point before it is durable (Kafka syncs after each roll)."""
+        durability, items = self.durability, self.segments.items
+        if not durability.dirty or not items:
+            return self.has_retired
+        is_closed_dirty = durability.synced_offset < items[-1].base_offset
+        return self.has_retired or is_closed_dirty or any(path.endswith(SNAPSHOT_SUFFIX) for path in durability.dirty)
+
+    def _delete_retired(self) -> None:
+        """If the disk fails, the files are deleted after the next sync, or at the next start."""
+        with suppress(DiskError):
+            self.segments.delete_retired(self._checkpoints.durable_start)
+
+    def _move_log_start(self, offset: int) -> None:
+        self.durability.changed(self._checkpoints.prepare_log_start(offset))
+        self.log_start_offset = offset
+        self.local_log_start_offset = max(self.local_log_start_offset, offset)
+
+    def _forget_before(self, offset: int) -> None:
+        self.epochs.truncate_from_start(offset)
+
+    # --- copies -----------------------------------------------------------------------------------------------------
+
+    def recreate_snapshot(self, now: Now, offset: int) -> Generator[None, None, Recreated]:
+        """Makes the snapshot of producers at ``offset``, and keeps it as this log's (P-8, P-13). In slices. Raises
+        Overtaken and DiskError."""
+        made = yield from self.recreated(now, offset)
+        self.segments.snapshots.put(offset, made.snapshot)
+        return made
+
+    def write_index_files(self, segment: TierableSegment) -> None:
+        """Writes the index files of a closed segment that are not there, even if they have no entries: a copy has
+        them, too. Raises DiskError."""
+        segments = self.segments
+        segments.write_indexes(segments[segments.index_of(segment.base_offset)])
+        for path in (segment.offset_index_path, segment.time_index_path):
+            if not self.disk.exists(path):
+                self.disk.write(path, b"")
+                self.durability.changed(path)
+
+    # --- cleaning ---------------------------------------------------------------------------------------------------
+
+    @property
+    def cuts(self) -> int:
+        """A number that changes whenever the log loses records at its end."""
+        return self.durability.last_cut
+
+    def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
+        """Replaces ``sources``, which are neighbours in this log, by ``cleaned``, whose file is synced.
+
+        After a DiskError only a restart can mend the log, so the node must end.
+        """
+        self.segments.swap(sources, cleaned)
+
+    def note_cleaned(self, offset: int) -> None:
+        """Notes that the log is clean up to ``offset``. A pass of the cleaner got so far, or records from ``offset`` on
+        are about to be removed."""
+        self._checkpoints.write_cleaned(offset)
+        self.cleaned_offset = offset
 
     # --- durability -------------------------------------------------------------------------------------------------
 
@@ -363,41 +838,15 @@ class PartitionLog(ShrinkingLog):
         if self.segments and not self.durability.dirty and self.synced_offset == end > self._checkpoints.recovery_point:
             self.durability.changed(self._checkpoints.raise_recovery_point(end))
 
+    # --- assertions -------------------------------------------------------------------------------------------------
 
-def open_log(
-    disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
-) -> Generator[None, None, PartitionLog]:
-    """Opens a partition's log in slices: it yields about every 256 KiB of scanning, and returns the log.
-
-    ``clean``: the node was shut down cleanly, so bytes and index files are trusted. Otherwise segments from the
-    recovery point on are read whole, the log is cut at the first bad batch, and indexes are made anew. The high
-    watermark starts at the log start offset. Damage of what was durable is kept aside, and the log is in quarantine.
-    Raises DiskError.
-    """
-    while True:  # Each damage takes at least its segment away, so this ends.
-        recovery = Recovery(disk, directory, config, now, clean)
-        try:
-            recovered = yield from recovery.run()
-        except LogDamaged as found:
-            set_aside(disk, directory, found.damage, recovery.checkpoints.durable_end)
-        else:
-            return PartitionLog.of(config, recovered, now)
-
-
-def open_undamaged_log(
-    disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
-) -> Generator[None, None, PartitionLog]:
-    """Does what ``open_log`` does, but raises LogDamaged and leaves the files for whoever mends them."""
-    recovered = yield from Recovery(disk, directory, config, now, clean).run()
-    return PartitionLog.of(config, recovered, now)
-
-
-def run_to_end(opening: Generator[None, None, PartitionLog]) -> PartitionLog:
-    """Opens a log in one go."""
-    while True:
-        try:
-            next(opening)
-        except StopIteration as stop:
-            log = stop.value
-            assert isinstance(log, PartitionLog), "opening a log returns a log"
-            return log
+    def check_invariants(self) -> None:
+        """Raises AssertionError if the parts of the log contradict each other. It walks over all that is in memory, so
+        the simulator and tests call it and production does not."""
+        invariants.check_offsets(
+            self.log_start_offset, self.local_log_start_offset, self.high_watermark, self.log_end_offset
+        )
+        invariants.check_segments(self.segments, self.local_log_start_offset, self.log_end_offset)
+        invariants.check_durability(self.durability, self.durable_end, self.cleaned_offset, self.log_end_offset)
+        invariants.check_epochs(self.epochs, self.log_start_offset, self.log_end_offset)
+        invariants.check_producers(self.producers, self.log_end_offset)

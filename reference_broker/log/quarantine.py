@@ -9,8 +9,7 @@ file ``quarantine-history`` stays. It tells such a log from an empty one on a ne
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reference_broker.log.checkpoint import Checkpoint
-from reference_broker.log.offset_checkpoints import OffsetCheckpoints
+from reference_broker.log.checkpoints import Checkpoint, OffsetCheckpoints
 from reference_broker.log.segment import NAME_DIGITS, new_segment
 from reference_broker.ports.disk import Disk
 

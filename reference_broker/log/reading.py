@@ -77,7 +77,7 @@ def without_empty(segments: Segments, offset: int, records: bytes) -> bytes:
 
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
     """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Both offsets lie inside the log.
-    See ``LogView.read`` for the limits."""
+    See ``PartitionLog.read`` for the limits."""
     segment = segments.items[-1]
     if offset < segment.base_offset:  # A reader in the active segment, as most are, needs no search.
         at = segments.index_of(offset)

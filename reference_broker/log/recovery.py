@@ -8,17 +8,15 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reference_broker.log import partition_metadata, swapping, transaction_index
-from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log.checkpoints import PARTITION_METADATA_FILE, Checkpoint, OffsetCheckpoints
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import Durability
+from reference_broker.log.indexes import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTION_SUFFIX
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
-from reference_broker.log.offset_checkpoints import OffsetCheckpoints
-from reference_broker.log.producer_snapshots import SnapshotDamaged, decoded, offset_of
-from reference_broker.log.producer_state import ProducerStates
+from reference_broker.log.producer_replay import index_again, replayed
+from reference_broker.log.producer_state import ProducerStates, SnapshotDamaged, decoded, offset_of
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
-from reference_broker.log.replay import index_again, replayed
 from reference_broker.log.segment import (
     MAX_RELATIVE_OFFSET,
     NAME_DIGITS,
@@ -28,7 +26,7 @@ from reference_broker.log.segment import (
     new_segment,
     whole_batches,
 )
-from reference_broker.log.segments import Segments
+from reference_broker.log.segments import Segments, finish_swaps, needs_recovery
 from reference_broker.log.tombstone_horizon import TombstoneHorizon
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
@@ -36,7 +34,7 @@ from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords
 from reference_broker.wire.errors import ErrorCode
 
 SLICE_BYTES = 256 * 1024
-INDEX_SUFFIXES = (".index", ".timeindex", transaction_index.SUFFIX, transaction_index.CHECKSUM_SUFFIX)
+INDEX_SUFFIXES = (".index", ".timeindex", TRANSACTION_SUFFIX, TRANSACTION_CHECKSUM_SUFFIX)
 LOG_FILES = (".log", *INDEX_SUFFIXES, ".snapshot")
 MAX_OFFSET = 2**63 - 1
 
@@ -127,8 +125,8 @@ class Recovery:
         the log's records are as they were found."""
         names: Sequence[str] = list(self.disk.list(self.directory))
         if names:
-            if swapping.needs_recovery(names):
-                names = yield from swapping.recover(self.disk, self.directory, names)
+            if needs_recovery(names):
+                names = yield from finish_swaps(self.disk, self.directory, names)
             self.quarantine = read_quarantine(self.disk, self.directory, names)
             self.cleaned_offset, self.log_start_offset = self.checkpoints.load(names)
             self.horizon.load(names, self.cleaned_offset)
@@ -147,9 +145,9 @@ class Recovery:
             self._settle_offsets()
             self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
             yield from self._find_producers(names)
-            if not self.clean and partition_metadata.FILE_NAME in names:
+            if not self.clean and PARTITION_METADATA_FILE in names:
                 # The process that wrote it may have ended before it was synced.
-                self.durability.changed(f"{self.directory}/{partition_metadata.FILE_NAME}")
+                self.durability.changed(f"{self.directory}/{PARTITION_METADATA_FILE}")
         return Recovered(
             self.segments,
             self.epochs,

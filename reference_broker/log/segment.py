@@ -4,8 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from reference_broker.log.index import OffsetIndex, TimeIndex
-from reference_broker.log.transaction_index import TransactionIndex
+from reference_broker.log.indexes import OffsetIndex, TimeIndex, TransactionIndex
 from reference_broker.ports.disk import Disk
 from reference_broker.records.batch import (
     HEADER_BYTES,

@@ -2,18 +2,35 @@
 
 Every change of the list goes through this class, so that the list, its base offsets, the files and the ``Durability``
 always agree. After a change that fails (DiskError) the list still describes the files.
+
+How a cleaned segment replaces the segments that it was made from, and how a start finishes a swap that a crash
+interrupted. After a crash at any operation the log has either the old segments or the new one, never a part of both.
+
+1. The cleaner writes and syncs ``<base>.log.cleaned``. A start deletes such a file.
+2. The file is renamed to ``<base>.log.swap``. From here on the swap counts, and a start finishes it. The snapshots of
+   producers below its end are gone by then, since they may have transactions open whose markers were removed.
+3. The index files of the old segments are deleted, and their log files except the first.
+4. The new file is renamed to the name of the first one.
+
+The names are durable after step 2 and after step 3. Otherwise a power loss could keep deletions without the new file,
+or the new file beside old segments that it holds already. The caller waits for these syncs.
+
+Plans which segments are removed at the start of a log, by retention and by DeleteRecords. The log removes them.
+
+Which segments of a log may be copied to the remote tier (Kafka's RemoteLogManager.candidateLogSegments).
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final, NamedTuple, overload
 
+from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import Durability
-from reference_broker.log.producer_snapshots import ProducerSnapshots
-from reference_broker.log.segment import Segment, headers, new_segment
-from reference_broker.log.swapping import swap_files
-from reference_broker.log.transaction_index import Aborted
+from reference_broker.log.indexes import Aborted
+from reference_broker.log.producer_state import ProducerSnapshots, offset_of
+from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment
 from reference_broker.ports.disk import Buffer, Disk, DiskError, UndoFailed
+from reference_broker.records.batch import InvalidRecords
 
 
 class Segments(Sequence[Segment]):
@@ -217,3 +234,158 @@ class Segments(Sequence[Segment]):
         cleaned.open_from = sources[0].open_from
         self.items[at:stop] = [cleaned]
         self.bases[at:stop] = [cleaned.base_offset]
+
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+LOG_SUFFIX = ".log"
+_BATCHES_PER_SLICE = 2000
+
+
+def cleaned_segment(directory: str, first: Segment) -> Segment:
+    """Makes an empty segment in memory, with the name that its file has while it is written."""
+    segment = new_segment(directory, first.base_offset, first.created_ms)
+    segment.path += CLEANED_SUFFIX
+    return segment
+
+
+def swap_files(disk: Disk, sources: Sequence[Segment], cleaned: Segment) -> str:
+    """Replaces the files of ``sources`` by the file of ``cleaned``. Returns the file's new path.
+
+    After a DiskError only a restart can mend the log, so the node must end.
+    """
+    path = sources[0].path
+    disk.rename(cleaned.path, path + SWAP_SUFFIX)
+    disk.make_durable(path + SWAP_SUFFIX)
+    for source in reversed(sources[1:]):
+        source.delete(disk)
+    sources[0].delete_indexes(disk)
+    disk.make_durable(path + SWAP_SUFFIX)
+    disk.rename(path + SWAP_SUFFIX, path)
+    return path
+
+
+def needs_recovery(names: Sequence[str]) -> bool:
+    return any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names)
+
+
+def finish_swaps(disk: Disk, directory: str, names: Sequence[str]) -> Generator[None, None, list[str]]:
+    """Deletes files that were not finished, and finishes swaps that count already. A start runs it before it reads any
+    segment. Returns the names of the files in the folder afterwards."""
+    for name in names:
+        if name.endswith(CLEANED_SUFFIX):
+            disk.delete(f"{directory}/{name}")
+    for name in names:
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            yield from _carry_through(disk, directory, int(name[:NAME_DIGITS]), names)
+    return list(disk.list(directory))
+
+
+def _carry_through(disk: Disk, directory: str, base: int, names: Sequence[str]) -> Generator[None, None, None]:
+    first = new_segment(directory, base, 0)
+    disk.make_durable(first.path + SWAP_SUFFIX)
+    end = yield from _end_offset(disk, first.path + SWAP_SUFFIX, base)
+    later = (int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG_SUFFIX))
+    for covered in sorted((other for other in later if base < other < end), reverse=True):
+        new_segment(directory, covered, 0).delete(disk)
+    for name in names:
+        snapshot = offset_of(name)
+        if snapshot is not None and snapshot < end:
+            disk.delete(f"{directory}/{name}")
+    first.delete_indexes(disk)
+    disk.make_durable(first.path + SWAP_SUFFIX)
+    disk.rename(first.path + SWAP_SUFFIX, first.path)
+
+
+def _end_offset(disk: Disk, path: str, base: int) -> Generator[None, None, int]:
+    """Returns one past the last offset of a swap file. The segments below it are those that the file replaces, because
+    the cleaner keeps the last batch of a group of segments.
+
+    Damage is not judged here. It is found, and cut off, when the segment is opened.
+    """
+    end = base
+    try:
+        for number, (_, header) in enumerate(headers(disk, path, 0, disk.size(path)), 1):
+            end = header.last_offset + 1
+            if number % _BATCHES_PER_SLICE == 0:
+                yield
+    except InvalidRecords:
+        return end
+    return end
+
+
+def count_before(segments: Segments, offset: int) -> int:
+    """Returns how many of the oldest segments lie wholly before ``offset``. The active one never counts."""
+    return segments.index_of(offset)
+
+
+def count_expired(
+    segments: Segments, config: LogConfig, log_start_offset: int, high_watermark: int, wall_ms: int
+) -> int:
+    """Returns how many of the oldest segments retention removes. Every segment with records at or above the high
+    watermark stays.
+
+    The count includes the active segment if all segments go, but never an empty one. As in Kafka, the active segment
+    is rolled then, so that its records can go even if nobody writes to the partition any more.
+    """
+    unreachable = count_before(segments, log_start_offset)
+    excess = segments.size_bytes - config.here_bytes
+    count = 0
+    for oldest, end in zip(segments.items, _ends(segments), strict=True):
+        if end > high_watermark or end == oldest.base_offset:
+            break
+        is_too_large = config.here_bytes >= 0 and excess >= oldest.size_bytes
+        is_expired = config.is_deleted and (is_too_large or _is_too_old(oldest, config.here_ms, wall_ms))
+        if count >= unreachable and not is_expired:
+            break
+        excess -= oldest.size_bytes
+        count += 1
+    return count
+
+
+def _ends(segments: Segments) -> Sequence[int]:
+    """Where each segment's offsets end: the next base, and the log end."""
+    return (*segments.bases[1:], *(active.next_offset for active in segments.items[-1:]))
+
+
+def _is_too_old(segment: Segment, retention_ms: int, wall_ms: int) -> bool:
+    newest_ms = segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.created_ms
+    return retention_ms >= 0 and wall_ms - newest_ms > retention_ms
+
+
+MOST_AT_ONCE: Final = 200
+"""To tell of so many takes some 0.5 ms."""
+
+
+class TierableSegment(NamedTuple):
+    """A closed segment. ``next_offset`` is where the one after it begins. ``transaction_index_path`` is empty if
+    nothing was aborted. The index files are there after ``PartitionLog.write_index_files``."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+    path: str
+    offset_index_path: str
+    time_index_path: str
+    transaction_index_path: str
+
+
+def tierable(segments: Segments, end_offset: int, from_offset: int) -> tuple[TierableSegment, ...]:
+    """Returns those that lie wholly below ``end_offset`` and have offsets from ``from_offset`` on, at most MOST_AT_ONCE
+    of them, the oldest first."""
+    first, last = segments.index_of(from_offset), segments.index_of(end_offset)
+    last = min(last, first + MOST_AT_ONCE)
+    return tuple(
+        TierableSegment(
+            segment.base_offset,
+            next_offset,
+            segment.size_bytes,
+            segment.max_timestamp_ms,
+            segment.path,
+            segment.offsets.path,
+            segment.times.path,
+            segment.aborted.path if segment.aborted.count else "",
+        )
+        for segment, next_offset in zip(segments.items[first:last], segments.bases[first + 1 : last + 1], strict=True)
+    )

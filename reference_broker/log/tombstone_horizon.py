@@ -8,7 +8,7 @@ records and comes later never hears of the deletion. The marker tells it so.
 from collections.abc import Sequence
 
 from reference_broker.client.tombstone_horizon import remembered_after
-from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log.checkpoints import Checkpoint
 from reference_broker.ports.disk import Disk
 
 FILE_NAME = "tombstone-horizon-checkpoint"

@@ -49,7 +49,7 @@ from reference_broker.quorum.snapshots.format import (
 from reference_broker.quorum.snapshots.store import SnapshotCleaner, SnapshotStore
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.records.reader import read_records
+from reference_broker.records.record import read_records
 
 NO_BROKER = -1
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log.checkpoints import Checkpoint
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
-from reference_broker.log.partition_log import Origin, PartitionLog, open_undamaged_log
+from reference_broker.log.opening import open_undamaged_log
+from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.log.quarantine import LogDamaged
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports
@@ -23,9 +24,8 @@ from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIR
 from reference_broker.quorum.snapshots.format import snapshot_path
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.records.batch import InvalidRecords, checked, read_header, validate
-from reference_broker.records.builder import build
 from reference_broker.records.control import build_control, leader_change
-from reference_broker.records.reader import Record, read_records
+from reference_broker.records.record import Record, build, read_records
 
 
 @dataclass(slots=True, eq=False)

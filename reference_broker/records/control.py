@@ -11,9 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from reference_broker.records.batch import NO_LEADER_EPOCH, BatchHeader, Buffer, InvalidRecords
-from reference_broker.records.builder import build
-from reference_broker.records.reader import read_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_records
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ErrorCode
 

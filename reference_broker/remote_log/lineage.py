@@ -1,10 +1,10 @@
 """The leader epochs of a log, which say to which of its offsets a remote segment's records belong."""
 
-from reference_broker.log.log_view import LogView
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteSegment
 
 
-def lineage_of(log: LogView) -> LeaderEpochStarts:
+def lineage_of(log: PartitionLog) -> LeaderEpochStarts:
     """Each leader epoch with the offset at which it began, as the log knows them."""
     return tuple(zip(log.epochs.epochs, log.epochs.starts, strict=True))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from reference_broker.log.partition_metadata import read_partition_metadata
+from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.ports.disk import Disk
 
 DELETED_SUFFIX = "-delete"

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import WITHOUT_EFFECT
+from reference_broker.log.checkpoints import PARTITION_METADATA_FILE, is_damaged_copy, read_partition_metadata
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
-from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
-from reference_broker.log.partition_metadata import is_damaged_copy, read_partition_metadata
+from reference_broker.log.opening import note_recovery, open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.quarantine import begin_lost, set_all_aside, was_quarantined
-from reference_broker.log.told import note_recovery
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY

@@ -18,8 +18,7 @@ from pathlib import Path
 from threading import Condition
 from typing import NamedTuple, TypeVar
 
-from reference_broker.log.checkpoint import decoded_rows
-from reference_broker.log.offset_checkpoints import RECOVERY_POINT_FILE
+from reference_broker.log.checkpoints import RECOVERY_POINT_FILE, decoded_rows
 from reference_broker.log.quarantine import is_segment
 from reference_broker.log.segment import NAME_DIGITS
 from reference_broker.ports.disk import Buffer, DiskError, UndoFailed

@@ -52,7 +52,7 @@ from reference_broker.client.transactions.requests import (
     init_request,
     initialized,
 )
-from reference_broker.records.builder import build
+from reference_broker.records.record import build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID

@@ -20,8 +20,7 @@ from bench.fleet.behaviours.protocol import Answered, Chance, ClientSettings, Hi
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
 from bench.fleet.values import PROOF, ValueMaker
 from reference_broker.client.producer import Batch, Next, ProducerState
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID

@@ -5,8 +5,7 @@ from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.fleet.values import ValueMaker, read_record, runs_of_batch
 from reference_broker.client.consumer_partitions import ConsumerRecord
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 
 WHERE = TopicPartition("table", 0)
 WRITER = "producer-0"

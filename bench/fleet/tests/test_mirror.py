@@ -14,7 +14,7 @@ from bench.fleet.tests.conftest import FakeBroker
 from bench.fleet.tests.groups import GroupsBroker, GroupWorld
 from bench.fleet.values import read_value
 from reference_broker.client.consumer_partitions import ConsumerRecord
-from reference_broker.records.reader import read_records
+from reference_broker.records.record import read_records
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 TARGET = 3

@@ -18,7 +18,7 @@ from bench.fleet.tests.conftest import FakeBroker, Log, World
 from bench.fleet.values import BatchReader
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.records.batch import iterate, read_header
-from reference_broker.records.reader import read_records
+from reference_broker.records.record import read_records
 from reference_broker.wire.apis import ApiKey
 from reports.rows import OperationRow, RunRow
 

@@ -12,8 +12,7 @@ from bench.fleet.values import FOREIGN, BatchReader, Run, ValueMaker, compress, 
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import read_header
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 
 WHERE = TopicPartition("hot", 0)
 names = st.text(min_size=1, max_size=20).filter(lambda each: len(each.encode(errors="ignore")) > 0)

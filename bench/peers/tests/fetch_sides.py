@@ -17,8 +17,7 @@ from kio.static.primitive import i16, i32, i32Timedelta, i64
 from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request
 from bench.peers.raw_client import RawConnection
 from reference_broker.records.batch import iterate
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (

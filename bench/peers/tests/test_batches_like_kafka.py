@@ -11,7 +11,8 @@ from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from bench.peers.raw_client import CREATE_VERSION, PRODUCE_VERSION, TIMEOUT_MS, RawConnection
 from bench.peers.systems import KAFKA, REFERENCE
 from bench.probe.data import altered
-from reference_broker.records.builder import Compression, Record, build
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID

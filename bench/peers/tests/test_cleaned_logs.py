@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from bench.peers.tests.java_tools import dump_segments
-from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.cleaning import Cleaning
+from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.now import Now
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.serve.disk import FileDisk
 
 pytestmark = pytest.mark.peer

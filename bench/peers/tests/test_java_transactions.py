@@ -11,8 +11,7 @@ from bench.peers.node import BrokerNode
 from bench.peers.raw_client import RawConnection, create_topic
 from bench.peers.tests.java_tools import CONSUMER, FEATURES, JavaTools, run_tool
 from bench.peers.tests.one_node import reference_node
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic

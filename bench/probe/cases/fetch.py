@@ -17,7 +17,7 @@ from bench.probe.data import (
     wanted,
     write,
 )
-from reference_broker.records.builder import Compression
+from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchRequest

@@ -17,7 +17,7 @@ from bench.probe.cases.hostile import (
 from bench.probe.context import TIMEOUT_MS, ProbeContext, single
 from bench.probe.conversation import Closed
 from bench.probe.data import FETCH, altered, batch, produce, produce_request, send_fetch
-from reference_broker.records.builder import Compression
+from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

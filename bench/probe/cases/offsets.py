@@ -5,7 +5,8 @@ from typing import Any
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.context import ByKey, ProbeContext, Topic, single
 from bench.probe.data import PRODUCE, write
-from reference_broker.records.builder import Compression, Record, build
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

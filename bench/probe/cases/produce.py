@@ -20,7 +20,8 @@ from bench.probe.data import (
     values,
     write,
 )
-from reference_broker.records.builder import Compression, Record, build
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.produce import ProducePartition

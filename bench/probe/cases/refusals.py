@@ -6,17 +6,9 @@ from typing import Any
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.context import TIMEOUT_MS, ProbeContext, Topic, single
 from bench.probe.data import altered, batch, log_end, now_ms, produce
-from bench.probe.transactional import (
-    ADD,
-    ADD_OFFSETS,
-    BY_CLIENTS,
-    COMMIT_OFFSETS,
-    END,
-    OWNED,
-    Transactional,
-    allowed,
-)
-from reference_broker.records.builder import Compression, Record, build
+from bench.probe.transactional import ADD, ADD_OFFSETS, BY_CLIENTS, COMMIT_OFFSETS, END, OWNED, Transactional, allowed
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -15,7 +15,7 @@ from bench.probe.transactional import (
     read,
     until,
 )
-from reference_broker.records.builder import Record, build
+from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 

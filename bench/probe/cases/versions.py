@@ -6,7 +6,7 @@ from typing import NamedTuple
 from bench.probe.case import ANY, Case, Unsupported, case
 from bench.probe.context import ProbeContext, Topic
 from bench.probe.conversation import Broken
-from reference_broker.records.builder import Record, build
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic

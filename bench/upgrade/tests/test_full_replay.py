@@ -6,9 +6,8 @@ import pytest
 
 from bench.upgrade.full_replay import Told, differences, first_needed, replayed, stable_end
 from bench.upgrade.kafka_files import ProducerRow, UnknownFormat, file_name, placed, snapshot_file, snapshot_rows
-from reference_broker.records.builder import build
 from reference_broker.records.control import build_marker
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 
 HOUR = 3_600_000
 START_MS = 1_700_000_000_000

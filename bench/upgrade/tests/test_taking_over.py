@@ -10,9 +10,9 @@ from bench.upgrade.full_replay import replayed, stable_end
 from bench.upgrade.journey import eligible_segments
 from bench.upgrade.kafka_files import EPOCH_AT, batches, checkpoint, checkpoint_rows, file_name, offsets_of
 from bench.upgrade.old_directory import TOPIC, Wanted, make
+from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import open_log, run_to_end
-from reference_broker.log.partition_metadata import read_partition_metadata
+from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk
 

@@ -21,8 +21,7 @@ from bench.probe.conversation import body
 from chaos.live.probe import probe
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.quorum.messages import begin_epoch
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID

@@ -11,8 +11,7 @@ from chaos.live.tests.test_checks_inside import FakePipe
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note, Reply, Request
 from reference_broker.ports.now import Now
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
 from reports.manifest import Check as Judged

@@ -17,9 +17,7 @@ import pytest
 from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from chaos.live.tests.small_scenario import text_of, written
 from chaos.live.tests.test_cluster import Admin, Cluster, ask, until
-from reference_broker.records.builder import build
-from reference_broker.records.reader import read_all
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -32,7 +32,7 @@ from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY, partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.log.lookup import Work
+from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.wire.errors import ErrorCode
 

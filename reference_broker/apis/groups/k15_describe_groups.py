@@ -24,7 +24,7 @@ from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
 from reference_broker.groups.group import Group, GroupState, Member
-from reference_broker.log.lookup import Work
+from reference_broker.log.timestamp_lookup import Work
 from reference_broker.wire.errors import Error, ErrorCode, bounded_message
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))

@@ -32,7 +32,7 @@ from reference_broker.apis.metadata.topic_answers import described, missing_erro
 from reference_broker.apis.parts import HasConfig, HasLoader, HasMetadata, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, as_uuid
 from reference_broker.apis.sliced import Sliced, answer_in_slices
-from reference_broker.log.lookup import Work
+from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.metadata.image import PartitionImage, TopicImage

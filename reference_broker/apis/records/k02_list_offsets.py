@@ -42,8 +42,8 @@ from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.fetch_partition import Reader, read_error, readable_end, reader_of
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.sliced import answer_in_slices
-from reference_broker.log.lookup import FoundOffset, Overtaken, Search, Work
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.timestamp_lookup import FoundOffset, Overtaken, Search, Work
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.reading.reader import Abandon, RemoteReader

@@ -26,7 +26,7 @@ from reference_broker.apis.parts import HasOutside, HasReplication
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.sliced import Sliced, contained_slices, respond_in_slices
-from reference_broker.log.lookup import Work
+from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.timing import Slices, run_slices

@@ -22,7 +22,7 @@ from reference_broker.apis.parts import HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.sliced import Sliced, answer_in_slices
-from reference_broker.log.lookup import Work
+from reference_broker.log.timestamp_lookup import Work
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3

@@ -26,8 +26,7 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import Identity
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of

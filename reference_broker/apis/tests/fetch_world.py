@@ -9,14 +9,14 @@ from typing import Any
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.records import k01_fetch
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.ports.timing import run_slices
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.leader.follower_waits import FollowerWaits
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests.timed_ports import TimedPorts

@@ -12,8 +12,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.records import k00_produce, k01_fetch
 from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests import leader_world
 from reference_broker.replication.tests.leader_world import TOPIC_ID, broker_epoch_of

@@ -31,8 +31,7 @@ from reference_broker.groups.group import Member, MemberProtocol
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.drafts.offsets import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,

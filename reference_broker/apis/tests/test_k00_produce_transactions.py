@@ -12,8 +12,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.leader_world import TOPIC_ID
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.transactions.markers.marker import Marker

@@ -3,9 +3,8 @@
 import pytest
 
 from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, real_log, told
-from reference_broker.records.builder import Compression, build
-from reference_broker.records.reader import read_all
-from reference_broker.records.record import Record
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, FetchPartition, FetchRequest, FetchTopic
 

@@ -12,8 +12,7 @@ from reference_broker.apis.records import k02_list_offsets
 from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, told
 from reference_broker.records.batch import iterate
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.transactions.markers.marker import Marker
 from reference_broker.wire.errors import ErrorCode

@@ -12,8 +12,8 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.apis.records import k02_list_offsets
 from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
-from reference_broker.log.lookup import FoundOffset
-from reference_broker.log.producer_snapshots import encoded
+from reference_broker.log.producer_state import encoded
+from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.wire.errors import Error, ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

@@ -12,9 +12,8 @@ from kio.static.primitive import i8, i16, i32
 from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.apis.tests.replicated_world import ReplicatedWorld
 from reference_broker.apis.transactions import k27_write_txn_markers, k61_describe_producers
-from reference_broker.log.lookup import SLICE_UNITS
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.log.timestamp_lookup import SLICE_UNITS
+from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -36,7 +36,7 @@ from reference_broker.apis.parts import HasLoader, HasOutside, HasTransactions
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, contained_slices, in_one_go, respond_in_slices
 from reference_broker.apis.transactions.fencing import told_to_client
-from reference_broker.log.lookup import Work
+from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.transactions.markers.marker import TopicPartition

@@ -20,7 +20,7 @@ from reference_broker.apis.parts import HasOutside, HasTransactions
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
-from reference_broker.log.lookup import Work
+from reference_broker.log.timestamp_lookup import Work
 from reference_broker.transactions.state.states import DECIDED
 from reference_broker.transactions.storage.partition import Held
 from reference_broker.wire.errors import Error, ErrorCode

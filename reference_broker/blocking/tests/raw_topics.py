@@ -9,8 +9,7 @@ from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.blocking.transport import Connection
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 LIMIT_US = 10_000_000

@@ -11,8 +11,7 @@ from reference_broker.client.group_consumer import ConsumerConfig
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.serve.tests.conftest import Broker
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic

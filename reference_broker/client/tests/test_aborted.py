@@ -10,9 +10,8 @@ from reference_broker.client.consumer import ConsumerState
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.node_lane import FetchSettings, NodeLane
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.records.builder import build
 from reference_broker.records.control import ControlType, control_record
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.fetch import AbortedTransaction, PartitionData
 
 FOO0 = TopicPartition("foo", 0)

@@ -6,8 +6,7 @@ import pytest
 
 from reference_broker.client.consumer import ConsumerState
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.fetch import PartitionData
 
 FOO0 = TopicPartition("foo", 0)

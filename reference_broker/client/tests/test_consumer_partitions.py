@@ -9,8 +9,7 @@ from reference_broker.client.consumer_partitions import HeldPartitions, Phase, P
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.fetch import PartitionData
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

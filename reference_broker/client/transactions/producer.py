@@ -35,8 +35,7 @@ from reference_broker.client.transactions.features import Announced
 from reference_broker.client.transactions.manager import TransactionManager
 from reference_broker.client.transactions.states import State
 from reference_broker.client.transactions.values import OffsetsSend, Outcome, TransactionConfig
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID

@@ -32,8 +32,7 @@ from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.memory_store import MemoryStore
 from reference_broker.ports.now import Now
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -10,7 +10,7 @@ from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.core.tests.test_hostile_records import offset_at
 from reference_broker.records.batch import iterate
 from reference_broker.records.compression import Compression
-from reference_broker.records.reader import MOST_PLAIN_BYTES, read_all
+from reference_broker.records.record import MOST_PLAIN_BYTES, read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID

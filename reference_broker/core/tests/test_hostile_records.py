@@ -8,7 +8,7 @@ from reference_broker.core.tests.hostile_client import HostileClient
 from reference_broker.core.tests.hostile_records import raw_batch, raw_record
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld, batch, fetch_request
 from reference_broker.records.batch import read_header
-from reference_broker.records.reader import read_all
+from reference_broker.records.record import read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -14,8 +14,7 @@ from reference_broker.apis.tests.test_group_apis import filled
 from reference_broker.core.tests.hostile_client import HostileClient, slices_of
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE, Housekeeping
+from reference_broker.log.checkpoints import SYNCED_FILE
 from reference_broker.log.config import LogConfig
-from reference_broker.log.offset_checkpoints import SYNCED_FILE
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partitions
 
 START = Now(0, 1_700_000_000_000)

@@ -16,8 +16,7 @@ from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.log.cleaner.tests.cleaner_world import contents
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 
 BACKOFF_MS = 15_000

@@ -7,8 +7,7 @@ from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.quorum.messages import fetched
 from reference_broker.quorum.metadata_log import VALID
 from reference_broker.quorum.node_files import META_PROPERTIES, TEMPORARY_SUFFIX
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

@@ -1,7 +1,7 @@
 """What the answer to a refused produce tells beside its error."""
 
 from reference_broker.core.tests.node_world import NodeWorld, batch
-from reference_broker.records.builder import Record, build
+from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import ErrorCode
 
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
-from reference_broker.records.reader import read_all
+from reference_broker.records.record import read_all
 
 STEPS = 60
 

@@ -6,8 +6,7 @@ from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.log.cleaner.tests.cleaner_world import contents
 from reference_broker.log.tombstone_horizon import NO_LIMIT
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -6,8 +6,8 @@ import pytest
 
 from reference_broker.core.tests.node_world import NodeWorld, batch
 from reference_broker.records.batch import CRC_FROM, HEADER_BYTES, checksum, read_header, write_header
-from reference_broker.records.builder import Compression
-from reference_broker.records.reader import read_records
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import read_records
 from reference_broker.wire.errors import ErrorCode
 
 NAMES = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

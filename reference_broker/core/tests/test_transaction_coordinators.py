@@ -19,9 +19,8 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.records.batch import iterate
-from reference_broker.records.builder import build
 from reference_broker.records.control import ControlType, read_marker
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, known_error
 from reference_broker.wire.fetch import NO_TOPIC_ID

@@ -12,8 +12,7 @@ from reference_broker.core.tests.cluster_world import Member
 from reference_broker.core.tests.test_transaction_coordinators import ID, INDEXES, TransactionsWorld
 from reference_broker.ports.channels import Channel
 from reference_broker.records.batch import iterate
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic

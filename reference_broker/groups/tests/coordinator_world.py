@@ -19,7 +19,8 @@ from reference_broker.groups.offset_commits import (
 )
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage

@@ -10,7 +10,7 @@ from reference_broker.groups.offset_commits import CommitRequest, WantedOffset
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_group_coordinator import stable_group
-from reference_broker.records.reader import read_all
+from reference_broker.records.record import read_all
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 

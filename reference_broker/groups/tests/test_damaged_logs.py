@@ -13,9 +13,8 @@ from reference_broker.groups.records import group_key, group_value, offset_key, 
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import Origin
 from reference_broker.ports.disk import DiskError
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import ErrorCode
 
 

@@ -10,9 +10,7 @@ from reference_broker.groups.records import group_key, offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import Origin
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
-from reference_broker.records.builder import build
-from reference_broker.records.reader import read_all
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.errors import Error, ErrorCode
 
 OK = [[ErrorCode.none]]

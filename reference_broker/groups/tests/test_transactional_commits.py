@@ -8,7 +8,7 @@ from reference_broker.groups.records import read_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_commits import led, put
 from reference_broker.groups.tests.test_group_coordinator import stable_group
-from reference_broker.records.reader import read_all
+from reference_broker.records.record import read_all
 from reference_broker.wire.errors import Error, ErrorCode
 
 OK = [[ErrorCode.none]]

@@ -13,7 +13,7 @@ from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.naive_offsets import Commit, Ending, Event, NaiveOffsets, Removal, read_below
 from reference_broker.groups.tests.test_commits import deleted
 from reference_broker.records.control import ControlType, read_control
-from reference_broker.records.reader import read_all
+from reference_broker.records.record import read_all
 from reference_broker.wire.errors import Error, ErrorCode
 
 MINUTE_MS = 60_000

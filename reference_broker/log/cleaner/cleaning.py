@@ -1,4 +1,6 @@
-"""One pass of the cleaner over one log, in slices (Kafka's Cleaner).
+"""Finds the part of a log that may be cleaned now, and how much of the log is dirty (Kafka's LogCleanerManager).
+
+One pass of the cleaner over one log, in slices (Kafka's Cleaner).
 
 A pass first notes the newest offset of each key in the dirty part. Then it rewrites every segment up to the end of that
 part, without the records that a newer record of their key supersedes.
@@ -10,28 +12,89 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from reference_broker.log.cleaner.cleanable import Cleanable
-from reference_broker.log.cleaner.last_batches import LastBatches
-from reference_broker.log.cleaner.offset_map import OffsetMap
 from reference_broker.log.cleaner.record_columns import columns
 from reference_broker.log.cleaner.retention import (
     RECORDS_PER_SLICE,
+    CleanedTransactions,
+    LastBatches,
+    OffsetMap,
     Retention,
+    Superseded,
     check_count,
     check_crc,
     check_offsets,
 )
-from reference_broker.log.cleaner.superseded import Superseded
-from reference_broker.log.cleaner.transactions import CleanedTransactions
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment, whole_batches
-from reference_broker.log.swapping import cleaned_segment
+from reference_broker.log.segments import cleaned_segment
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, InvalidRecords, read_header
-from reference_broker.records.reader import plain_records
+from reference_broker.records.record import plain_records
 from reference_broker.wire.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanable:
+    """The part of a log that may be cleaned.
+
+    Everything below ``first_dirty_offset`` has been cleaned before. ``end_offset`` is the base offset of the first
+    segment that must not be cleaned. ``clean_bytes`` and ``dirty_bytes`` are the sizes of the segments before and in
+    the dirty part. ``overdue`` says that a dirty record has waited longer than ``max.compaction.lag.ms``.
+    """
+
+    first_dirty_offset: int
+    end_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+
+    @property
+    def dirty_percent(self) -> int:
+        return self.dirty_bytes * 100 // max(self.clean_bytes + self.dirty_bytes, 1)
+
+    def is_due(self, min_dirty_ratio: float) -> bool:
+        """Whether to clean the log now. As in Kafka, the dirty share must exceed ``min.cleanable.dirty.ratio``, or a
+        record must be overdue."""
+        dirty, total = self.dirty_bytes, self.clean_bytes + self.dirty_bytes
+        return dirty > 0 and (self.overdue or dirty > min_dirty_ratio * total)
+
+
+def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
+    """Returns the part of the log that may be cleaned, or None if nothing in it is dirty.
+
+    It ends before the active segment, before the last stable offset (and so the high watermark), and before any segment
+    with a record younger than ``min.compaction.lag.ms``. For a log at rest the answer costs a comparison.
+    """
+    if len(log.segments) < 2 or log.bases[-1] <= log.cleaned_offset <= log.log_end_offset:
+        return None
+    first_dirty = log.cleaned_offset
+    if not log.log_start_offset <= first_dirty <= log.log_end_offset:
+        first_dirty = log.log_start_offset
+    end = _end(log, first_dirty, now)
+    if end <= first_dirty:
+        return None
+    at = log.segments.index_of(first_dirty)
+    clean = sum(segment.size_bytes for segment in log.segments[:at])
+    dirty_segments = log.segments[at : log.segments.index_of(end)]
+    dirty = sum(segment.size_bytes for segment in dirty_segments)
+    until_ms = now.wall_ms - log.config.max_compaction_lag_ms
+    overdue = any(0 < segment.first_timestamp_ms < until_ms for segment in dirty_segments)
+    return Cleanable(first_dirty, end, clean, dirty, overdue)
+
+
+def _end(log: PartitionLog, first_dirty: int, now: Now) -> int:
+    """Returns where cleaning must end. It is the base offset of a segment, since only whole segments are cleaned."""
+    bound = min(log.last_stable_offset, log.bases[-1])
+    last = log.segments.index_of(bound)
+    if log.config.min_compaction_lag_ms > 0:
+        youngest_ms = now.wall_ms - log.config.min_compaction_lag_ms
+        for at in range(log.segments.index_of(first_dirty), last):
+            if log.segments[at].max_timestamp_ms > youngest_ms:
+                return log.bases[at]
+    return log.bases[last]
+
 
 CHUNK_BYTES = 256 * 1024
 """How many bytes one read or one write has."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.records.varint import read_zigzag, wrapped, zigzag
+from reference_broker.records.record import read_zigzag, wrapped, zigzag
 from reference_broker.wire.errors import ErrorCode
 
 

@@ -1,17 +1,38 @@
-"""Decides what of each batch stays (Kafka's Cleaner and MemoryRecords.filterTo; KIP-98, KIP-534).
+"""The newest offset of each key in the dirty part of a log, in bounded memory.
+
+Finds the batches of which no record is the newest of its key, so that nobody need look into them again.
+
+A pass reads the dirty part twice, and in a log whose keys recur most batches are of that kind. Only the newest offset
+of each key stays, and these offsets are known once all keys are noted. A batch that holds none of them goes.
+
+Decides which batches must stay so that a start finds the producers' sequences again.
+
+Kafka keeps the last batch of each producer in the whole log. If that batch is cut off, Kafka finds the producer in a
+snapshot. Here a swap deletes the snapshots below its end (``producer_snapshots``). A new leader or a power loss may cut
+off everything at or beyond the end of a pass. So the last batch of each producer below that end stays.
+
+What a pass knows of transactions while it walks over the log (Kafka's CleanedTransactionMetadata).
+
+Records of aborted transactions are removed. A marker is removed once no batch of its transaction is left.
+
+Decides what of each batch stays (Kafka's Cleaner and MemoryRecords.filterTo; KIP-98, KIP-534).
 
 The newest record of each key stays, and a tombstone until its delete horizon. Some batches stay without records,
 because producers, leader epochs or offsets need them.
 """
 
-from collections.abc import Generator
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple
 
-from reference_broker.log.cleaner.last_batches import LastBatches
-from reference_broker.log.cleaner.offset_map import OffsetMap, all_short
 from reference_broker.log.cleaner.record_columns import Columns, columns, extents, shifted
-from reference_broker.log.cleaner.superseded import Superseded
-from reference_broker.log.cleaner.transactions import CleanedTransactions
+from reference_broker.log.indexes import Aborted
+from reference_broker.log.producer_state import ProducerStates
 from reference_broker.records.batch import (
     COMPRESSION_MASK,
     CRC_FROM,
@@ -24,9 +45,210 @@ from reference_broker.records.batch import (
     sealed,
 )
 from reference_broker.records.compression import Compression, compressed_pieces
-from reference_broker.records.reader import plain_records
-from reference_broker.records.varint import INT64_END, wrapped
+from reference_broker.records.control import ControlType, read_marker
+from reference_broker.records.record import INT64_END, plain_records, wrapped
 from reference_broker.wire.errors import ErrorCode
+
+BYTES_PER_KEY = 176
+"""The memory that one entry of a dictionary takes: the key (or its digest), the offset, and the slot."""
+
+DIGEST_BYTES = 47
+"""The length of a digest. Keys that are shorter are used as they are, since a digest costs as much as all else that is
+done for a record. Their length tells them from digests. Kafka's digests have 16 bytes; so long keys are as safe."""
+
+
+def short(key: bytes) -> bytes:
+    """Returns what stands for a key in the map: the key itself if it is short, else its digest."""
+    return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+def all_short(keys: list[bytes]) -> list[bytes]:
+    """The same for many keys."""
+    return keys if max(map(len, keys), default=0) < DIGEST_BYTES else list(map(short, keys))
+
+
+class OffsetMap:
+    """``offsets`` maps ``short(key)`` to the key's newest offset. ``latest_offset`` is the last offset that the pass
+    has looked at, or -1 before the first. ``capacity`` is the largest number of keys."""
+
+    __slots__ = ("capacity", "latest_offset", "offsets")
+
+    def __init__(self, buffer_bytes: int) -> None:
+        """``buffer_bytes`` is ``log.cleaner.dedupe.buffer.size``. There is room for at least one key."""
+        self.capacity = max(buffer_bytes // BYTES_PER_KEY, 1)
+        self.latest_offset = -1
+        self.offsets: dict[bytes, int] = {}
+
+    def put(self, keys: list[bytes], offsets: Sequence[int]) -> bool:
+        """Notes the offset of each key. Offsets come in ascending order. Returns False if the map is full, and notes
+        the keys before the first one for which there is no room."""
+        names = all_short(keys)
+        if len(self.offsets) + len(names) > self.capacity:
+            return self._put_while_room(names, offsets)
+        if names:
+            self.offsets.update(zip(names, offsets, strict=True))
+            self.latest_offset = offsets[-1]
+        return True
+
+    def _put_while_room(self, names: list[bytes], offsets: Sequence[int]) -> bool:
+        known = self.offsets
+        for name, offset in zip(names, offsets, strict=True):
+            if len(known) >= self.capacity and name not in known:
+                return False
+            known[name] = offset
+            self.latest_offset = offset
+        return True
+
+    @property
+    def used_percent(self) -> int:
+        return len(self.offsets) * 100 // self.capacity
+
+
+OFFSETS_PER_SLICE = 5_000
+
+
+class Superseded:
+    """The batches of the dirty part that were noted. At most ``most`` are; the others are looked into."""
+
+    __slots__ = ("_bases", "_has_newest", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bases = array("q")
+        """The base offset of each batch, in ascending order."""
+        self._has_newest = bytearray()
+
+    def note(self, header: BatchHeader) -> None:
+        """Notes the next batch. Each of its records is in the map of newest offsets, or superseded there."""
+        if len(self._bases) < self._most:
+            self._bases.append(header.base_offset)
+
+    def settle(self, newest: Iterable[int]) -> Generator[None, None, None]:
+        """Takes the newest offset of each key, in any order, once all batches are noted. An offset that lies in no
+        noted batch counts for the one before it, which is then looked into for nothing. Yields between two slices."""
+        bases, has_newest = self._bases, bytearray(len(self._bases))
+        self._has_newest = has_newest
+        rest = iter(newest) if bases else iter(())
+        some = list(islice(rest, OFFSETS_PER_SLICE))
+        while some:
+            for offset in some:
+                has_newest[bisect_right(bases, offset) - 1] = 1
+            some = list(islice(rest, OFFSETS_PER_SLICE))
+            if some:
+                yield
+
+    def holds(self, header: BatchHeader) -> bool:
+        """Whether the batch was noted, and no record of it is the newest of its key."""
+        at = bisect_left(self._bases, header.base_offset)
+        return at < len(self._bases) and self._bases[at] == header.base_offset and not self._has_newest[at]
+
+
+class _Last(NamedTuple):
+    """The last batch of one producer. ``is_control`` says that it is a marker, and that no data batch of its epoch was
+    seen before it."""
+
+    producer_epoch: int
+    last_offset: int
+    is_control: bool
+
+
+class LastBatches:
+    """``producers`` are those that the log knows now. No batch stays for a producer that the log has forgotten.
+
+    ``latest_offset`` is the last offset that the pass has looked at. Each known producer has at most one entry.
+    """
+
+    __slots__ = ("_last", "latest_offset", "producers")
+
+    def __init__(self, producers: ProducerStates) -> None:
+        self.producers = producers
+        self.latest_offset = -1
+        self._last: dict[int, _Last] = {}
+
+    def note(self, header: BatchHeader) -> None:
+        """Notes the next batch of the dirty part. A marker counts only if it begins a new epoch."""
+        if header.producer_id < 0 or header.producer_id not in self.producers.by_id:
+            return
+        known = self._last.get(header.producer_id)
+        if header.is_control and known is not None and header.producer_epoch <= known.producer_epoch:
+            return
+        self._last[header.producer_id] = _Last(header.producer_epoch, header.last_offset, header.is_control)
+
+    def must_stay(self, header: BatchHeader) -> bool:
+        producer = self.producers.by_id.get(header.producer_id) if header.producer_id >= 0 else None
+        if producer is None:
+            return False
+        last = self._last.get(header.producer_id)
+        if header.last_offset > self.latest_offset:  # The pass did not look so far, so the next pass decides.
+            return True
+        if last is not None:
+            return header.last_offset == last.last_offset or (
+                last.is_control and not header.is_control and header.producer_epoch == last.producer_epoch
+            )
+        marks = [mark.last_offset for mark in producer.marks if mark.last_offset <= self.latest_offset]
+        return not marks or header.last_offset == marks[-1]
+
+
+class CleanedTransactions:
+    """The caller passes batches in the log's order, and the aborted transactions of each part before its batches."""
+
+    __slots__ = ("_known_until", "_ongoing_aborted", "_ongoing_committed", "_still_there", "_waiting")
+
+    def __init__(self) -> None:
+        self._known_until = 0
+        self._waiting: list[Aborted] = []
+        """Aborted transactions that begin further on, the last one first."""
+        self._ongoing_aborted: dict[int, tuple[Aborted, bool]] = {}
+        """The aborted transactions at this place of the log, by producer ID, and whether a batch of each was seen."""
+        self._ongoing_committed: dict[int, None] = {}
+        self._still_there: list[Aborted] = []
+
+    def begin(self, aborted: Sequence[Aborted], end_offset: int) -> None:
+        """Begins with the next part of the log, up to ``end_offset``. ``aborted`` are the transactions that overlap
+        it."""
+        new = [entry for entry in aborted if entry.first_offset >= self._known_until] if self._known_until else aborted
+        self._waiting = sorted((*self._waiting, *new), key=attrgetter("first_offset"), reverse=True)
+        self._known_until = end_offset
+
+    def taken(self) -> list[Aborted]:
+        """Returns the aborted transactions that have a batch left, and whose marker came since the last call. Readers
+        must not hear of the others, or they would wait for markers that are gone."""
+        taken, self._still_there = self._still_there, []
+        return taken
+
+    def of_data(self, header: BatchHeader) -> bool:
+        """Notes a data batch. Returns True if its transaction was aborted, so that it is to be removed."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        if header.producer_id in self._ongoing_aborted:
+            self._ongoing_aborted[header.producer_id] = self._ongoing_aborted[header.producer_id][0], True
+            return True
+        self._ongoing_committed[header.producer_id] = None
+        return False
+
+    def of_control(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Notes a control batch. Returns True if no batch of its transaction was seen, so that it may be removed."""
+        self._begin_up_to(header.last_offset)
+        if header.record_count == 0:
+            return True
+        marker = read_marker(batch, header)
+        if marker is None:
+            return False
+        if marker[0] is ControlType.ABORT:
+            aborted, was_seen = self._ongoing_aborted.pop(header.producer_id, (None, False))
+            if aborted is not None and was_seen:
+                self._still_there.append(aborted)
+            return not was_seen
+        seen = header.producer_id in self._ongoing_committed
+        self._ongoing_committed.pop(header.producer_id, None)
+        return not seen
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._waiting and self._waiting[-1].first_offset <= offset:
+            aborted = self._waiting.pop()
+            self._ongoing_aborted.setdefault(aborted.producer_id, (aborted, False))
+
 
 RECORDS_PER_SLICE = 3000
 """How many records one slice reads. That takes 1 to 2 ms."""

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, RecordsRefused, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 
 NOW = Now(0, 0)
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.lookup import NOTHING, FoundOffset
 from reference_broker.log.partition_log import OffsetOutOfRange
 from reference_broker.log.tests.log_world import NOW, START_MS, appended, at, batch_of, headers_of, opened
+from reference_broker.log.timestamp_lookup import NOTHING, FoundOffset
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.compression import Compression
-from reference_broker.records.reader import read_records
+from reference_broker.records.record import read_records
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ import pytest
 
 from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
+from reference_broker.log.indexes import Aborted
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS, all_bytes, at, batch_of, opened, refused
-from reference_broker.log.transaction_index import Aborted
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import checksum
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 from reference_broker.wire.errors import ErrorCode
 

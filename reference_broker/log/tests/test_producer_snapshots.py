@@ -9,8 +9,15 @@ from reference_broker.log.appending import Origin
 from reference_broker.log.cleaner.tests.cleaner_world import cleaned, fresh, put
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_snapshots import ProducerSnapshots, SnapshotDamaged, decoded, encoded
-from reference_broker.log.producer_state import BatchMark, Producer, ProducerStates
+from reference_broker.log.producer_state import (
+    BatchMark,
+    Producer,
+    ProducerSnapshots,
+    ProducerStates,
+    SnapshotDamaged,
+    decoded,
+    encoded,
+)
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, batch_of, opened, refused, sent
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.ports.memory_disk import MemoryDisk

@@ -22,8 +22,7 @@ from reference_broker.log.tests.log_world import (
 )
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import checksum, read_header, write_header
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 from reference_broker.wire.errors import ErrorCode
 

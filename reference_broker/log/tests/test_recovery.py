@@ -8,7 +8,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import open_log
+from reference_broker.log.opening import open_log
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
-from reference_broker.log.lookup import Overtaken
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_snapshots import decoded, encoded
-from reference_broker.log.recreating import BATCHES_PER_SLICE, Recreated
+from reference_broker.log.producer_replay import RECREATED_BATCHES_PER_SLICE, Recreated
+from reference_broker.log.producer_state import decoded, encoded
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
 from reference_broker.log.tests.replay_judge import Batch, first_looked_at, first_needed, kept, replayed
+from reference_broker.log.timestamp_lookup import Overtaken
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 
 EXPIRATION_MS = 100
@@ -407,7 +406,7 @@ def test_a_directory_with_snapshots_of_its_newest_segments_only(left: int) -> No
 def test_it_is_made_in_slices() -> None:
     told = Told()
     data = build([Record(timestamp_ms=START_MS, key=b"k", value=b"v")])
-    for _ in range(3 * BATCHES_PER_SLICE):
+    for _ in range(3 * RECREATED_BATCHES_PER_SLICE):
         told.log.append(NOW, data, 0)
     offset = told.roll()
     told.lose_snapshots()
@@ -422,7 +421,7 @@ def test_a_log_that_loses_records_meanwhile_is_looked_at_again() -> None:
     for spoil in spoils:
         told = Told()
         data = build([Record(timestamp_ms=START_MS, key=b"k", value=b"v")])
-        for _ in range(2 * BATCHES_PER_SLICE):
+        for _ in range(2 * RECREATED_BATCHES_PER_SLICE):
             told.log.append(NOW, data, 0)
         offset = told.roll()
         told.send(0, 0)

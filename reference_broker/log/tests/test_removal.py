@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,

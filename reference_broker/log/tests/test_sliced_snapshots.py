@@ -2,10 +2,10 @@
 
 import pytest
 
-from reference_broker.log import producer_snapshots
-from reference_broker.log.partition_log import PartitionLog, open_log
-from reference_broker.log.producer_snapshots import decoded, encoded
-from reference_broker.log.producer_state import Producer
+from reference_broker.log import producer_state
+from reference_broker.log.opening import open_log
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.producer_state import Producer, decoded, encoded
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened, sent
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.ports.memory_disk import MemoryDisk
@@ -15,8 +15,8 @@ MANY = 23
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_snapshots, "PRODUCERS_A_SLICE", 4)
-    monkeypatch.setattr(producer_snapshots, "PIECES_A_WRITE", 2)
+    monkeypatch.setattr(producer_state, "PRODUCERS_A_SLICE", 4)
+    monkeypatch.setattr(producer_state, "PIECES_A_WRITE", 2)
 
 
 def known_at(disk: MemoryDisk, offset: int) -> dict[int, Producer]:
@@ -60,13 +60,13 @@ def test_the_appends_after_a_roll_write_it_and_it_says_what_was_known_at_the_rol
 @pytest.mark.clause("P-2")
 def test_a_roll_encodes_nothing_of_it_and_an_append_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
-    row = producer_snapshots._row
+    row = producer_state._row
 
     def counted(producer_id: int, producer: Producer) -> bytes:
         rows.append(producer_id)
         return row(producer_id, producer)
 
-    monkeypatch.setattr(producer_snapshots, "_row", counted)
+    monkeypatch.setattr(producer_state, "_row", counted)
     _, log = crowded()
     assert rows == []
     sent(log, 0, 1)

@@ -6,8 +6,9 @@ from random import Random
 import pytest
 
 from chaos.sim.disk import SimDisk
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
-from reference_broker.log.producer_snapshots import encoded
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.producer_state import encoded
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
 from reference_broker.log.tests.test_recreating import in_one_go

@@ -5,11 +5,11 @@ from struct import pack
 import pytest
 
 from reference_broker.log.config import LogConfig
+from reference_broker.log.indexes import ENTRIES_PER_READ, Aborted, TransactionIndex
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.log.tests.test_open_transactions import Producers
-from reference_broker.log.transaction_index import ENTRIES_PER_READ, Aborted, TransactionIndex
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 

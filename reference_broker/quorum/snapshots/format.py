@@ -13,7 +13,6 @@ from reference_broker.ports.disk import Disk
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords, read_header, validate
-from reference_broker.records.builder import build
 from reference_broker.records.control import (
     ControlType,
     build_control,
@@ -23,8 +22,7 @@ from reference_broker.records.control import (
     snapshot_footer,
     snapshot_header,
 )
-from reference_broker.records.reader import read_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_records
 
 SUFFIX = ".checkpoint"
 PART_SUFFIX = ".checkpoint.part"

@@ -29,8 +29,7 @@ from reference_broker.quorum.tests.quorum_network import Asked
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, opened
 from reference_broker.quorum.values import OffsetAndEpoch, Outcome
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData

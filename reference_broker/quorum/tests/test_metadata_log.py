@@ -25,7 +25,7 @@ from reference_broker.quorum.snapshots.format import footer_batch, header_batch
 from reference_broker.quorum.tests.quorum_alone import batch
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.quorum.values import METADATA_TOPIC_ID, OffsetAndEpoch
-from reference_broker.records.reader import read_records
+from reference_broker.records.record import read_records
 
 NOW = Now(0, 1_700_000_000_000)
 CONFIG = BrokerConfig.parse({"metadata.log.segment.bytes": "1024"})

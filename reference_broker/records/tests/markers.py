@@ -2,8 +2,8 @@
 
 from struct import Struct
 
-from reference_broker.records.builder import build
 from reference_broker.records.control import ControlType, control_record
+from reference_broker.records.record import build
 
 _MARKER_VALUE = Struct(">hi")
 

@@ -19,10 +19,8 @@ from reference_broker.records.batch import (
     validate,
     write_header,
 )
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.reader import read_all, read_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_all, read_records
 from reference_broker.wire.errors import Error, ErrorCode
 
 i64 = st.integers(-(2**63), 2**63 - 1)

@@ -6,7 +6,6 @@ from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
 from kio.serial import entity_reader
 
 from reference_broker.records.batch import InvalidRecords, read_header, validate
-from reference_broker.records.builder import build
 from reference_broker.records.control import (
     ControlType,
     build_control,
@@ -17,8 +16,7 @@ from reference_broker.records.control import (
     snapshot_footer,
     snapshot_header,
 )
-from reference_broker.records.reader import read_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_records
 from reference_broker.records.tests.markers import build_marker
 
 

@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_broker.records.batch import validate
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.reader import read_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_records
 
 with warnings.catch_warnings():  # kafka-python reads its schemas through a deprecated function of importlib.
     warnings.simplefilter("ignore", DeprecationWarning)

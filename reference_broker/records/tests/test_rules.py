@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.records.batch import BatchHeader, InvalidRecords, read_header
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.record import Record
-from reference_broker.records.rules import MIN_RECORD_BYTES, Rules, check_client_batch, check_records
+from reference_broker.records.record import Record, build
+from reference_broker.records.validation import MIN_RECORD_BYTES, Rules, check_client_batch, check_records
 from reference_broker.wire.errors import Error, ErrorCode
 
 NOW_MS = 1_700_000_000_000

@@ -9,9 +9,9 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
-from reference_broker.log.lookup import Overtaken
-from reference_broker.log.recreating import Recreated
-from reference_broker.log.tierable import TierableSegment
+from reference_broker.log.producer_replay import Recreated
+from reference_broker.log.segments import TierableSegment
+from reference_broker.log.timestamp_lookup import Overtaken
 from reference_broker.metadata.identifiers import random_uuid, uuid_text
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.disk import DiskError

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from reference_broker.log.recreating import Recreated
-from reference_broker.log.tierable import TierableSegment
+from reference_broker.log.producer_replay import Recreated
+from reference_broker.log.segments import TierableSegment
 from reference_broker.ports.store import Put, PutFile
 from reference_broker.remote_log.metadata.events import RemoteSegment
 

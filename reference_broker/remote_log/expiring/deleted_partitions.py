@@ -20,8 +20,7 @@ from reference_broker.ports.node_ports import StorePorts
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
 from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.records.batch import InvalidRecords, checked, iterate
-from reference_broker.records.reader import MOST_PLAIN_BYTES, read_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
 from reference_broker.remote_log.copying.slots import Slots
 from reference_broker.remote_log.metadata.codec import decode
 from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteSegment

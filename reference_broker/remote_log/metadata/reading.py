@@ -19,8 +19,7 @@ from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.records.batch import InvalidRecords, checked, iterate
-from reference_broker.records.reader import MOST_PLAIN_BYTES, read_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
 from reference_broker.remote_log.metadata.codec import decode
 from reference_broker.remote_log.metadata.events import RemoteLogEvent
 from reference_broker.remote_log.metadata.leaders import RETRY_US, MetadataLeaders

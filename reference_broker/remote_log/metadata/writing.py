@@ -11,8 +11,7 @@ from typing import Final
 
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.timing import later
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.remote_log.metadata.codec import encode
 from reference_broker.remote_log.metadata.events import RemoteLogEvent
 from reference_broker.remote_log.metadata.leaders import RETRY_US, MetadataLeaders

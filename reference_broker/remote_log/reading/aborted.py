@@ -5,7 +5,7 @@ The marker that ends a transaction may lie in any later segment, remote or local
 
 from typing import NamedTuple
 
-from reference_broker.log.transaction_index import Aborted
+from reference_broker.log.indexes import Aborted
 from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteSegment
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
 from reference_broker.remote_log.objects import ObjectKind

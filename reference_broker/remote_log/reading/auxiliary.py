@@ -7,9 +7,8 @@ that of the place itself: producers come from the segment before, and from the b
 
 from typing import NamedTuple
 
-from reference_broker.log.checkpoint import decoded_rows
-from reference_broker.log.producer_snapshots import SnapshotDamaged, decoded, pieces_of, restored
-from reference_broker.log.producer_state import ProducerStates
+from reference_broker.log.checkpoints import decoded_rows
+from reference_broker.log.producer_state import ProducerStates, SnapshotDamaged, decoded, pieces_of, restored
 from reference_broker.records.batch import InvalidRecords, iterate
 from reference_broker.remote_log.lineage import common_end
 from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteSegment

@@ -7,8 +7,8 @@ delays another, up to the limit of gets that are under way (``ranges.MOST_GETS``
 from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar
 
-from reference_broker.log.log_view import LogView
-from reference_broker.log.lookup import FoundOffset
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.metrics.metrics import Counter
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import StorePorts
@@ -55,7 +55,7 @@ class RemoteReader:
 
     def read(
         self,
-        log: LogView,
+        log: PartitionLog,
         partition: int,
         offset: int,
         max_bytes: int,
@@ -84,7 +84,7 @@ class RemoteReader:
         return self._begin(log, partition, reading, found, self._metrics.fetch_errors)
 
     def first_of_time(
-        self, log: LogView, partition: int, timestamp_ms: int, done: Callable[[FoundOffset | Error | None], None]
+        self, log: PartitionLog, partition: int, timestamp_ms: int, done: Callable[[FoundOffset | Error | None], None]
     ) -> Abandon:
         """Finds the first record at or after the log start, and before the local start, whose timestamp is >=
         ``timestamp_ms``. None if the tier has none: the local log may. Errors are those of ``read``."""
@@ -93,7 +93,7 @@ class RemoteReader:
 
     def auxiliary(
         self,
-        log: LogView,
+        log: PartitionLog,
         partition: int,
         leader_epoch: int,
         offset: int,
@@ -109,7 +109,7 @@ class RemoteReader:
     # --- what is found ----------------------------------------------------------------------------------------------
 
     def _records(
-        self, log: LogView, partition: int, offset: int, max_bytes: int, at_least_one: bool, is_committed: bool
+        self, log: PartitionLog, partition: int, offset: int, max_bytes: int, at_least_one: bool, is_committed: bool
     ) -> Reading[RemoteRecords | Error]:
         known = self._known(log, partition)
         if not isinstance(known, PartitionSegments):
@@ -155,14 +155,18 @@ class RemoteReader:
         for number in range(first, min(first + 1 + READ_AHEAD_BLOCKS, block_count(segment))):
             self._readings.blocks.read_ahead(block(segment, number))
 
-    def _first_of_time(self, log: LogView, partition: int, timestamp_ms: int) -> Reading[FoundOffset | Error | None]:
+    def _first_of_time(
+        self, log: PartitionLog, partition: int, timestamp_ms: int
+    ) -> Reading[FoundOffset | Error | None]:
         known = self._known(log, partition)
         if not isinstance(known, PartitionSegments):
             return known
         start, end = log.log_start_offset, log.local_log_start_offset
         return (yield from first_of_time(known, lineage_of(log), timestamp_ms, start, end))
 
-    def _auxiliary(self, log: LogView, partition: int, leader_epoch: int, offset: int) -> Reading[Auxiliary | Error]:
+    def _auxiliary(
+        self, log: PartitionLog, partition: int, leader_epoch: int, offset: int
+    ) -> Reading[Auxiliary | Error]:
         known = self._known(log, partition)
         if not isinstance(known, PartitionSegments):
             return known
@@ -171,7 +175,7 @@ class RemoteReader:
             return ErrorCode.offset_out_of_range
         return (yield from auxiliary_of(known, segment, offset, log.producers.emptied()))
 
-    def _known(self, log: LogView, partition: int) -> PartitionSegments | Error:
+    def _known(self, log: PartitionLog, partition: int) -> PartitionSegments | Error:
         if not self._metadata.is_ready(log.topic_id, partition):
             return ErrorCode.replica_not_available
         return self._metadata.of(log.topic_id, partition)
@@ -180,7 +184,7 @@ class RemoteReader:
 
     def _begin(
         self,
-        log: LogView,
+        log: PartitionLog,
         partition: int,
         reading: Reading[FoundT | Error],
         done: Callable[[FoundT | Error], None],
@@ -193,7 +197,7 @@ class RemoteReader:
 
         return self._readings.begin(reading, done, failed)
 
-    def _error_of(self, log: LogView, partition: int, failure: Failure) -> Error:
+    def _error_of(self, log: PartitionLog, partition: int, failure: Failure) -> Error:
         """OFFSET_OUT_OF_RANGE makes consumers reset. So objects that are gone give it only if their segment was deleted
         meanwhile, and not if they are listed still: the store may be away."""
         if isinstance(failure, InvalidRecords):
@@ -207,7 +211,7 @@ class RemoteReader:
         return ErrorCode.unknown_server_error if known.is_listed(name.segment_id) else ErrorCode.offset_out_of_range
 
 
-def _local(log: LogView, max_bytes: int, at_least_one: bool, is_committed: bool) -> RemoteRecords:
+def _local(log: PartitionLog, max_bytes: int, at_least_one: bool, is_committed: bool) -> RemoteRecords:
     """What the log has here. A reader behind the last record of the tier goes on there."""
     start = log.local_log_start_offset
     records = log.read(start, min(max_bytes, MOST_BYTES), at_least_one=at_least_one, skips_empty=True)

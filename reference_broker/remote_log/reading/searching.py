@@ -1,13 +1,12 @@
 """Searches in the indexes of a remote segment. They stay bytes as they were stored, and are searched in place, so that
-an index of megabytes costs nothing to load. Their formats are those of ``log.index`` and ``log.transaction_index``.
+an index of megabytes costs nothing to load. Their formats are those of ``log.indexes``.
 """
 
 from collections.abc import Callable, Iterator
 from struct import Struct
 
-from reference_broker.log.index import OFFSET_ENTRY, TIME_ENTRY
-from reference_broker.log.transaction_index import ENTRY as ABORTED_ENTRY
-from reference_broker.log.transaction_index import Aborted
+from reference_broker.log.indexes import OFFSET_ENTRY, TIME_ENTRY, Aborted
+from reference_broker.log.indexes import TRANSACTION_ENTRY as ABORTED_ENTRY
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.wire.errors import ErrorCode
 

@@ -2,8 +2,7 @@
 
 from typing import TypeVar
 
-from reference_broker.log.batch_times import Steps, first_at
-from reference_broker.log.lookup import FoundOffset, Work
+from reference_broker.log.timestamp_lookup import FoundOffset, Steps, Work, first_at
 from reference_broker.remote_log.lineage import common_end
 from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteSegment
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments

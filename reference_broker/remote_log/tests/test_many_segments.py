@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.producer_snapshots import encoded
+from reference_broker.log.producer_state import encoded
 from reference_broker.log.tests.log_world import NOW, appended, batch_of, opened
 from reference_broker.log.tests.tiered_world import TIERED, synced
 from reference_broker.ports.memory_disk import MemoryDisk

@@ -7,7 +7,7 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_snapshots import decoded
+from reference_broker.log.producer_state import decoded
 from reference_broker.metadata.identifiers import random_uuid
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.memory_disk import MemoryDisk

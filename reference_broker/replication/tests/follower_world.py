@@ -18,12 +18,12 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.fetchers import Fetchers
 from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts

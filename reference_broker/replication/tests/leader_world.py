@@ -17,13 +17,12 @@ from kio.static.primitive import i32
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.high_watermarks import HighWatermarks
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.leader.replicas import Followers

@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now

@@ -2,8 +2,7 @@
 
 import pytest
 
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.follower.fetcher import NAMED_PER_FETCH
 from reference_broker.replication.tests.follower_world import (
     BROKER_EPOCH,

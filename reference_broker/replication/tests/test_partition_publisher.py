@@ -7,16 +7,15 @@ from functools import partial
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.checkpoints import write_partition_metadata
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.metadata.broker_settings import CLUSTER
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.partition_publisher import CHANGES_PER_SLICE, PartitionPublisher
 from reference_broker.replication.partitions import Partition, Partitions
 

@@ -3,7 +3,8 @@
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.replication.follower.truncation import truncation_offset

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from reference_broker.core.tests.node_world import create_request
-from reference_broker.records.builder import build
-from reference_broker.records.reader import read_all
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_all
 from reference_broker.serve.tests.conftest import Broker
 from reference_broker.serve.tests.test_hostile_input import connected, read_frame
 from reference_broker.serve.tests.test_hostile_memory import fetch

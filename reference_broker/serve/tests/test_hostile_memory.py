@@ -11,8 +11,7 @@ import pytest
 from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.serve.connection import OWN_BYTES
 from reference_broker.serve.tests.test_hostile_input import API_VERSIONS_0, assert_serves, connected, framed, read_frame
 from reference_broker.wire.apis import ApiKey

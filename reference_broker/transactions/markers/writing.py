@@ -6,8 +6,8 @@ WriteTxnMarkers and the transaction coordinator of this node call it alike.
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
-from reference_broker.log.lookup import Search, Work
 from reference_broker.log.partition_log import Origin, RecordsRefused
+from reference_broker.log.timestamp_lookup import Search, Work
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.disk import DiskError

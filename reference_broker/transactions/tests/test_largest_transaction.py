@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.transactions.state.states import TransactionState
 from reference_broker.transactions.tests.transaction_world import TransactionWorld

@@ -4,11 +4,11 @@ with."""
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.records.batch import checksum
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.transactions.state.states import TransactionState
 from reference_broker.transactions.state.transaction import Transaction
 from reference_broker.transactions.storage.codec import transaction_key, transaction_value

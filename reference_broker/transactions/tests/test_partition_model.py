@@ -18,13 +18,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from reference_broker.log.log_view import LogView
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.log.producer_state import Producer
 from reference_broker.log.verification import Guard, Verification
 from reference_broker.records.batch import InvalidRecords, read_header
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.transactions.markers import writing
 from reference_broker.transactions.markers.marker import Marker, refusal_of
@@ -359,11 +357,11 @@ def any_guard(self: Verification, known: Any, batch: Any, guard: Guard | None) -
         honest_check(self, known, batch, guard)
 
 
-def only_open_ones(log: LogView) -> int:
+def only_open_ones(log: PartitionLog) -> int:
     return min([log.high_watermark, *log.producers.open_transactions.values()])
 
 
-def only_those_that_begin_there(log: LogView, offset: int, end_offset: int) -> list[AbortedTransaction]:
+def only_those_that_begin_there(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
     return [one for one in honest_aborted(log, offset, end_offset) if one.first_offset >= offset]
 
 
@@ -372,15 +370,15 @@ def nothing(*_: object, **__: object) -> None:
 
 
 honest_check = Verification.check
-honest_aborted = LogView.aborted_transactions
+honest_aborted = PartitionLog.aborted_transactions
 BROKEN: tuple[tuple[object, str, object], ...] = (
     (writing, "refusal_of", without_fencing),
     (writing, "refusal_of", without_raised_epochs),
     (Verification, "check", nothing),
     (Verification, "check", any_guard),
     (Verification, "written", nothing),
-    (LogView, "last_stable_offset", property(only_open_ones)),
-    (LogView, "aborted_transactions", only_those_that_begin_there),
+    (PartitionLog, "last_stable_offset", property(only_open_ones)),
+    (PartitionLog, "aborted_transactions", only_those_that_begin_there),
 )
 
 

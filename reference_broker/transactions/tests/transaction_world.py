@@ -19,15 +19,14 @@ from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.metadata.features import TRANSACTION_FEATURE
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.records.batch import iterate
-from reference_broker.records.builder import build
 from reference_broker.records.control import ControlType, read_marker
-from reference_broker.records.reader import read_all
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_all
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.replication import Replication
 from reference_broker.replication.tests.leader_world import TOPIC_ID, World, broker_epoch_of

@@ -37,8 +37,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.transactions.producer import ProducerConfig, TransactionalProducer
 from reference_broker.client.transactions.values import TransactionConfig
 from reference_broker.records.batch import read_header
-from reference_broker.records.reader import read_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, read_records
 from reference_broker.wire.apis import ApiKey, is_flexible
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import decode_request, encode_request

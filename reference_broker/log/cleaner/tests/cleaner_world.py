@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reference_broker.log.cleaner.cleanable import Cleanable, cleanable
-from reference_broker.log.cleaner.cleaning import Cleaned, Cleaning, Step
+from reference_broker.log.cleaner.cleaning import Cleanable, Cleaned, Cleaning, Step, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
@@ -13,10 +12,8 @@ from reference_broker.ports.disk import Buffer
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import BatchHeader
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.reader import read_all
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, read_all
 
 BUFFER_BYTES = 1 << 20
 COMPACTED = LogConfig(

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.cleaning import Cleaning, CleaningFailed, Overtaken
-from reference_broker.log.cleaner.offset_map import BYTES_PER_KEY
+from reference_broker.log.cleaner.cleaning import Cleaning, CleaningFailed, Overtaken, cleanable
+from reference_broker.log.cleaner.retention import BYTES_PER_KEY
 from reference_broker.log.cleaner.tests.cleaner_world import (
     BUFFER_BYTES,
     COMPACTED,
@@ -30,9 +29,8 @@ from reference_broker.records.batch import (
     checksum,
     read_header,
 )
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 
 

@@ -14,7 +14,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     sync_all,
     texts,
 )
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.ports.disk import DiskError
 

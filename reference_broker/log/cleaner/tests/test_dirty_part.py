@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.offset_map import BYTES_PER_KEY, OffsetMap, short
+from reference_broker.log.cleaner.cleaning import cleanable
+from reference_broker.log.cleaner.retention import BYTES_PER_KEY, OffsetMap, short
 from reference_broker.log.cleaner.tests.cleaner_world import COMPACTED, cleaned, dirty, fresh, put, rolled, texts
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import NOW, at, opened

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_broker.log.cleaner.cleanable import cleanable
+from reference_broker.log.cleaner.cleaning import cleanable
 from reference_broker.log.cleaner.tests.cleaner_world import (
     COMPACTED,
     NOW,

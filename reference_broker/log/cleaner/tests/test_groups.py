@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.cleaning import SEGMENTS_PER_GROUP
+from reference_broker.log.cleaner.cleaning import SEGMENTS_PER_GROUP, cleanable
 from reference_broker.log.cleaner.tests.cleaner_world import (
     COMPACTED,
     SyncingDisk,
@@ -20,9 +19,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS
 from reference_broker.records.batch import InvalidRecords, iterate
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 
 
 def in_ten_segments() -> tuple[PartitionLog, SyncingDisk]:

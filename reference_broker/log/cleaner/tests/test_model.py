@@ -9,16 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.cleaning import Cleaning, CleaningFailed, Overtaken, Step
-from reference_broker.log.cleaner.offset_map import BYTES_PER_KEY
+from reference_broker.log.cleaner.cleaning import Cleaning, CleaningFailed, Overtaken, Step, cleanable
+from reference_broker.log.cleaner.retention import BYTES_PER_KEY
 from reference_broker.log.cleaner.tests.cleaner_world import SyncingDisk, all_headers, contents, rolled, sync_all
 from reference_broker.log.config import LogConfig
 from reference_broker.log.tests.log_world import START_MS, at, opened
 from reference_broker.ports.disk import DiskError
-from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 
 RETENTION_MS = 50
 KEYS = ["a", "b", "c", "a key that is longer than the digest which stands for it"]

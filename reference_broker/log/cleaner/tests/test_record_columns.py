@@ -6,10 +6,7 @@ from hypothesis import strategies as st
 
 from reference_broker.log.cleaner.record_columns import columns, extents, shifted
 from reference_broker.records.batch import HEADER_BYTES, InvalidRecords, read_header
-from reference_broker.records.builder import build
-from reference_broker.records.reader import decoded
-from reference_broker.records.record import Record
-from reference_broker.records.varint import zigzag
+from reference_broker.records.record import Record, build, decoded, zigzag
 
 BYTES = st.one_of(st.none(), st.binary(max_size=5), st.integers(60, 70).map(bytes), st.integers(8185, 8200).map(bytes))
 RECORDS = st.lists(

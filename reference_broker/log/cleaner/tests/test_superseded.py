@@ -2,12 +2,10 @@
 
 import pytest
 
-from reference_broker.log.cleaner.superseded import OFFSETS_PER_SLICE, Superseded
+from reference_broker.log.cleaner.retention import OFFSETS_PER_SLICE, Superseded
 from reference_broker.log.cleaner.tests.cleaner_world import cleaned, fresh, put, rolled, texts
 from reference_broker.records.batch import BatchHeader, read_header
-from reference_broker.records.builder import build
-from reference_broker.records.reader import plain_records
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build, plain_records
 
 
 def header_at(base_offset: int, records: int) -> BatchHeader:

@@ -3,8 +3,8 @@ that they saw before."""
 
 import pytest
 
-from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.offset_map import BYTES_PER_KEY
+from reference_broker.log.cleaner.cleaning import cleanable
+from reference_broker.log.cleaner.retention import BYTES_PER_KEY
 from reference_broker.log.cleaner.tests.cleaner_world import (
     COMPACTED,
     all_headers,
@@ -18,9 +18,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
 from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS, at, opened
 from reference_broker.ports.now import Now
-from reference_broker.records.builder import build
 from reference_broker.records.control import ControlType, control_record
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 
 

@@ -4,8 +4,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from reference_broker.log.checkpoint import NEW_SUFFIX
-from reference_broker.log.offset_checkpoints import LOG_START_FILE
+from reference_broker.log.checkpoints import LOG_START_FILE, NEW_SUFFIX
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
 from reference_broker.quorum.snapshots.store import CHECK_US

@@ -52,7 +52,7 @@ from reference_broker.quorum.snapshots.tests.snapshot_world import (
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.records.batch import validate
 from reference_broker.records.control import decode_snapshot_header, read_control
-from reference_broker.records.reader import read_records
+from reference_broker.records.record import read_records
 
 ID = OffsetAndEpoch(100, 1)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_snapshots import decoded
+from reference_broker.log.producer_state import decoded
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch_of, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import filled

@@ -10,7 +10,7 @@ from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.memory_store import MemoryStore
 from reference_broker.ports.store import FailureKind, StoreAnswer, StoreFailure, StoreOperation
-from reference_broker.records.reader import read_all
+from reference_broker.records.record import read_all
 from reference_broker.remote_log.expiring import deleted_partitions
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
 from reference_broker.remote_log.metadata.codec import decode, encode

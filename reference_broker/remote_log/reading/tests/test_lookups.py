@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log import producer_snapshots
-from reference_broker.log.lookup import FoundOffset
+from reference_broker.log import producer_state
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_snapshots import decoded
-from reference_broker.log.producer_state import Producer, ProducerStates
+from reference_broker.log.producer_state import Producer, ProducerStates, decoded
 from reference_broker.log.tests.log_world import START_MS, all_bytes, appended, at, batch_of, headers_of, opened
 from reference_broker.log.tests.tiered_world import TIERED
+from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.remote_log.metadata.events import update_of
 from reference_broker.remote_log.metadata.states import SegmentState
@@ -145,8 +144,8 @@ def test_many_producers_are_taken_over_in_slices(monkeypatch: pytest.MonkeyPatch
 
     tiered = Tiered(fill)
     taken = most = 0
-    monkeypatch.setattr(producer_snapshots, "PRODUCERS_A_SLICE", 10)
-    hear, make = tiered.node.ports.hear, producer_snapshots._producer
+    monkeypatch.setattr(producer_state, "PRODUCERS_A_SLICE", 10)
+    hear, make = tiered.node.ports.hear, producer_state._producer
 
     def heard(what: Callable[[], None]) -> None:
         nonlocal taken
@@ -160,7 +159,7 @@ def test_many_producers_are_taken_over_in_slices(monkeypatch: pytest.MonkeyPatch
         return make(row)
 
     tiered.node.ports.hear = heard  # type: ignore[method-assign]
-    monkeypatch.setattr(producer_snapshots, "_producer", made)
+    monkeypatch.setattr(producer_state, "_producer", made)
     start = tiered.log.local_log_start_offset
     found = tiered.auxiliary(0, start)
     assert 0 < most <= 20, "a slice, and the one that is about to be taken"

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from reference_broker.log.lookup import FoundOffset
 from reference_broker.log.tests.log_world import START_MS, all_bytes, headers_of
+from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.ports.store import StoreFailure
 from reference_broker.remote_log.metadata.events import update_of
 from reference_broker.remote_log.metadata.states import SegmentState

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.records.batch import BatchHeader, iterate
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests.leader_world import TOPIC_ID, World
 from reference_broker.replication.tests.timed_ports import START_MS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.log.lookup import SLICE_UNITS
+from reference_broker.log.timestamp_lookup import SLICE_UNITS
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.records.control import build_marker
 from reference_broker.records.tests import markers as by_schema

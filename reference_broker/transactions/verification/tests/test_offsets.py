@@ -10,8 +10,7 @@ from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from reference_broker.records.builder import build
-from reference_broker.records.record import Record
+from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.transactions.markers.tests.marker_world import MarkerWorld
 from reference_broker.transactions.verification.offsets import OffsetsVerifier

@@ -1,5 +1,8 @@
 """The rules that a leader checks before it appends a client's batches. All but one look at batch headers only. The
-exception is ``check_records``: each record of a compacted topic must have a key, so its batches are decoded."""
+exception is ``check_records``: each record of a compacted topic must have a key, so its batches are decoded.
+
+Packs a batch anew with another codec, for topics whose ``compression.type`` is not ``producer``.
+"""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -15,9 +18,10 @@ from reference_broker.records.batch import (
     BatchHeader,
     InvalidRecords,
     read_header,
+    sealed,
 )
-from reference_broker.records.compression import MOST_EXPANSION, Compression
-from reference_broker.records.reader import MOST_PLAIN_BYTES, MOST_RECORDS, decoded, plain_records
+from reference_broker.records.compression import MOST_EXPANSION, Compression, compressed_pieces
+from reference_broker.records.record import MOST_PLAIN_BYTES, MOST_RECORDS, decoded, plain_records
 from reference_broker.wire.errors import ErrorCode
 
 LAST_CODEC = int(max(Compression))
@@ -159,3 +163,30 @@ def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Generator[Non
 
 def _is_timely(timestamp_ms: int, rules: Rules, now_ms: int) -> bool:
     return timestamp_ms == NO_TIMESTAMP or -rules.after_max_ms <= now_ms - timestamp_ms <= rules.before_max_ms
+
+
+CODECS = {"uncompressed": Compression.NONE, **{each.name.lower(): each for each in Compression if each}}
+"""The codecs by their names in ``compression.type``. ``producer`` is none of them."""
+
+
+def repacked(
+    header: BatchHeader, batch: memoryview, codec: Compression, level: int | None = None
+) -> Generator[None, None, bytes]:
+    """The batch with the same records and another codec of this level, in slices. The records are not decoded.
+
+    Raises InvalidRecords: MESSAGE_TOO_LARGE for too many records or plain bytes, CORRUPT_MESSAGE for bytes that the
+    batch's own codec cannot read.
+    """
+    plain = yield from plain_records(header, batch)
+    if plain is None:
+        raise InvalidRecords(
+            ErrorCode.message_too_large,
+            f"a batch that is packed anew may hold {MOST_RECORDS} records and {MOST_PLAIN_BYTES} bytes, uncompressed",
+        )
+    pieces: list[bytes] = []
+    for piece in compressed_pieces(codec, plain, level):
+        if pieces:
+            yield
+        pieces.append(piece)
+    body = b"".join(pieces)
+    return sealed(header._replace(attributes=(header.attributes & ~COMPRESSION_MASK) | codec), body)

@@ -1,0 +1,357 @@
+"""Small text files in Kafka's checkpoint format: version, number of rows, rows. Each line ends with a newline.
+
+There are three ways to write new content. They differ in what a power loss may cost:
+
+- ``replace``: losing the newest content is harmless. The rename follows at once, and an unreadable file counts as
+  missing.
+- ``prepare`` and ``settle``: losing it is not harmless. The rename waits until the new content is durable, and a start
+  prefers a whole new file. So the rename itself need not be durable. ``put`` does the same while the caller waits.
+- ``overwrite``: older content is as harmless as none. The file is written in place, which spares the folder's sync.
+
+The four files beside a log that keep one offset each. None exists before it is needed.
+
+Where a tiered log's own records begin, in ``local-log-start-checkpoint`` (no file of Kafka's).
+
+Records below that offset are in the remote tier only. The file keeps the leader epochs of those records too, since no
+batch tells them any more. A log that never dropped a record of the tier has no such file.
+
+A replica that begins anew at such an offset changes many files. So the file first says that this has begun, durably. A
+start that finds it so deletes what is there: the replica asks its leader again.
+
+Which topic a partition's directory belongs to: Kafka's ``partition.metadata`` file, version 0 (KIP-516).
+
+Names are used again. Without the ID, records of a deleted topic would come back as those of a new one.
+"""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from contextlib import suppress
+from zlib import crc32
+
+from reference_broker.ports.disk import Disk, DiskError
+
+VERSION = "0"
+NEW_SUFFIX = ".new"
+
+
+class Checkpoint:
+    __slots__ = ("disk", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.disk = disk
+        self.path = path
+
+    @property
+    def new_path(self) -> str:
+        return self.path + NEW_SUFFIX
+
+    def replace(self, rows: Sequence[str]) -> None:
+        self.disk.write(self.new_path, encoded_rows(rows))
+        self.disk.rename(self.new_path, self.path)
+
+    def overwrite(self, rows: Sequence[str]) -> None:
+        self.disk.write(self.path, encoded_rows(rows))
+
+    def prepare(self, rows: Sequence[str]) -> str:
+        """Writes the new file and returns its path, which must be synced before ``settle``."""
+        self.disk.write(self.new_path, encoded_rows(rows))
+        return self.new_path
+
+    def settle(self) -> None:
+        """Puts the new file in the place of the old one. The new file is durable by now."""
+        if self.disk.exists(self.new_path):
+            self.disk.rename(self.new_path, self.path)
+
+    def put(self, rows: Sequence[str]) -> None:
+        """Returns when the new content is durable."""
+        self.disk.make_durable(self.prepare(rows))
+        self.settle()
+
+    def read_and_settle(self, names: Sequence[str]) -> list[str] | None:
+        """Does what ``read`` does at a start. If the newest content is in the new file, it is made durable first, since
+        the next ``prepare`` writes over that file."""
+        rows = self.read(names)
+        if rows is not None and rows == self._read(self.new_path, names):
+            self.disk.make_durable(self.new_path)
+            self.settle()
+        return rows
+
+    def read(self, names: Sequence[str]) -> list[str] | None:
+        """The newest whole content, given the names in the folder; None if there is none."""
+        rows = self._read(self.new_path, names)
+        return self._read(self.path, names) if rows is None else rows
+
+    def _read(self, path: str, names: Sequence[str]) -> list[str] | None:
+        if path.rpartition("/")[2] not in names:
+            return None
+        return decoded_rows(self.disk.read(path, 0, self.disk.size(path)))
+
+
+def encoded_rows(rows: Sequence[str]) -> bytes:
+    """The whole file."""
+    return "".join(f"{line}\n" for line in (VERSION, str(len(rows)), *rows)).encode()
+
+
+def decoded_rows(data: bytes) -> list[str] | None:
+    """The rows of a file. None if it is not whole."""
+    lines = data.decode(errors="replace").split("\n")
+    whole = len(lines) >= 3 and lines[0] == VERSION and lines[1] == str(len(lines) - 3) and lines[-1] == ""
+    return lines[2:-1] if whole else None
+
+
+CLEANER_FILE = "cleaner-offset-checkpoint"
+LOG_START_FILE = "log-start-offset-checkpoint"
+RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+SYNCED_FILE = "synced-offset-checkpoint"
+
+
+class OffsetCheckpoints:
+    """``recovery_point``: segments that end at or before it were durable, their indexes included.
+
+    ``synced``: records below it were durable when the file was written. Nobody waits for this file: a killed process
+    leaves it, and a power loss may bring back an older one, which is as true. Its second row is a CRC-32 of the first,
+    because a start refuses a log that ends below the note. A damaged note counts as none.
+
+    ``durable_log_start``: no power loss takes the log start back behind it. ``local``: where the records begin that are
+    not in the remote tier only.
+    """
+
+    __slots__ = (
+        "_cleaner",
+        "_log_start",
+        "_prepared_log_start",
+        "_recovery_point",
+        "_row_start",
+        "_synced",
+        "durable_log_start",
+        "local",
+        "recovery_point",
+        "synced",
+    )
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        topic, _, partition = directory.rpartition("/")[2].rpartition("-")
+        self._row_start = f"{topic} {partition}"
+        self._cleaner = Checkpoint(disk, f"{directory}/{CLEANER_FILE}")
+        self._recovery_point = Checkpoint(disk, f"{directory}/{RECOVERY_POINT_FILE}")
+        self._log_start = Checkpoint(disk, f"{directory}/{LOG_START_FILE}")
+        self._synced = Checkpoint(disk, f"{directory}/{SYNCED_FILE}")
+        self.local = LocalStart(disk, directory)
+        self.recovery_point = self.durable_log_start = self._prepared_log_start = self.synced = 0
+
+    @property
+    def durable_end(self) -> int:
+        """Every record below it is known to have been durable."""
+        return max(self.recovery_point, self.synced)
+
+    @property
+    def durable_end_path(self) -> str:
+        """The file that says so."""
+        return self._synced.path if self.synced > self.recovery_point else self._recovery_point.path
+
+    def load(self, names: Sequence[str]) -> tuple[int, int]:
+        """Reads the files, given the names in the folder. Returns the cleaned offset and the log start offset."""
+        cleaned = _read_offset(self._cleaner.read(names))
+        self.durable_log_start = self._prepared_log_start = _read_offset(self._log_start.read_and_settle(names))
+        self.recovery_point = _read_offset(self._recovery_point.read_and_settle(names))
+        self.synced = _read_checked(self._synced.read(names))
+        self.local.load(names)
+        return cleaned, self.durable_log_start
+
+    def prepare_log_start(self, offset: int) -> str:
+        """Returns the path to sync."""
+        path = self._log_start.prepare([f"{self._row_start} {offset}"])
+        self._prepared_log_start = offset
+        return path
+
+    @property
+    def is_start_durable(self) -> bool:
+        """A start relies on it: below the recovery point, a log that begins later than its start lacks records."""
+        return self.durable_log_start == self._prepared_log_start and self.local.is_durable
+
+    @property
+    def durable_start(self) -> int:
+        """No power loss asks for files before it, so they may go."""
+        return max(self.durable_log_start, self.local.durable)
+
+    def put_log_start(self, offset: int) -> None:
+        """Waits for the disk."""
+        self._log_start.put([f"{self._row_start} {offset}"])
+        self.durable_log_start = self._prepared_log_start = offset
+
+    def raise_recovery_point(self, offset: int) -> str:
+        """Segments that end at or before ``offset`` are durable, and need no scan after a crash. Returns the path to
+        sync."""
+        assert offset > self.recovery_point, f"the recovery point would go back from {self.recovery_point} to {offset}"
+        path = self._recovery_point.prepare([str(offset)])
+        self.recovery_point = offset
+        return path
+
+    @property
+    def synced_path(self) -> str:
+        return self._synced.path
+
+    def note_synced(self, offset: int) -> None:
+        """Notes that records below ``offset`` are durable. If the disk refuses it, less is known after a crash."""
+        with suppress(DiskError):
+            self._synced.overwrite(_checked(offset))
+            self.synced = offset
+
+    def lower_recovery_point(self, offset: int) -> None:
+        """Records from ``offset`` on are about to go. What comes in their place is not durable yet, so no power loss
+        may bring the higher point back: this waits for the disk. It is rare, since it needs a cut behind a roll."""
+        if offset < self.recovery_point:
+            self._recovery_point.put([str(offset)])
+            self.recovery_point = offset
+
+    def lower_synced(self, offset: int) -> None:
+        """Does the same for the note of what was synced. It needs a cut of what was durable."""
+        if offset < self.synced:
+            self._synced.overwrite(_checked(offset))
+            self._synced.disk.make_durable(self._synced.path)
+            self.synced = offset
+
+    def settle(self, synced: Sequence[str]) -> None:
+        """These paths are durable. New files among them take the place of the old ones."""
+        if self._log_start.new_path in synced:
+            self._log_start.settle()
+            self.durable_log_start = self._prepared_log_start
+        if self._recovery_point.new_path in synced:
+            self._recovery_point.settle()
+        if self.local.is_there:
+            self.local.settle(synced)
+
+    def write_cleaned(self, offset: int) -> None:
+        self._cleaner.replace([f"{self._row_start} {offset}"])
+
+
+def _checked(offset: int) -> list[str]:
+    return [str(offset), f"{crc32(str(offset).encode()):08x}"]
+
+
+def _read_checked(rows: list[str] | None) -> int:
+    """Returns 0 if the rows are not those that ``_checked`` gives."""
+    offset = _read_offset(rows)
+    return offset if rows == _checked(offset) else 0
+
+
+def _read_offset(rows: list[str] | None) -> int:
+    """Returns the offset at the end of a checkpoint's only row, or 0 if there is none."""
+    last = rows[0].rpartition(" ")[2] if rows else ""
+    return int(last) if last.isdecimal() else 0
+
+
+LOCAL_START_FILE = "local-log-start-checkpoint"
+BEGUN = "begun"
+
+EpochStart = tuple[int, int]
+"""A leader epoch, and the offset at which it began."""
+
+
+class LocalStart:
+    """``offset`` is the one in the file, or 0. ``durable``: no power loss takes it back behind that offset. ``epochs``
+    are those that began before it."""
+
+    __slots__ = ("_checkpoint", "_disk", "_prepared", "durable", "epochs", "has_begun", "is_there", "offset")
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._checkpoint = Checkpoint(disk, f"{directory}/{LOCAL_START_FILE}")
+        self.offset = self.durable = self._prepared = 0
+        self.epochs: Sequence[EpochStart] = ()
+        self.has_begun = False
+        """A replica was about to begin anew, and what is in its directory counts for nothing."""
+        self.is_there = False
+
+    def load(self, names: Sequence[str]) -> None:
+        """Reads the file, given the names in the folder. Raises DiskError."""
+        rows = self._checkpoint.read_and_settle(names)
+        self.is_there = rows is not None
+        if not rows:
+            return
+        self.has_begun = rows == [BEGUN]
+        if not self.has_begun:
+            self.offset = self.durable = self._prepared = int(rows[0])
+            self.epochs = [(int(epoch), int(start)) for epoch, start in (row.split() for row in rows[1:])]
+
+    @property
+    def is_durable(self) -> bool:
+        return self.durable == self._prepared
+
+    def prepare(self, offset: int, epochs: Sequence[EpochStart]) -> str:
+        """Local records begin at ``offset`` once the path that is returned is synced."""
+        self.is_there = True
+        path = self._checkpoint.prepare(_rows(offset, epochs))
+        self.offset = self._prepared = offset
+        self.epochs = epochs
+        return path
+
+    def settle(self, synced: Sequence[str]) -> None:
+        if self._checkpoint.new_path in synced:
+            self._checkpoint.settle()
+            self.durable = self._prepared
+
+    def begin(self) -> None:
+        """What is in the directory is about to go. Waits for the disk."""
+        self._checkpoint.put([BEGUN])
+        self.offset = self.durable = self._prepared = 0
+        self.is_there = self.has_begun = True
+
+    def finish(self, offset: int, epochs: Sequence[EpochStart]) -> None:
+        """All other files are durable, and the log begins at ``offset``. Waits for the disk."""
+        self._checkpoint.put(_rows(offset, epochs))
+        self.offset = self.durable = self._prepared = offset
+        self.epochs = epochs
+        self.has_begun = False
+
+    def forget(self) -> None:
+        """The log has all of its records. Waits for the disk: the file must not come back when there are new ones."""
+        if not self.is_there:
+            return
+        self._disk.delete(self._checkpoint.new_path)
+        self._disk.delete(self._checkpoint.path)
+        self._disk.make_durable(self._checkpoint.path)
+        self.offset = self.durable = self._prepared = 0
+        self.epochs = ()
+        self.is_there = self.has_begun = False
+
+
+def _rows(offset: int, epochs: Sequence[EpochStart]) -> list[str]:
+    return [str(offset), *(f"{epoch} {start}" for epoch, start in epochs)]
+
+
+PARTITION_METADATA_FILE = "partition.metadata"
+TOPIC_ID_BYTES = 16
+MOST_DAMAGED_BITS = 12
+"""One letter of the file stands for 6 bits of the ID."""
+
+
+def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str:
+    """Writes the file. Returns its path, which must be synced with the first records. Raises DiskError."""
+    text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+    path = f"{directory}/{PARTITION_METADATA_FILE}"
+    disk.write(path, f"version: 0\ntopic_id: {text}".encode())
+    return path
+
+
+def is_damaged_copy(found: bytes, topic_id: bytes) -> bool:
+    """Whether an ID that was read is the topic's, with some bits turned over. The file has no checksum. IDs of
+    different topics are random, and so differ in about half of their bits."""
+    differing = int.from_bytes(found, "big") ^ int.from_bytes(topic_id, "big")
+    return differing.bit_count() <= MOST_DAMAGED_BITS
+
+
+def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
+    """Returns the topic's ID, or None if there is no readable file, as after a power loss before the first sync. Raises
+    DiskError."""
+    path = f"{directory}/{PARTITION_METADATA_FILE}"
+    if not disk.exists(path):
+        return None
+    lines = disk.read(path, 0, disk.size(path)).decode(errors="replace").splitlines()
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    try:
+        topic_id = base64.urlsafe_b64decode(values.get("topic_id", "") + "==")
+    except (binascii.Error, ValueError):
+        return None
+    return topic_id if len(topic_id) == TOPIC_ID_BYTES else None

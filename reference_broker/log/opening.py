@@ -1,0 +1,72 @@
+"""Opening a partition's log at a start: recovery, quarantine of damage, and what is noted in the trace."""
+
+from collections.abc import Generator
+from typing import Protocol
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.quarantine import LogDamaged, set_aside
+from reference_broker.log.recovery import Recovery
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.now import Now
+
+
+def open_log(
+    disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
+) -> Generator[None, None, PartitionLog]:
+    """Opens a partition's log in slices: it yields about every 256 KiB of scanning, and returns the log.
+
+    ``clean``: the node was shut down cleanly, so bytes and index files are trusted. Otherwise segments from the
+    recovery point on are read whole, the log is cut at the first bad batch, and indexes are made anew. The high
+    watermark starts at the log start offset. Damage of what was durable is kept aside, and the log is in quarantine.
+    Raises DiskError.
+    """
+    while True:  # Each damage takes at least its segment away, so this ends.
+        recovery = Recovery(disk, directory, config, now, clean)
+        try:
+            recovered = yield from recovery.run()
+        except LogDamaged as found:
+            set_aside(disk, directory, found.damage, recovery.checkpoints.durable_end)
+        else:
+            return PartitionLog.of(config, recovered, now)
+
+
+def open_undamaged_log(
+    disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
+) -> Generator[None, None, PartitionLog]:
+    """Does what ``open_log`` does, but raises LogDamaged and leaves the files for whoever mends them."""
+    recovered = yield from Recovery(disk, directory, config, now, clean).run()
+    return PartitionLog.of(config, recovered, now)
+
+
+def run_to_end(opening: Generator[None, None, PartitionLog]) -> PartitionLog:
+    """Opens a log in one go."""
+    while True:
+        try:
+            next(opening)
+        except StopIteration as stop:
+            log = stop.value
+            assert isinstance(log, PartitionLog), "opening a log returns a log"
+            return log
+
+
+class Notes(Protocol):
+    def __call__(self, what: str, *fields: tuple[str, int | str]) -> None: ...
+
+
+def note_recovery(log: PartitionLog, note: Notes) -> None:
+    for cut in log.recovered.cuts:
+        note(
+            "log_cut", ("file", cut.path), ("position", cut.position), ("bytes", cut.size_bytes), ("offset", cut.offset)
+        )
+    for path, why in log.recovered.damaged_snapshots:
+        note("producer_snapshot_damaged", ("file", path), ("why", why))
+    if log.recovered.snapshot:
+        note("producer_snapshot_loaded", ("file", log.recovered.snapshot))
+    if log.quarantine is not None:
+        note(
+            "log_quarantined",
+            ("partition", log.directory),
+            ("until", log.quarantine.until),
+            ("why", log.quarantine.why),
+        )
