@@ -9,7 +9,7 @@ nox.options.default_venv_backend = "none"
 
 
 def _crucible(session: nox.Session, *words: str) -> None:
-    session.run(sys.executable, "crucible.py", *words, *session.posargs, external=True)
+    session.run(sys.executable, "crucible_kafka", *words, *session.posargs, external=True)
 
 
 @nox.session
@@ -56,7 +56,7 @@ def peer(session: nox.Session) -> None:
 def suites(session: nox.Session) -> None:
     """Plays other people's test suites of their clients on the broker, and on Apache Kafka what fails there. It fetches
     them from the registries of their languages, and needs Go, Cargo, a C++ compiler and Java."""
-    session.run(sys.executable, "-m", "tools.suites", *session.posargs, external=True)
+    session.run(sys.executable, "-m", "campaigns.suites", *session.posargs, external=True)
 
 
 @nox.session

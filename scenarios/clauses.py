@@ -16,7 +16,7 @@ from pathlib import Path
 from scenarios.ledger import last, proof
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("reference_broker", "chaos", "bench", "scenarios", "reports")
+ROOMS = ("reference_broker", "chaos", "bench", "scenarios", "reports", "campaigns")
 _ID = re.compile(r"\b([DFGSHTPMXE])-(\d{1,2})\b")
 OWN_ROOMS = ("reference_broker/", "bench/")
 _OPEN = "open"

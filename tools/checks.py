@@ -88,7 +88,7 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
         yield lambda: 0
         return
     only = [word for name in names for word in ("--only", name)]
-    command = ["nice", "-n", "19", sys.executable, "crucible.py", "test", *only, "--", *pytest_words]
+    command = ["nice", "-n", "19", sys.executable, "crucible_kafka", "test", *only, "--", *pytest_words]
     patient = {**os.environ, "PYTEST_TIMEOUT": str(PATIENCE_BEHIND_S)}
     with (
         tempfile.TemporaryFile("w+") as said,

@@ -16,7 +16,7 @@ from bench.peers.node import BrokerNode, end
 from bench.ports import free_ports
 
 NAME = "reference broker"
-LAUNCHER = Path(__file__).resolve().parents[2] / "crucible.py"
+LAUNCHER = Path(__file__).resolve().parents[2] / "crucible_kafka"
 CLUSTER_ID = "crucible-bench-cluster"
 COMMAND = (sys.executable, str(LAUNCHER))
 _PLANT = """

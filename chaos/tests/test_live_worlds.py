@@ -2,11 +2,11 @@
 
 from click.testing import CliRunner
 
-import crucible
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
 from chaos.mutants import all_mutants
 from chaos.mutants.registry import NOT_SEEN, SIMULATED_ONLY, live_standing
+from crucible_kafka import cli
 from reports.guarantees import GUARANTEES
 from scenarios import ledger, loader
 from scenarios.model import Scenario
@@ -48,7 +48,7 @@ def test_what_was_seen_live_can_be_played_again() -> None:
 
 
 def test_the_command_says_of_each_mutant_what_is_known_of_it_live() -> None:
-    shown = CliRunner().invoke(crucible.main, ["mutants"]).output.splitlines()
+    shown = CliRunner().invoke(cli.main, ["mutants"]).output.splitlines()
     last = ledger.last()
     for name in NAMES:
         at = next(number for number, line in enumerate(shown) if line.startswith(f"{name} | "))

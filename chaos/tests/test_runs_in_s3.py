@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import crucible
 from chaos.live.s3_server import BUCKET, CREDENTIALS, S3Server
+from crucible_kafka import cli
 from reports import s3
 from reports.errors import SetupError
 from reports.judge import judge_many
@@ -33,7 +33,7 @@ import os, sys
 from reports import s3
 from reports.errors import SetupError
 from reports.judge import judge_many
-from terminal import one_sentence
+from crucible_kafka.terminal import one_sentence
 
 with one_sentence(SetupError), s3.local_folders(sys.argv[2:], most_copied_bytes=0) as folders:
     os.environ[s3.ENDPOINT] = sys.argv[1]
@@ -72,7 +72,7 @@ def in_place(endpoint: str) -> Callable[..., "subprocess.CompletedProcess[str]"]
 
     def judge(*places: str, reached_at: str = endpoint) -> "subprocess.CompletedProcess[str]":
         words = [sys.executable, "-c", JUDGE_IN_PLACE, reached_at, *places]
-        root = Path(crucible.__file__).parent
+        root = Path(cli.__file__).parent
         return subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=600, check=False)
 
     return judge
@@ -114,7 +114,7 @@ def broken_in(verdict: Any) -> set[str]:
 def refusal(place: str) -> str:
     """What the command says to a run that it cannot judge: one line, soon, and without a traceback."""
     began = time.monotonic()
-    done = CliRunner().invoke(crucible.main, ["report", place])
+    done = CliRunner().invoke(cli.main, ["report", place])
     assert time.monotonic() - began < ERROR_LIMIT_S
     assert done.exit_code == 2
     assert (done.output[:10], done.output[-2:], done.output.count("\n")) == ("crucible: ", ".\n", 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-import playing
+from crucible_kafka import live_run
 
 
 @pytest.mark.live
@@ -20,7 +20,7 @@ def test_who_watches_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monke
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     for seconds in (0.5, 8.0):
-        with playing.watched(tmp_path / "run", wanted=True):
+        with live_run.watched(tmp_path / "run", wanted=True):
             time.sleep(seconds)
             (watcher,) = (each for each in psutil.Process().children() if "--beside-run" in each.cmdline())
             family = [watcher, *watcher.children(recursive=True)]
@@ -30,8 +30,9 @@ def test_who_watches_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monke
 
 
 WATCHED_ALONE = """
-import pathlib, sys, time, playing
-with playing.watched(pathlib.Path(sys.argv[1]), wanted=True):
+import pathlib, sys, time
+from crucible_kafka import live_run
+with live_run.watched(pathlib.Path(sys.argv[1]), wanted=True):
     print("watched", flush=True)
     time.sleep(60)
 """
@@ -43,7 +44,7 @@ with playing.watched(pathlib.Path(sys.argv[1]), wanted=True):
 def test_who_watches_a_run_ends_when_the_player_is_killed(seconds: float, tmp_path: Path) -> None:
     words = [sys.executable, "-uc", WATCHED_ALONE, str(tmp_path / "run")]
     settings = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=playing.ROOT, env=settings) as player:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=live_run.ROOT, env=settings) as player:
         assert player.stdout is not None
         assert player.stdout.readline() == "watched\n"
         time.sleep(seconds)

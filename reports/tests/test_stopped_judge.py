@@ -14,7 +14,7 @@ import pytest
 from reports.tests.played import generate
 from reports.tests.test_watch import write_part
 
-CRUCIBLE = Path(__file__).parents[2] / "crucible.py"
+CRUCIBLE = Path(__file__).parents[2] / "crucible_kafka"
 PYTHON_TASK = """
 from reports.spark import spark_session
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from crucible_kafka.commands.scenarios import clauses
 from scenarios import clauses as clauses_module
 from scenarios import ledger
 from scenarios.clauses import NOT_BUILT, Clause, all_clauses, texts
-from scenarios.commands import clauses
 from scenarios.conformance import all_behaviours
 from scenarios.ledger import Catch, is_stale, proof
 

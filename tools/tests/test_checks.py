@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import crucible
+from crucible_kafka import cli
 from tools import checks
 
 Asked = list[tuple[str, ...]]
@@ -105,7 +105,7 @@ def test_exit_codes(asked: Asked) -> None:
 def test_only_what_runs_spark_needs_java(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for words, code in ((["--fast"], 0), (["--only", "lint"], 0), (["--only", "tests"], 2), ([], 2)):
-        assert CliRunner().invoke(crucible.main, ["test", *words]).exit_code == code
+        assert CliRunner().invoke(cli.main, ["test", *words]).exit_code == code
     assert len(asked) == 5
 
 

@@ -7,7 +7,7 @@ import pytest
 from tools.import_circles import first_circle, imports_at_run_time
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("bench", "chaos", "reference_broker", "reports", "scenarios", "tools")
+PACKAGES = ("bench", "campaigns", "chaos", "crucible_kafka", "reference_broker", "reports", "scenarios", "tools")
 
 
 def planted(folder: Path, **modules: str) -> Path:

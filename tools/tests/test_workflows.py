@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from bench import golang
-from crucible import main
-from tools.nights.planning import SHARES
+from campaigns.nights.planning import SHARES
+from crucible_kafka.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -95,8 +95,8 @@ def test_each_step_is_one_command_of_ours_with_words_that_it_knows(step: Step) -
         ("./crucible tests", "there is no command tests"),
         ("./crucible nightly --ours 5", "No such option"),
         ("./crucible nightly --hours many", "is not a valid"),
-        (".venv/bin/python -m tools.nights.histories keep", "No module named"),
-        (".venv/bin/python -m tools.nights.history lose", "2"),
+        (".venv/bin/python -m campaigns.nights.histories keep", "No module named"),
+        (".venv/bin/python -m campaigns.nights.history lose", "2"),
         ("pip install x", "neither"),
     ],
 )

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import crucible
 from bench.upgrade import old_directory, taking_over
 from bench.upgrade.command import Request, run
 from bench.upgrade.kafka_files import EPOCH_AT, batches, file_name, offsets_of
+from crucible_kafka import cli
 
 pytestmark = [pytest.mark.live, pytest.mark.nightly]
 
@@ -66,6 +66,6 @@ def test_what_is_wrong_is_told_in_one_sentence(tmp_path: Path) -> None:
     file.touch()
     whole = [str(tmp_path), "--out"]
     for words in ([str(tmp_path)], [*whole, str(tmp_path / "new")], [*whole, str(file)], [*whole, str(tmp_path)]):
-        result = CliRunner().invoke(crucible.main, ["upgrade-path", *words])
+        result = CliRunner().invoke(cli.main, ["upgrade-path", *words])
         assert result.exit_code == 2, result.output
         assert re.fullmatch(r"crucible: [^\n]+\n", result.stderr), result.stderr

@@ -39,7 +39,7 @@ sys.exit(run_cluster(ClusterPlan(Path(sys.argv[1]), int(sys.argv[2]), **options)
 """
 
 
-LAUNCHER = Path(__file__).parents[3] / "crucible.py"
+LAUNCHER = Path(__file__).parents[3] / "crucible_kafka"
 STARTED: list["subprocess.Popen[bytes]"] = []
 
 

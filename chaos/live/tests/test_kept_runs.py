@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-import crucible
-import playing
-import terminal
-from chaos import commands
 from chaos.live.kept_runs import KEEP, listed, surplus
+from crucible_kafka import cli, live_run, terminal
+from crucible_kafka.commands import chaos as commands
 
 DAY = "20260101"
 
@@ -83,36 +81,36 @@ def test_the_command_deletes_them_and_says_what(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     folders = [run_of(tmp_path / "runs", f"demo-{DAY}-{second:06}") for second in range(KEEP + 2)]
-    told = CliRunner().invoke(crucible.main, ["runs", "--prune"])
+    told = CliRunner().invoke(cli.main, ["runs", "--prune"])
     assert told.exit_code == 0
     assert told.output.splitlines()[0] == f"deleted runs/{folders[0].name}"
     assert told.output.splitlines()[-1].startswith("2 runs deleted, 0.0 MB;")
     assert [each.exists() for each in folders] == [False] * 2 + [True] * KEEP
-    assert "0 runs deleted" in CliRunner().invoke(crucible.main, ["runs", "--prune"]).output
+    assert "0 runs deleted" in CliRunner().invoke(cli.main, ["runs", "--prune"]).output
 
 
 def test_a_hint_names_the_command_once_there_is_something_to_delete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(playing, "ROOT", tmp_path)
+    monkeypatch.setattr(live_run, "ROOT", tmp_path)
     for second in range(KEEP):
         run_of(tmp_path / "runs", f"demo-{DAY}-{second:06}")
-    playing.hint_at_old_runs()
+    live_run.hint_at_old_runs()
     assert capsys.readouterr().err == ""
     run_of(tmp_path / "runs", f"demo-{DAY}-{KEEP:06}")
-    playing.hint_at_old_runs()
+    live_run.hint_at_old_runs()
     assert "./crucible runs --prune" in capsys.readouterr().err
 
 
 def test_all_runs_are_listed_with_verdict_size_age_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert "there are no runs yet" in CliRunner().invoke(crucible.main, ["runs"]).output
+    assert "there are no runs yet" in CliRunner().invoke(cli.main, ["runs"]).output
     run_of(tmp_path / "runs", f"demo-{DAY}-000002")
     run_of(tmp_path / "runs", f"in-play-{DAY}-000003", "")
     red = run_of(tmp_path / "runs", f"red-{DAY}-000001", "FAILED")
     (red / "report" / "index.html").write_text("")
-    lines = CliRunner().invoke(crucible.main, ["runs"]).output.splitlines()
+    lines = CliRunner().invoke(cli.main, ["runs"]).output.splitlines()
     shown = [line for line in lines if DAY in line]
     assert ["red-" in shown[0], "demo-" in shown[1], "in-play-" in shown[2]] == [True] * 3
     assert "FAILED" in shown[0]
@@ -136,7 +134,7 @@ def test_a_run_with_a_damaged_manifest_is_listed_as_that(tmp_path: Path, monkeyp
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     folder = run_of(tmp_path / "runs", f"demo-{DAY}-000001", outcome="")
     (folder / "manifest.json").write_text('{"scenario": "de')
-    told = CliRunner().invoke(crucible.main, ["runs"]).output
+    told = CliRunner().invoke(cli.main, ["runs"]).output
     assert f"demo-{DAY}-000001" in told
     assert "unreadable" in told
 
@@ -144,7 +142,7 @@ def test_a_run_with_a_damaged_manifest_is_listed_as_that(tmp_path: Path, monkeyp
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(playing, "ROOT", tmp_path)
-    made = {playing.run_folder(None, "demo", False) for _ in range(3)}
+    monkeypatch.setattr(live_run, "ROOT", tmp_path)
+    made = {live_run.run_folder(None, "demo", False) for _ in range(3)}
     assert len(made) == 3
     assert {each.path for each in listed(tmp_path / "runs")} == made

@@ -116,7 +116,7 @@ def broker(data: Path) -> Iterator[str]:
 def test_a_killed_run_leaves_no_process_and_no_port_even_while_its_node_is_paused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     scenario = written(tmp_path, "paused", text_of("A node is paused for long", 1, LOAD, 50, PAUSED))
-    words = [sys.executable, str(ROOT / "crucible.py"), "run", str(scenario), "--out", str(out)]
+    words = [sys.executable, str(ROOT / "crucible_kafka"), "run", str(scenario), "--out", str(out)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as suite:
         assert suite.stderr is not None
         told = next(

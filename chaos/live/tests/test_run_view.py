@@ -6,8 +6,8 @@ from io import StringIO
 
 import pytest
 
-import live_table
 from chaos.live.run_view import RunView, seen_by_clients
+from crucible_kafka import progress as progress_table
 
 REPORT = {
     "offered_per_s": 1200,
@@ -29,15 +29,15 @@ def test_the_report_s_signs_name_guarantees() -> None:
 
 
 def test_phase_rates_faults_and_breaches_are_told_in_words() -> None:
-    told = dict(live_table.words(LOADED))
+    told = dict(progress_table.words(LOADED))
     assert told["phase"] == "load, 12 of 80 s"
     assert told["offered"] == "1,200 operations/s"
     assert told["completed"] == "1,190 operations/s, 3 failed so far"
     assert told["p99, slowest worker"] == "produce 4.2 ms, fetch none"
     assert told["faults"] == "link_cut under way, 7 hits; next: leader_killed in 18 s"
     assert told["broken"] == "nothing that clients or nodes have seen"
-    assert dict(live_table.words(replace(LOADED, phase="final read", load_s=81.0)))["phase"] == "final read"
-    early = dict(live_table.words(RunView("nodes start", -1.0, 80.0)))
+    assert dict(progress_table.words(replace(LOADED, phase="final read", load_s=81.0)))["phase"] == "final read"
+    early = dict(progress_table.words(RunView("nodes start", -1.0, 80.0)))
     assert early["phase"] == "nodes start"
     assert "offered" not in early
 
@@ -45,7 +45,7 @@ def test_phase_rates_faults_and_breaches_are_told_in_words() -> None:
 def test_without_a_terminal_lines_come_seldom_and_breaches_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said = StringIO()
     monkeypatch.setattr(sys, "stderr", said)
-    with live_table.shown_live() as show:
+    with progress_table.shown_live() as show:
         for second in range(25):
             show(replace(LOADED, load_s=float(second), broken=("duplicate",) if second >= 3 else ()))
         show(replace(LOADED, load_s=81.0))
@@ -62,7 +62,7 @@ def test_on_a_terminal_a_table_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with live_table.shown_live() as show:
+    with progress_table.shown_live() as show:
         show(replace(LOADED, broken=("duplicate",)))
     assert "leader_killed in 18 s" in screen.getvalue()
     assert "duplicate" in screen.getvalue()

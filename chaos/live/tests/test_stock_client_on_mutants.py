@@ -25,8 +25,8 @@ import sys
 from chaos.mutants.mutant import apply
 from chaos.mutants.registry import by_name
 apply(by_name(sys.argv.pop(1)))
-import crucible
-crucible.main()
+from crucible_kafka import cli
+cli.main()
 """
 RECORDS = 40
 ON_NODES = tuple(each.name for each in all_mutants() if each.side == "node")

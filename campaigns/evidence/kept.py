@@ -1,0 +1,72 @@
+"""What was seen of each target, as JSON files in ``docs/evidence/data``. The pages are made of them alone."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.targets.model import Chosen
+from campaigns.evidence.probing import Cell
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "evidence"
+DATA = FOLDER / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What came of a scenario: its verdict, why, and the command that plays it again."""
+
+    verdict: str
+    reason: str
+    command: str
+
+
+@dataclass(slots=True)
+class Seen:
+    """A target. ``left_out``: so many cases are left out. ``scenarios``: by name."""
+
+    target: str
+    title: str
+    version: str
+    date: str = ""
+    machine: str = ""
+    left_out: int = 0
+    cases: Mapping[str, Cell] = field(default_factory=dict)
+    scenarios: dict[str, Play] = field(default_factory=dict)
+
+
+def seen(chosen: Chosen, folder: Path = DATA) -> Seen:
+    """What is kept of a target; nothing yet if there is no file."""
+    path = _path(chosen.text, folder)
+    return read(path) if path.exists() else Seen(chosen.text, chosen.file.title, chosen.version)
+
+
+def read(path: Path) -> Seen:
+    told = json.loads(path.read_text(encoding="utf-8"))
+    told["cases"] = {name: Cell(**each) for name, each in told["cases"].items()}
+    told["scenarios"] = {name: Play(**each) for name, each in told["scenarios"].items()}
+    return Seen(**told)
+
+
+def keep(found: Seen, folder: Path = DATA) -> None:
+    """Writes what was seen, with the date and the machine of today."""
+    found.date, found.machine = datetime.now(UTC).date().isoformat(), machine()
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(found), indent=1, sort_keys=True)
+    _path(found.target, folder).write_text(text + "\n", encoding="utf-8")
+
+
+def everything(folder: Path = DATA) -> list[Seen]:
+    return [read(path) for path in sorted(folder.glob("*.json"))]
+
+
+def machine() -> str:
+    """The machine in a few words."""
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+
+
+def _path(target: str, folder: Path) -> Path:
+    return folder / f"{target.replace('/', '-')}.json"

@@ -1,0 +1,161 @@
+"""Writes the pages of ``docs/evidence`` from what is kept: the matrices, and each red cell with its reproduction."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from bench.probe.case import Case, Level, Verdict
+from bench.probe.cases import all_cases
+from campaigns.evidence.kept import FOLDER, Seen
+from campaigns.evidence.probing import PLAYS, RED
+
+FAILS, DIFFERS, NOTHING, UNPLAYED = "**fails**", "differs", "–", "·"
+REDS = frozenset(each.value for each in RED)
+_MADE = "<!-- Made by ./crucible evidence --pages from data/. Edit campaigns/evidence/pages.py instead. -->\n\n"
+
+
+def write(found: Sequence[Seen], folder: Path = FOLDER) -> list[Path]:
+    """Writes all pages and returns them. README.md and kafka.md are written by hand, but for the former's table."""
+    pages = {"probe.md": _MADE + probe_matrix(found), "scenarios.md": _MADE + scenario_matrix(found)}
+    pages |= {_page(each): _MADE + failing(each) for each in found if each.cases}
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    readme = folder / "README.md"
+    before, mark, rest = readme.read_text(encoding="utf-8").partition("<!-- table -->\n")
+    after = rest.partition("<!-- end of table -->\n")[2]
+    readme.write_text(f"{before}{mark}{summary(found)}<!-- end of table -->\n{after}", encoding="utf-8")
+    return [folder / name for name in (*pages, "README.md")]
+
+
+def summary(found: Sequence[Seen]) -> str:
+    """One row for each target."""
+    heads = ("target", "version", "passes", "fails a MUST", "differs from a SHOULD", "not judged", "not played", "seen")
+    lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
+    for each in (each for each in found if each.cases):
+        marks = Counter(mark(each, case) for case in all_cases())
+        link = f"[{each.title}]({_page(each)})"
+        counts = " | ".join(str(marks[kind]) for kind in ("passes", FAILS, DIFFERS, NOTHING, UNPLAYED))
+        lines.append(f"| {link} | {each.version or 'this clone'} | {counts} | {each.date}, {each.machine} |")
+    return "\n".join(lines) + "\n"
+
+
+def mark(found: Seen, case: Case) -> str:
+    """The cell of a case in the matrix."""
+    cell = found.cases.get(case.id)
+    if cell is None or cell.verdict == Verdict.NOT_PLAYED.value:
+        return UNPLAYED
+    if cell.verdict in REDS:
+        return FAILS if case.level is Level.MUST else DIFFERS
+    return "passes" if cell.verdict == "pass" else NOTHING
+
+
+def probe_matrix(found: Sequence[Seen]) -> str:
+    """Broker x case, section by section."""
+    played = [each for each in found if each.cases]
+    heads = " | ".join(_head(each) for each in played)
+    lines = [
+        "# Broker x case",
+        "",
+        f"`./crucible probe TARGET` on one node, played {PLAYS} times. A blank cell passes. What the marks mean, and "
+        "what this page does not say, stands in [README.md](README.md). A broker's name leads to what it did, and to "
+        "the command that shows it again.",
+        "",
+    ]
+    for section, cases in groupby(all_cases(), key=lambda each: each.section):
+        lines += [f"## {section}", "", f"| case | level | {heads} |", "| --- | --- |" + " --- |" * len(played)]
+        for case in cases:
+            marks = " | ".join(_linked(each, case) for each in played)
+            lines.append(f"| {case.id.rpartition('/')[2]} | {case.level.value} | {marks} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def failing(found: Seen) -> str:
+    """All red cells of one target, with what must hold, what it did and the command that shows it."""
+    lines = [
+        f"# {_whole_name(found)}",
+        "",
+        f"Seen on {found.date} ({found.machine}), {PLAYS} times each, on one node. See [README.md](README.md) for what "
+        "this means. Everything else passes, is not judged, or was not played.",
+        "",
+    ]
+    for words, level in (("Fails a MUST", Level.MUST), ("Differs from a SHOULD", Level.SHOULD)):
+        red = [each for each in all_cases() if each.level is level and mark(found, each) in (FAILS, DIFFERS)]
+        lines += [f"## {words}: {len(red)}", ""]
+        for case in red:
+            lines += _red(found, case)
+    return "\n".join(lines)
+
+
+def _red(found: Seen, case: Case) -> Iterator[str]:
+    yield f"### {case.id}"
+    yield ""
+    yield f"{case.words} (*{case.source}*)"
+    yield ""
+    yield f"What came: {_plain(found.cases[case.id].reason)}"
+    yield ""
+    yield "```"
+    yield f"./crucible probe {found.target} --case {case.id}"
+    yield "```"
+    yield ""
+
+
+def scenario_matrix(found: Sequence[Seen]) -> str:
+    """Broker x scenario, and the reason of everything that did not pass."""
+    played = [each for each in found if each.scenarios]
+    names = sorted({name for each in played for name in each.scenarios})
+    lines = [
+        "# Broker x scenario",
+        "",
+        "`./crucible run SCENARIO --target TARGET`. What the words mean, and what this page does not say, stands in "
+        "[README.md](README.md).",
+        "",
+        f"| scenario | {' | '.join(_name(each) for each in played)} |",
+        "| --- |" + " --- |" * len(played),
+    ]
+    lines += [f"| {name} | {' | '.join(_verdict(each.scenarios, name) for each in played)} |" for name in names]
+    for each in played:
+        lines += ["", f"## {_name(each)}", "", f"{_whole_name(each)}. Seen on {each.date} ({each.machine}).", ""]
+        for name, play in sorted(each.scenarios.items()):
+            why = f": {_plain(play.reason)}" if play.reason else ""
+            lines.append(f"- {name}: {play.verdict}{why}  \n  `{play.command}`")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(scenarios: Mapping[str, object], name: str) -> str:
+    play = scenarios.get(name)
+    return getattr(play, "verdict", "")
+
+
+def _linked(found: Seen, case: Case) -> str:
+    shown = mark(found, case)
+    if shown == "passes":
+        return ""
+    return f"[{shown}]({_page(found)}#{_anchor(case.id)})" if shown in (FAILS, DIFFERS) else shown
+
+
+def _head(found: Seen) -> str:
+    return f"[{_name(found)}]({_page(found)})"
+
+
+def _name(found: Seen) -> str:
+    return found.target
+
+
+def _whole_name(found: Seen) -> str:
+    return f"{found.title} {found.version}".rstrip()
+
+
+def _page(found: Seen) -> str:
+    return f"probe-{found.target.replace('/', '-').replace('@', '-')}.md"
+
+
+def _anchor(case_id: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return "".join(each for each in case_id.lower() if each.isalnum() or each in "-_ ").replace(" ", "-")
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown leaves as it is."""
+    return text.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*").replace("_", "\\_")

@@ -1,0 +1,137 @@
+"""What makes a cell red, and what the pages say of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bench.probe.case import PREPARING, Outcome, Verdict
+from bench.probe.cases import all_cases, chosen
+from bench.targets.loader import find
+from campaigns.evidence import kept, pages, scenario_plays
+from campaigns.evidence.command import targets
+from campaigns.evidence.probing import NOT_JUDGED, Cell, cell
+
+(CASE,) = chosen([], ["fetch/session/wrong-epoch"])
+(SHOULD,) = chosen([], ["fetch/session/open"])
+
+
+def _outcome(verdict: Verdict, reason: str = "why") -> Outcome:
+    return Outcome(CASE, verdict, reason, 0.1)
+
+
+FAIL, PASS = _outcome(Verdict.FAIL), _outcome(Verdict.PASS, "")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        ([FAIL, FAIL, FAIL], "fail"),
+        ([FAIL, FAIL, _outcome(Verdict.INCONSISTENT)], "inconsistent"),
+        ([PASS, PASS, PASS], "pass"),
+        ([FAIL, PASS, FAIL], NOT_JUDGED),
+        ([FAIL, FAIL, None], NOT_JUDGED),
+        ([FAIL, FAIL, _outcome(Verdict.OUR_ERROR)], NOT_JUDGED),
+        ([_outcome(Verdict.INCONSISTENT, f"{PREPARING}no topic can be made")] * 3, NOT_JUDGED),
+    ],
+)
+def test_a_cell_is_red_only_if_each_play_was(outcomes: Sequence[Outcome | None], verdict: str) -> None:
+    assert cell(outcomes).verdict == verdict
+
+
+def test_a_red_cell_tells_what_came_and_how_to_see_it_again(tmp_path: Path) -> None:
+    seen = kept.seen(find("kfake"), tmp_path / "data")
+    seen.cases = {CASE.id: Cell("fail", "error code is NONE"), SHOULD.id: Cell("inconsistent", "it hung up")}
+    kept.keep(seen, tmp_path / "data")
+    (tmp_path / "README.md").write_text("before\n<!-- table -->\nold\n<!-- end of table -->\nafter\n")
+    pages.write(kept.everything(tmp_path / "data"), tmp_path)
+    page = (tmp_path / "probe-kfake.md").read_text()
+    assert "Fails a MUST: 1" in page
+    assert "Differs from a SHOULD: 1" in page
+    assert "What came: error code is NONE" in page
+    assert f"./crucible probe kfake --case {CASE.id}\n" in page
+    assert "[**fails**](probe-kfake.md#fetchsessionwrong-epoch)" in (tmp_path / "probe.md").read_text()
+    readme = (tmp_path / "README.md").read_text()
+    assert readme.startswith("before\n")
+    assert readme.endswith("after\n")
+    assert "old" not in readme
+
+
+def test_what_is_not_judged_has_one_mark_whatever_the_reason() -> None:
+    seen = kept.seen(find("kfake"), Path("nowhere"))
+    seen.cases = {CASE.id: Cell(NOT_JUDGED), SHOULD.id: Cell("not advertised")}
+    assert {pages.mark(seen, CASE), pages.mark(seen, SHOULD)} == {pages.NOTHING}
+
+
+def test_what_was_not_played_is_counted_apart_from_what_is_not_judged() -> None:
+    seen = kept.seen(find("kfake"), Path("nowhere"))
+    seen.cases = {each.id: Cell("pass") for each in all_cases()}
+    seen.cases |= {CASE.id: Cell(NOT_JUDGED), SHOULD.id: Cell("not played")}
+    newer = next(each for each in all_cases() if each not in (CASE, SHOULD))
+    del seen.cases[newer.id]
+    heads, _, row = (line.split(" | ") for line in pages.summary([seen]).splitlines())
+    told = dict(zip(heads, row, strict=True))
+    assert (told["not judged"], told["not played"], told["passes"]) == ("1", "2", str(len(all_cases()) - 3))
+    assert pages.mark(seen, newer) == pages.mark(seen, SHOULD) == pages.UNPLAYED
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict"),
+    [
+        (["PASSED"], scenario_plays.PASSED),
+        (["FAILED", "FAILED", "FAILED"], scenario_plays.FAILED),
+        (["FAILED", "PASSED"], scenario_plays.NOT_JUDGED),
+        (["INVALID", "INVALID", "PASSED"], scenario_plays.PASSED),
+        (["INVALID", "FAILED", "FAILED"], scenario_plays.NOT_JUDGED),
+        (["INVALID"] * 3, scenario_plays.NOT_JUDGED),
+        (["crucible: no Java"] * 3, scenario_plays.NOT_JUDGED),
+    ],
+)
+def test_a_scenario_failed_only_if_it_did_each_time(words: list[str], verdict: str) -> None:
+    left = list(words)
+
+    def run(_: Sequence[str], __: float) -> tuple[int, str]:
+        return 0, f"{left.pop(0)}: what was seen\n  report: x"
+
+    play = scenario_plays.played(find("kfake"), ["plain-load"], lambda *_: "", run)["plain-load"]
+    assert (play.verdict, left) == (verdict, [])
+    assert play.command == "./crucible run plain-load --target kfake"
+
+
+def test_our_own_broker_is_played_from_the_outside_and_a_pass_tells_what_struck() -> None:
+    def run(words: Sequence[str], _: float) -> tuple[int, str]:
+        assert words[words.index("--target") + 1] == "reference.toml"
+        return 0, "PASSED: all held, under 1 fault with 2 hits.\n"
+
+    play = scenario_plays.played(find("reference"), ["2"], lambda *_: "", run)["2"]
+    assert play.command == "./crucible run 2 --target reference.toml"
+    assert play.reason == "all held, under 1 fault with 2 hits."
+
+
+def test_only_what_failed_is_played_again_and_nothing_that_is_refused() -> None:
+    asked: list[Sequence[str]] = []
+
+    def run(words: Sequence[str], _: float) -> tuple[int, str]:
+        asked.append(words[1 : words.index("--target")])
+        return 1, "".join(f"{'FAILED' if name == 'b' else 'PASSED'}: seen\n" for name in asked[-1])
+
+    refusal = {"c": "it lacks replicas"}
+    plays = scenario_plays.played(find("kfake"), ["a", "b", "c"], lambda name, _: refusal.get(name, ""), run)
+    assert asked == [["a", "b"], ["b"], ["b"]]
+    verdicts = {name: play.verdict for name, play in plays.items()}
+    assert verdicts == {"a": scenario_plays.PASSED, "b": scenario_plays.FAILED, "c": scenario_plays.REFUSED}
+    assert plays["c"].reason == "it lacks replicas"
+
+
+def test_what_takes_long_to_build_is_played_only_if_asked_for() -> None:
+    names = {each.text for each in targets(())}
+    assert {"kfake", "kafka@4.1.1", "kafka@4.3.1"} <= names
+    assert "tansu" not in names
+    assert [each.text for each in targets(["tansu"])] == ["tansu"]
+
+
+def test_the_pages_are_those_of_what_is_kept(tmp_path: Path) -> None:
+    """Who plays targets again commits the pages, too."""
+    (tmp_path / "README.md").write_text((kept.FOLDER / "README.md").read_text())
+    for path in pages.write(kept.everything(), tmp_path):
+        assert path.read_text() == (kept.FOLDER / path.name).read_text(), path.name

@@ -1,0 +1,111 @@
+"""``crucible nightly``: plays a night's stages one after the other within its budget, and says whether it is red.
+
+Each finished play is durable. A night that was stopped or killed goes on with what is left of its budget.
+"""
+
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from campaigns.nights import follow_up, journal
+from campaigns.nights.kept import control_outcomes, kept_nights, settle
+from campaigns.nights.opening import NightRefusal, Wish, opened
+from campaigns.nights.planning import share_s
+from campaigns.nights.stages import bench, brokers, checks, live, search
+from campaigns.nights.work import Skipped, Work
+from reports.night import Reason, night_folders, outcome_of, why_red
+from reports.verdict import Outcome
+
+SKIPPED = "SKIPPED"
+WORTH_S, WORTH_SHARE = 10.0, 0.01
+"""When less than this, or less than this share of the budget, is left, no stage is begun."""
+Play = Callable[[Work, float], tuple[Outcome, str]]
+STAGES: Mapping[str, Play] = {
+    "search": search.play,
+    "live": live.play,
+    "brokers": brokers.play,
+    "bench": bench.play,
+    "checks": checks.play,
+    "suites": checks.play_suites,
+}
+"""Each stage's function. It plays until the time that it is given, and returns its outcome and, if no play tells it,
+why."""
+
+
+def run(wish: Wish, tell: Callable[[str], None]) -> int:
+    """Plays a night and returns its exit code: 0 green, 1 red, 3 INVALID, 4 crashed. Raises NightRefusal."""
+    folder, night = opened(wish)
+    try:
+        rows = journal.Journal(folder)
+    except journal.BusyError as busy:
+        raise NightRefusal(str(busy)) from busy
+    for each in night_folders(wish.nights):
+        if each != folder and journal.is_left(each):
+            settle(each)
+    earlier = [each for each in kept_nights(wish.nights) if each.night.night != night.night]
+    work = Work(folder, night, rows, earlier, tell)
+    shutil.rmtree(work.scratch, ignore_errors=True)
+    work.scratch.mkdir()
+    work.write()
+    tell(f"the night in {folder}, seed {night.seed}: {work.left_s / 60:.1f} min are left of its budget")
+    try:
+        _play(work, time.monotonic() + work.left_s)
+    except BaseException:
+        work.write()
+        rows.write_tables(folder)
+        rows.close(done=False)
+        tell("stopped: ./crucible nightly --resume goes on with this night")
+        raise
+    return _end(work)
+
+
+def _play(work: Work, until: float) -> None:
+    """Plays the stages that have not ended. Once all have, the search has what is left of the time."""
+    worth_s = min(WORTH_S, WORTH_SHARE * work.night.budget_s)
+    names = [each.name for each in work.night.stages]
+    to_come = [each.name for each in work.night.stages if not each.outcome]
+    while to_come and (left_s := until - time.monotonic()) > worth_s:
+        _play_stage(work, to_come[0], time.monotonic() + share_s(to_come[0], to_come, left_s))
+        del to_come[0]
+    if "search" in names and until - time.monotonic() > worth_s:
+        _play_stage(work, "search", until)
+
+
+def _play_stage(work: Work, name: str, until: float) -> None:
+    planned_s = until - time.monotonic()
+    work.tell(f"== {name}, {planned_s / 60:.1f} min")
+    work.begin(name, planned_s)
+    try:
+        outcome, detail = STAGES[name](work, until)
+        work.end(outcome.name, detail)
+    except Skipped as why:
+        work.end(SKIPPED, str(why))
+        work.tell(f"{name} is left out: {why}")
+    except Exception as crash:
+        frame = traceback.extract_tb(crash.__traceback__)[-1]
+        work.end(Outcome.CRASHED.name, f"{type(crash).__name__}: {crash} ({Path(frame.filename).name}:{frame.lineno})")
+        work.tell("".join(traceback.format_exception(crash)))
+    work.journal.write_tables(work.folder)
+
+
+def _end(work: Work) -> int:
+    follow_up.note_the_rest(work)
+    work.change(finished=True, ended_us=time.time_ns() // 1000)
+    work.journal.write_tables(work.folder)
+    work.journal.close(done=True)
+    shutil.rmtree(work.scratch, ignore_errors=True)
+    reasons = reasons_of(work)
+    work.tell(f"{len(work.plays):,} plays, {len(work.failures)} failures, in {work.folder}")
+    for each in reasons:
+        work.tell(f"  {each.text}")
+    work.tell("the night is green" if not reasons else "the night is red")
+    return outcome_of(reasons).value
+
+
+def reasons_of(work: Work) -> tuple[Reason, ...]:
+    """Why the night is red; nothing if it is green."""
+    earlier = [each.plays for each in work.earlier if each.night.finished]
+    drawn = sum(not each.is_replay for each in work.plays)
+    return why_red(work.night, drawn, control_outcomes(work.plays), earlier)

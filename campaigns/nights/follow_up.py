@@ -1,0 +1,165 @@
+"""Looks into what turned red: the smallest scenario that still fails, plays with real processes, and since when.
+
+One seed of each broken guarantee of a scenario is looked into, the first one. What there is no time for is kept as it
+was found.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from campaigns.nights import first_bad, live_plays
+from campaigns.nights.kept import OpenFailure, is_control, open_failures
+from campaigns.nights.players import Players, Tell
+from campaigns.nights.work import Work
+from chaos.live.errors import SetupError
+from chaos.live.runner import check_playable
+from chaos.search.run_sim import run
+from chaos.search.shrink import keep_as_regression, shrink
+from chaos.search.swarm import materialised
+from chaos.search.write_scenario import fault_line
+from reports.night_rows import FailureRow, PlayRow
+from reports.verdict import Outcome
+from scenarios import loader
+from scenarios.draw import drawn
+from scenarios.model import Scenario
+
+REGRESSIONS = "regressions"
+LIVE_PLAYS = 3
+SHRUNK_SHARE = 0.5
+"""The part of a failure's time in which it may be made smaller."""
+SHRINKS_ALONE_S = 3600.0
+
+
+def open_reds(work: Work, known: Collection[OpenFailure] = ()) -> list[PlayRow]:
+    """The first red control of each scenario and guarantee that nobody has looked into yet, tonight or (``known``)
+    before."""
+    reds = [each for each in reversed(work.plays) if is_control(each) and _is_red(each)]
+    found = {
+        _key(each): each
+        for each in reds
+        if each.world != "sim" or (each.scenario, each.guarantee or each.outcome, each.seed) not in known
+    }
+    for failure in work.failures:
+        found.pop((failure.scenario, failure.world, failure.guarantee), None)
+    return [each for each in reversed(found.values()) if not each.run_dir.startswith(REGRESSIONS)]
+
+
+def of_all(work: Work, scenarios: Mapping[str, Scenario], until: float, known: Collection[OpenFailure] = ()) -> None:
+    """Looks into all that is open. Each gets half of what is left, and the last one all of it: several often have one
+    cause, which the first then tells."""
+    reds = open_reds(work, known)
+    for number, play in enumerate(reds):
+        now = time.monotonic()
+        if now < until:
+            work.tell(f"looking into seed {play.seed} of {play.scenario}, {number + 1} of {len(reds)}")
+            work.add(_followed(work, play, scenarios, now + (until - now) / min(2, len(reds) - number)))
+
+
+def note_the_rest(work: Work) -> None:
+    """Keeps what there was no time for."""
+    known = open_failures(work.folder.parent, work.folder.name)
+    work.add(*(_as_found(each, "there was no time to look into it") for each in open_reds(work, known)))
+
+
+def _is_red(play: PlayRow) -> bool:
+    return play.outcome != Outcome.PASSED.name
+
+
+def _key(play: PlayRow) -> tuple[str, str, str]:
+    return play.scenario, play.world, play.guarantee or play.outcome
+
+
+def _as_found(play: PlayRow, *details: str) -> FailureRow:
+    return FailureRow(
+        scenario=play.scenario,
+        world=play.world,
+        target=play.target,
+        guarantee=play.guarantee or play.outcome,
+        seed=play.seed,
+        faults="",
+        regression="",
+        command=play.command,
+        live_plays=0,
+        live_reds=0,
+        first_bad_commit="",
+        detail="; ".join(filter(None, (play.detail, *details))),
+    )
+
+
+def _followed(work: Work, play: PlayRow, scenarios: Mapping[str, Scenario], until: float) -> FailureRow:
+    failure, details = _as_found(play), [play.detail]
+    scenario = scenarios[play.scenario]
+    if play.world == "sim":
+        failure = _shrunk(work, failure, scenario, until)
+        details += [] if failure.regression else ["it could not be made smaller in time"]
+    else:
+        failure = replace(failure, faults=fault_lines(drawn(scenario, play.seed)))
+    if play.outcome != Outcome.INVALID.name:  # A play that shows nothing has nothing to show anywhere else.
+        failure, detail = _played_live(work, failure, scenario, until)
+        details.append(detail)
+        if failure.regression:
+            commit, detail = first_bad.commit_of(work, failure, until)
+            failure, details = replace(failure, first_bad_commit=commit), [*details, detail]
+    return replace(failure, detail="; ".join(filter(None, details)))
+
+
+def _shrunk(work: Work, failure: FailureRow, scenario: Scenario, until: float) -> FailureRow:
+    """The failure with the smallest scenario that was found in time, as a file in the night's folder."""
+    now = time.monotonic()
+    shrinks_until = now + (until - now) * SHRUNK_SHARE
+    with Players[None](1) as players:
+        players.start(None, partial(_shrink, scenario, failure, work.folder / REGRESSIONS), SHRINKS_ALONE_S)
+        while players.jobs and (left_s := shrinks_until - time.monotonic()) > 0:
+            for _, told in players.hear(min(0.5, left_s)):
+                if isinstance(told, FailureRow):
+                    failure = told
+            work.beat(f"making seed {failure.seed} of {failure.scenario} smaller")
+    return failure
+
+
+def _shrink(scenario: Scenario, failure: FailureRow, folder: Path, tell: Tell) -> None:
+    """Plays the seed again and tells the failure anew with each smaller scenario, which it keeps as a file."""
+    failing = run(scenario, failure.seed)
+    if failing.outcome is Outcome.PASSED:
+        return  # A child that died was to blame, and not the seed.
+
+    def keep(small: Scenario) -> None:
+        path, command = keep_as_regression(small, failing, folder)
+        relative = str(path.relative_to(folder.parent))
+        tell(replace(failure, faults=fault_lines(small), regression=relative, command=command))
+
+    keep(drawn(materialised(scenario, failure.seed), failure.seed))
+    if failing.outcome is not Outcome.INVALID:
+        shrink(scenario, failing, is_smaller=keep)
+
+
+def fault_lines(scenario: Scenario) -> str:
+    """The faults of a scenario, a line each, as a file would have them."""
+    return "\n".join(map(fault_line, scenario.faults))
+
+
+def _played_live(work: Work, failure: FailureRow, scenario: Scenario, until: float) -> tuple[FailureRow, str]:
+    """Plays the failure three times with real processes, if those can play it. Returns it, and what kept it from
+    that."""
+    if failure.regression:
+        with suppress(loader.ScenarioError):
+            scenario = loader.load(work.folder / failure.regression)
+    try:
+        check_playable(scenario)
+        live_plays.check_machine()
+    except SetupError as wrong:
+        return failure, f"not played live: {wrong}"
+    plays = []
+    for number in range(LIVE_PLAYS):
+        if time.monotonic() >= until:
+            break
+        folder = Path(REGRESSIONS) / f"{scenario.name}-{failure.seed}-live-{number + 1}"
+        play = live_plays.play(work, scenario, failure.seed, folder, until)
+        plays += [play] if play is not None else []
+    work.add(*plays)
+    reds = sum(each.outcome in (Outcome.FAILED.name, Outcome.CRASHED.name) for each in plays)
+    return replace(failure, live_plays=len(plays), live_reds=reds), ""

@@ -1,0 +1,106 @@
+"""Plays the probe on the bundled brokers, as ``crucible evidence`` does, and scenarios in front of those.
+
+What was not played for longest comes first. A broker that cannot be had here is told and left out. What another broker
+fails does not make a night red.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from bench.peers.errors import PeerError
+from bench.probe.cases import chosen as cases_of
+from bench.targets.errors import TargetError
+from bench.targets.model import Chosen
+from campaigns.evidence.command import one_node, targets
+from campaigns.evidence.probing import Cell, probed
+from campaigns.nights import live_plays
+from campaigns.nights.kept import OURS
+from campaigns.nights.planning import in_turn, interleaved
+from campaigns.nights.players import Ended, Players, Tell
+from campaigns.nights.work import Work
+from chaos.live.errors import SetupError
+from chaos.live.runner import check_playable
+from chaos.promises import checked
+from reports.night_rows import CellRow
+from reports.verdict import Outcome
+from scenarios import loader
+from scenarios.model import Scenario
+from scenarios.revisions import in_revision
+
+PROBE = "probe"
+SCENARIOS_FOR_A_PROBE = 3
+LEAST_PROBE_S = 180.0
+"""Three plays of all cases take about this long, and more where the broker must be fetched or built."""
+
+
+def play(work: Work, until: float) -> tuple[Outcome, str]:
+    """Plays until the time is over."""
+    found = {each.text: each for each in targets(())}
+    scenarios = {each.name: each for each in _scenarios()}
+    tried, missing = work.tried_before("brokers"), dict[str, str]()
+    probes = in_turn([f"{PROBE} {each}" for each in found], tried, work.turn)
+    others = [each for each in found if each != OURS]
+    plays = in_turn(
+        [f"{name} {each}" for name, one in scenarios.items() for each in others if _can(one, each)], tried, 0
+    )
+    for item in (*probes[:1], *interleaved(plays, probes[1:], SCENARIOS_FOR_A_PROBE)):
+        name, _, target = item.partition(" ")
+        needed_s = LEAST_PROBE_S if name == PROBE else live_plays.needed_s(work, scenarios[name])
+        if target in missing or time.monotonic() + needed_s > until:
+            continue
+        work.try_(item)
+        if name != PROBE:
+            live_plays.next_of(work, scenarios[name], until, target=target)
+        elif why := _probe(work, found[target], until):
+            missing[target] = why
+            work.tell(f"{target} is left out: {why}")
+    return Outcome.PASSED, "; ".join(f"{each} was left out: {why}" for each, why in missing.items())
+
+
+def _scenarios() -> Sequence[Scenario]:
+    """Each scenario in the revision that any broker speaks, if it has that."""
+    return [in_revision(checked(each), "final") for each in loader.load_all() if "final" in each.revisions]
+
+
+def _can(scenario: Scenario, target: str) -> bool:
+    try:
+        check_playable(scenario, target)
+    except SetupError:
+        return False
+    return True
+
+
+def _probe(work: Work, chosen: Chosen, until: float) -> str:
+    """Plays all cases three times, and keeps the cells. Returns why the broker cannot be had, or nothing."""
+    why = ""
+    with Players[None](1) as players:
+        players.start(None, partial(_probed, chosen), until - time.monotonic())
+        while players.jobs and (left_s := until - time.monotonic()) > 0:
+            for _, told in players.hear(min(0.5, left_s)):
+                match told:
+                    case Ended():
+                        why = why or told.how
+                    case str():
+                        work.tell(told)
+                    case (False, refusal):
+                        why = refusal
+                    case (True, cells):
+                        work.add(*_rows(chosen, cells))
+            work.beat(f"probe: {chosen.text}")
+        if players.jobs:
+            work.tell(f"the probe of {chosen.text} did not end in time")
+    return why
+
+
+def _probed(chosen: Chosen, tell: Tell) -> None:
+    say: Callable[[str], None] = tell
+    try:
+        tell((True, probed(one_node(chosen), cases_of((), ()), say)[0]))
+    except (PeerError, TargetError) as wrong:
+        tell((False, str(wrong)))
+
+
+def _rows(chosen: Chosen, cells: dict[str, Cell]) -> list[CellRow]:
+    cases = cases_of((), tuple(cells))
+    return [CellRow(chosen.text, each.id, each.section, each.level.value, cells[each.id].verdict) for each in cases]

@@ -1,0 +1,85 @@
+"""Runs what takes too long for a push: tests with more of Hypothesis's examples, those that are marked ``nightly``, the
+two judges of the same runs, and the revisions of fetch sessions. Another stage runs the test suites of clients. Each
+night begins with another one."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from campaigns.nights import children
+from campaigns.nights.planning import in_turn
+from campaigns.nights.work import Work
+from campaigns.suites.suite import bundled
+from reports.verdict import Outcome
+
+LEAST_S = 30.0
+NO_TESTS = 5
+"""Pytest's exit code if there was no test to run."""
+SUITE_MISSING = 2
+"""Exit code of ``campaigns.suites`` if a suite cannot be fetched or started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A command. ``environment`` is set beside the night's own. It failed if its exit code is not one of ``good``."""
+
+    words: Sequence[str]
+    environment: tuple[tuple[str, str], ...] = ()
+    good: tuple[int, ...] = (0,)
+
+
+def checks(seed: int, minutes: float) -> dict[str, Check]:
+    """All of them. ``minutes`` is for those that end by themselves in time."""
+    tests = ("-m", "pytest", "--benchmark-disable", "-q", "--timeout", "1800")
+    within = ("--minutes", f"{minutes:.1f}", "--seed", str(seed))
+    return {
+        "quick tests": Check((*tests, "--part", "quick"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)),
+        "nightly tests": Check((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
+        "two judges": Check(("-m", "tools.two_judges", "--seeds", "20", *within)),
+        "revisions compared": Check(("-m", "chaos.search.revisions_compared", "--seeds", "5")),
+    }
+
+
+def suites(seed: int, minutes: float) -> dict[str, Check]:  # noqa: ARG001
+    """All test suites of clients. One that cannot be fetched here says nothing of the broker."""
+    return {name: Check(("-m", "campaigns.suites", name), good=(0, SUITE_MISSING)) for name in bundled()}
+
+
+def play(work: Work, until: float) -> tuple[Outcome, str]:
+    """Runs the checks until the time is over. One that has no time to end says nothing."""
+    return _play(work, until, "checks", checks)
+
+
+def play_suites(work: Work, until: float) -> tuple[Outcome, str]:
+    """Runs the suites likewise."""
+    return _play(work, until, "suites", suites)
+
+
+def _play(
+    work: Work, until: float, stage: str, commands: Callable[[int, float], dict[str, Check]]
+) -> tuple[Outcome, str]:
+    failed, ended = [], True
+    for name in in_turn(list(commands(0, 0)), work.tried_before(stage), work.turn):
+        left_s = until - time.monotonic()
+        if left_s < LEAST_S or not ended:
+            break
+        work.try_(name)
+        check = commands(work.night.seed, left_s / 60 * 0.8)[name]
+        done = children.run(
+            [sys.executable, *check.words],
+            until,
+            work.folder / "logs" / f"{name.replace(' ', '-')}.log",
+            partial(work.beat, f"{stage}: {name}"),
+            {**work.environment, **dict(check.environment)},
+        )
+        ended = done.code != children.OVER
+        if not ended:
+            work.tell(f"{name} had no time to end")
+        elif done.code in check.good:
+            work.tell(f"{name}: well")
+        else:
+            failed.append(f"{name}: {done.last_line}")
+            work.tell(f"FAILED: {failed[-1]}")
+    return Outcome.FAILED if failed else Outcome.PASSED, "; ".join(failed)

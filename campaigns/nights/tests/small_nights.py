@@ -1,0 +1,43 @@
+"""Nights of a few seconds that only search, and what they are made of."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from campaigns.nights.command import run
+from campaigns.nights.journal import Journal
+from campaigns.nights.kept import Kept
+from campaigns.nights.opening import Wish
+from campaigns.nights.work import Work
+from reports.night import Night, read_night
+from reports.night_rows import FailureRow, PlayRow
+
+
+def search_for(nights: Path, seconds: float, say: Callable[[str], None] = lambda _: None, **wish: object) -> int:
+    """Plays a night of so many seconds that only searches. Returns its exit code."""
+    return run(Wish(seconds / 3600, nights, only=("search",), **wish), say)  # type: ignore[arg-type]
+
+
+def work_of(folder: Path, earlier: Sequence[Kept] = (), **night: object) -> Work:
+    """A night that was begun and has played nothing yet."""
+    told = {"night": folder.name, "started_us": 1, "budget_s": 60.0, "seed": 1_000, **night}
+    folder.mkdir(parents=True, exist_ok=True)
+    work = Work(folder, Night(**told), Journal(folder), earlier, lambda _: None)  # type: ignore[arg-type]
+    work.scratch.mkdir(exist_ok=True)
+    return work
+
+
+def the_night(nights: Path) -> tuple[Path, Night]:
+    (folder,) = [each for each in nights.iterdir() if each.is_dir()]
+    return folder, read_night(folder)
+
+
+def a_play(**values: object) -> PlayRow:
+    told: dict[str, object] = {"scenario": "01-x", "world": "sim", "target": "reference", "mutant": "", "seed": 1}
+    told |= {"outcome": "PASSED", "guarantee": "", "detail": "", "wall_us": 1_000, "at_us": 1, "run_dir": ""}
+    return PlayRow(**{**told, "command": "./crucible sim 1", **values})  # type: ignore[arg-type]
+
+
+def a_failure(**values: object) -> FailureRow:
+    told: dict[str, object] = {"scenario": "01-x", "world": "sim", "target": "reference", "guarantee": "lost-write"}
+    told |= {"seed": 1, "faults": "", "regression": "regressions/x.toml", "command": "", "live_plays": 0}
+    return FailureRow(**{**told, "live_reds": 0, "first_bad_commit": "", "detail": "", **values})  # type: ignore[arg-type]

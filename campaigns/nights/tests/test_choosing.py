@@ -1,0 +1,84 @@
+"""Which scenario the search plays next. Nothing is played here."""
+
+from collections import Counter
+
+from campaigns.nights.choosing import FEW_SEEDS, MOST_REDS, TURN_S, Played, Standings, seeds_at_once
+
+CLAUSES = {"common": ("F-1",), "common too": ("F-1",), "alone": ("F-1", "X-1"), "no clause": ()}
+LONG_S = 3600.0
+
+
+def known(*plays: Played, clauses: dict[str, tuple[str, ...]] | None = None) -> Standings:
+    """All scenarios had enough seeds for an hour some nights ago, and then these plays."""
+    standings = Standings(clauses or CLAUSES)
+    standings.take(Played(each, 3, 1_000, 0, 3600.0) for each in standings.clauses)
+    standings.take(plays)
+    return standings
+
+
+def choices(standings: Standings, count: int) -> Counter[str]:
+    """What is chosen in so many turns, if all that is played passes."""
+    chosen = Counter[str]()
+    for _ in range(count):
+        found = standings.choose({}, LONG_S)
+        assert found is not None
+        chosen[found[0]] += 1
+        standings.take([Played(found[0], 0, 10, 0, TURN_S)])
+    return chosen
+
+
+def test_scenarios_with_few_seeds_come_first_and_of_those_the_one_with_the_fewest() -> None:
+    standings = Standings(CLAUSES)
+    standings.take([Played(each, 1, FEW_SEEDS, 0, 60.0) for each in ("common", "no clause")])
+    standings.take([Played("common too", 1, 3, 0, 60.0), Played("alone", 1, 2, 0, 60.0)])
+    assert standings.choose({}, LONG_S) == ("alone", "few seeds")
+    assert standings.choose({"alone": 1}, LONG_S) == ("common too", "few seeds")
+
+
+def test_a_scenario_that_alone_exercises_a_clause_gets_more_time() -> None:
+    chosen = choices(known(), 300)
+    assert chosen["alone"] > 1.3 * chosen["common"]
+    assert min(chosen[each] for each in CLAUSES) >= 1
+
+
+def test_one_that_failed_lately_is_played_more_often_and_one_that_failed_long_ago_is_not() -> None:
+    lately = choices(known(Played("common", 1, 100, 9, 60.0)), 60)["common"]
+    long_ago = choices(known(Played("common", 25, 100, 9, 60.0)), 60)["common"]
+    never = choices(known(), 60)["common"]
+    assert lately > 2 * never
+    assert long_ago <= never + 2
+
+
+def test_one_that_was_red_often_enough_tonight_waits_for_tomorrow() -> None:
+    standings = Standings(CLAUSES)
+    standings.take(Played(each, 1, 100, 0, 600.0) for each in CLAUSES)
+    standings.take([Played("common", 1, 40, 20, 100.0), Played("common", 0, 10, MOST_REDS - 1, 10.0)])
+    assert standings.choose({}, LONG_S) == ("common", "found much")
+    standings.take([Played("common", 0, 1, 1, 1.0)])
+    assert choices(standings, 60)["common"] == 0
+
+
+def test_no_scenario_is_begun_for_which_the_time_is_too_short() -> None:
+    standings = Standings({"long": (), "short": ()})
+    standings.take([Played("long", 1, FEW_SEEDS, 0, FEW_SEEDS * 60.0), Played("short", 1, FEW_SEEDS, 0, 8.0)])
+    assert standings.choose({}, 30.0) == ("short", "covered least")
+    assert standings.choose({}, 0.5) is None
+
+
+def test_what_is_being_played_counts_as_played() -> None:
+    first = known().choose({}, LONG_S)
+    assert first is not None
+    assert known().choose({first[0]: 50}, LONG_S) != first
+
+
+def test_a_scenario_that_is_gone_counts_no_more() -> None:
+    standings = known(Played("gone", 1, 10, 3, 60.0))
+    assert "gone" not in standings.known
+
+
+def test_a_turn_has_as_many_seeds_as_fit_and_one_if_nobody_knows() -> None:
+    assert seeds_at_once(None, LONG_S) == 1
+    assert seeds_at_once(2.0, LONG_S) == int(TURN_S / 2)
+    assert seeds_at_once(2.0, 7.0) == 3
+    assert seeds_at_once(60.0, LONG_S) == 1
+    assert seeds_at_once(0.0, LONG_S) == 32

@@ -1,0 +1,113 @@
+"""Which night a command plays: a new one, or one that was stopped."""
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from campaigns.nights import journal
+from campaigns.nights.kept import kept_nights, played, plays_of, settle, sums_of
+from campaigns.nights.opening import NightRefusal, Wish, opened
+from campaigns.nights.planning import SHARES
+from campaigns.nights.tests.small_nights import a_play, work_of
+from reports.night import Night, read_night, write_night
+from reports.night_rows import PlayRow
+
+NOW_S = 1_800_000_000.0
+HOUR_S = 3600.0
+
+
+def begun(wish: Wish, now_s: float = NOW_S) -> tuple[Path, Night]:
+    folder, night = opened(wish, now_s)
+    write_night(folder, night)
+    return folder, night
+
+
+def test_a_night_s_folder_is_named_after_its_start_and_its_seed_depends_on_the_day(tmp_path: Path) -> None:
+    folder, night = begun(Wish(2.0, tmp_path))
+    assert folder == tmp_path / "20270115-080000"
+    assert night.budget_s == 7200.0
+    assert [each.name for each in night.stages] == list(SHARES)
+    assert night.seed == opened(Wish(1.0, tmp_path / "other"), NOW_S + HOUR_S)[1].seed
+    assert opened(Wish(1.0, tmp_path / "chosen", seed=7), NOW_S)[1].seed == 7
+
+
+def test_the_same_command_goes_on_within_a_day_and_another_one_begins_a_night(tmp_path: Path) -> None:
+    folder, _ = begun(Wish(2.0, tmp_path))
+    assert opened(Wish(2.0, tmp_path), NOW_S + 23 * HOUR_S)[0] == folder
+    assert opened(Wish(2.0, tmp_path), NOW_S + 25 * HOUR_S)[0] != folder
+    assert opened(Wish(3.0, tmp_path), NOW_S + HOUR_S)[0] != folder
+
+
+def test_a_finished_night_is_left_alone(tmp_path: Path) -> None:
+    folder, night = begun(Wish(2.0, tmp_path))
+    write_night(folder, msgspec.structs.replace(night, finished=True))
+    assert opened(Wish(2.0, tmp_path), NOW_S + HOUR_S)[0] != folder
+    with pytest.raises(NightRefusal, match=r"no night in .* was stopped"):
+        opened(Wish(2.0, tmp_path / "empty", resume=True), NOW_S)
+
+
+def test_resume_takes_the_newest_night_however_old_if_the_code_is_the_same(tmp_path: Path) -> None:
+    folder, night = begun(Wish(2.0, tmp_path))
+    assert opened(Wish(9.0, tmp_path, resume=True), NOW_S + 99 * HOUR_S) == (folder, night)
+    write_night(folder, msgspec.structs.replace(night, commit="0" * 40))
+    with pytest.raises(NightRefusal, match="played commit 000000000000, and this is"):
+        opened(Wish(9.0, tmp_path, resume=True), NOW_S)
+
+
+def test_two_cannot_play_one_night(tmp_path: Path) -> None:
+    first = journal.Journal(tmp_path)
+    with pytest.raises(journal.BusyError, match="another process plays the night"):
+        journal.Journal(tmp_path)
+    settle(tmp_path)
+    assert journal.is_left(tmp_path)
+    first.close(done=False)
+
+
+def test_what_a_killed_night_kept_is_there_again_without_a_torn_line(tmp_path: Path) -> None:
+    rows = [a_play(seed=each) for each in range(3)]
+    first = journal.Journal(tmp_path)
+    for each in rows:
+        first.add(each)
+    first.close(done=False)
+    with (tmp_path / journal.NAME).open("ab") as file:
+        file.write(b'["plays",["01-x"')
+    again = journal.Journal(tmp_path)
+    assert again.of(PlayRow) == rows
+    again.add(a_play(seed=3))
+    again.close(done=False)
+    settle(tmp_path)
+    assert [each.seed for each in plays_of(tmp_path)] == [0, 1, 2, 3]
+    assert not journal.is_left(tmp_path)
+
+
+def test_what_is_spent_is_kept_while_a_stage_is_played(tmp_path: Path) -> None:
+    work = work_of(tmp_path / "20260101-000000", stages=opened(Wish(1.0, tmp_path / "n"), NOW_S)[1].stages)
+    work.begin("live", 30.0)
+    work.try_("01-x")
+    work.try_("01-x")
+    time.sleep(0.01)
+    work.write()
+    on_disk = read_night(work.folder)
+    stage = next(each for each in on_disk.stages if each.name == "live")
+    assert (stage.tried, stage.outcome) == (("01-x",), "")
+    assert 0.0 < stage.spent_s < 5.0
+    work.end("PASSED", "")
+    assert work.tried_before("live") == [("01-x",)]
+    assert work.left_s < 60.0
+
+
+def test_controls_of_earlier_nights_count_and_a_damaged_night_does_not(tmp_path: Path) -> None:
+    work = work_of(tmp_path / "20260101-000000")
+    work.add(a_play(), a_play(outcome="FAILED"), a_play(mutant="m"), a_play(world="live"), a_play(target="kfake"))
+    work.write()
+    work.journal.write_tables(work.folder)
+    damaged = work_of(tmp_path / "20260102-000000")
+    damaged.write()
+    (damaged.folder / "plays.parquet").write_bytes(b"no")
+    (kept,) = kept_nights(tmp_path)
+    assert kept.plays == 5
+    assert sorted(map(str, kept.sums)) == sorted(map(str, sums_of(work.plays)))
+    (only,) = played(kept.sums, 1)
+    assert (only.scenario, only.seeds, only.reds, only.played_s) == ("01-x", 2, 1, 0.002)

@@ -1,0 +1,85 @@
+"""What a night plans: seeds, shares, turns, and its canary. Nothing is played here."""
+
+from datetime import date, timedelta
+
+import pytest
+
+from campaigns.nights.planning import (
+    SEEDS_A_NIGHT,
+    SHARES,
+    canary_of,
+    in_turn,
+    interleaved,
+    next_seed,
+    seed_of,
+    share_s,
+)
+from chaos.mutants.registry import mutants_of
+from scenarios import loader
+
+DAY = date(2026, 3, 1)
+
+
+def test_each_day_has_seeds_of_its_own_that_depend_on_nothing_else() -> None:
+    today, tomorrow = seed_of(DAY), seed_of(DAY + timedelta(days=1))
+    assert today == seed_of(date(2026, 3, 1))
+    assert tomorrow - today == SEEDS_A_NIGHT
+
+
+def test_nights_begin_at_another_one_of_what_a_scenario_goes_through_in_order() -> None:
+    for alternatives in (2, 3, 10, 24):
+        begun = {seed_of(DAY + timedelta(days=each)) % alternatives for each in range(alternatives)}
+        assert len(begun) == alternatives
+
+
+def test_a_second_night_of_one_day_goes_on_behind_the_seeds_of_the_first() -> None:
+    first = seed_of(DAY)
+    assert next_seed(first, []) == first
+    assert next_seed(first, [first - 1, first + SEEDS_A_NIGHT]) == first
+    assert next_seed(first, [first, first + 7, first + 3]) == first + 8
+
+
+def test_what_a_stage_leaves_over_goes_to_the_next_ones() -> None:
+    stages = list(SHARES)
+    assert share_s(stages[0], stages, 100.0) == 100.0 * SHARES[stages[0]] / sum(SHARES.values())
+    assert share_s("bench", ["bench", "checks"], 100.0) == 100.0 * SHARES["bench"] / (
+        SHARES["bench"] + SHARES["checks"]
+    )
+    assert share_s("checks", ["checks"], 100.0) == 100.0
+
+
+def test_what_was_tried_longest_ago_comes_first_and_what_never_was_before_that() -> None:
+    assert in_turn(["a", "b", "c", "d"], [["b", "c"], ["a"], ["b"]], 0) == ["d", "c", "a", "b"]
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_in_some_nights_everything_has_its_turn(at_once: int) -> None:
+    items, tried = [f"item-{each}" for each in range(10)], list[list[str]]()
+    while len(tried) * at_once < len(items):
+        tried.append(in_turn(items, tried, len(tried))[:at_once])
+    assert {each for night in tried for each in night} == set(items)
+
+
+def test_without_any_history_each_night_begins_with_another_one() -> None:
+    assert {in_turn(["a", "b", "c"], [], turn)[0] for turn in range(3)} == {"a", "b", "c"}
+    assert in_turn([], [], 3) == []
+
+
+def test_what_is_interleaved_is_all_there() -> None:
+    assert interleaved(["a", "b", "c"], ["x", "y", "z"], 2) == ["a", "b", "x", "c", "y", "z"]
+
+
+def test_each_night_plants_another_mutant_until_all_had_theirs() -> None:
+    caught = {name: ["01-x", "02-y"] for name in "abcdef"}
+    planted: list[str] = []
+    for night in range(12):
+        planted.append(canary_of(caught, planted, night)[0])
+    assert set(planted[:6]) == set(planted[6:]) == set(caught)
+
+
+def test_the_canary_is_drawn_from_the_night_s_seed_alone() -> None:
+    caught = {mutant: [each.name] for each in loader.load_all() for mutant in mutants_of(each)}
+    drawn = {canary_of(caught, [], seed) for seed in range(20)}
+    assert canary_of(caught, [], 7) == canary_of(dict(reversed(caught.items())), [], 7)
+    assert len(drawn) > 10
+    assert all(scenario in caught[mutant] for mutant, scenario in drawn)

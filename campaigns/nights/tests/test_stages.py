@@ -1,0 +1,256 @@
+"""What the stages make of what they start. Nothing is started here but a fork that probes."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.probe.cases import all_cases
+from bench.results import Figure, Results
+from bench.targets.errors import TargetError
+from bench.targets.model import Chosen
+from campaigns.evidence.probing import Cell
+from campaigns.nights import children, command, follow_up, live_plays
+from campaigns.nights.children import OVER, Done
+from campaigns.nights.planning import SHARES
+from campaigns.nights.stages import bench, brokers, checks, live
+from campaigns.nights.tests.small_nights import a_play, work_of
+from campaigns.nights.work import Skipped, Work
+from campaigns.suites.suite import bundled
+from reports.night import Stage
+from reports.night_rows import CellRow, FailureRow, FigureRow
+from reports.verdict import Outcome
+from scenarios import loader
+from scenarios.revisions import each_revision
+
+STAGES = tuple(Stage(name=each, planned_s=0.0) for each in SHARES)
+LONG_S = 10_000.0
+Ran = list[list[str]]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    return work_of(tmp_path / "20260101-000000", stages=STAGES)
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], Done]], Ran]:
+    """Lets every command do this instead, and returns the commands."""
+
+    def instead(do: Callable[[list[str]], Done]) -> Ran:
+        ran: Ran = []
+
+        def run(command: Sequence[str], *_: object, **__: object) -> Done:
+            ran.append(list(command))
+            return do(ran[-1])
+
+        monkeypatch.setattr(children, "run", run)
+        return ran
+
+    return instead
+
+
+def out_of(command: list[str]) -> Path:
+    return Path(command[command.index("--out") + 1])
+
+
+def judged(outcome: str, broken: str = "") -> Callable[[list[str]], Done]:
+    """A ``crucible run`` that leaves this verdict."""
+
+    def run(command: list[str]) -> Done:
+        folder = out_of(command)
+        for each in ("data", "report"):
+            (folder / each).mkdir(parents=True)
+        (folder / "manifest.json").touch()
+        guarantees = [{"name": "unseen", "status": "holds"}, {"name": broken, "status": "broken"}][: 1 + bool(broken)]
+        verdict = {"outcome": outcome, "summary": "as it is", "guarantees": guarantees}
+        (folder / "report" / "verdict.json").write_text(json.dumps(verdict))
+        return Done(0, "")
+
+    return run
+
+
+def left_in(folder: Path) -> set[str]:
+    return {each.name for each in folder.iterdir()}
+
+
+def test_a_live_night_plays_controls_and_mutants_and_what_it_tried_waits_for_its_next_turn() -> None:
+    scenarios = {each.name: each for file in loader.load_all() for each in each_revision(file)}
+    tonight = live.plan(scenarios, [], 5)
+    controls = [each for each in tonight if " " not in each]
+    assert [" " in each for each in tonight[:6]] == [False, False, True, False, False, True]
+    assert len(tonight) == len(set(tonight)) > 150
+    assert "swarm" not in controls  # Its faults are drawn in the simulator only.
+    tomorrow = live.plan(scenarios, [tonight[:30]], 5)
+    assert not set(tomorrow[:30]) & set(tonight[:30])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "broken", "mutant", "left"),
+    [
+        ("PASSED", "", "", {"manifest.json", "report"}),
+        ("FAILED", "lost-write", "", {"manifest.json", "report", "data"}),
+        ("FAILED", "lost-write", "no_rotation", {"manifest.json", "report"}),
+        ("PASSED", "", "no_rotation", {"manifest.json", "report", "data"}),
+    ],
+)
+def test_a_live_play_is_a_row_and_of_what_ended_as_it_must_only_the_report_stays(
+    outcome: str, broken: str, mutant: str, left: set[str], work: Work, running: Callable[..., Ran]
+) -> None:
+    ran = running(judged(outcome, broken))
+    row = live_plays.next_of(work, loader.find("1"), time.monotonic() + LONG_S, mutant)
+    assert row is not None
+    assert (row.outcome, row.guarantee, row.mutant, row.seed) == (outcome, broken, mutant, work.night.seed)
+    assert left_in(work.folder / row.run_dir) == left
+    again = live_plays.next_of(work, loader.find("1"), time.monotonic() + LONG_S, mutant)
+    assert again is not None
+    assert again.seed == work.night.seed + 1
+    assert work.plays == [row, again]
+    assert all("--revision final" in " ".join(command) for command in ran), "one play has one verdict"
+
+
+def test_a_play_that_could_not_begin_or_had_no_time_is_no_play_and_one_that_hangs_is_a_crash(
+    work: Work, running: Callable[..., Ran]
+) -> None:
+    for code, left_s in ((live_plays.USAGE_ERROR, LONG_S), (OVER, 5.0)):
+        running(lambda _, code=code: Done(code, "crucible: no"))
+        assert live_plays.next_of(work, loader.find("1"), time.monotonic() + left_s) is None
+    running(lambda _: Done(OVER, "last words"))
+    row = live_plays.next_of(work, loader.find("1"), time.monotonic() + LONG_S)
+    assert row is not None
+    assert (row.outcome, row.detail, row.run_dir) == ("CRASHED", "last words", "")
+
+
+def test_live_plays_need_java_and_time(
+    work: Work, running: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = running(judged("PASSED"))
+    with pytest.raises(Skipped, match="there is no Java here"):
+        live.play(work, time.monotonic() + LONG_S)
+    monkeypatch.setattr(live_plays, "check_machine", lambda: None)
+    work.begin("live", 1.0)
+    assert live.play(work, time.monotonic() + 1.0) == (Outcome.PASSED, "")
+    assert ran == []
+
+
+def test_a_red_live_control_is_played_again_and_kept_as_a_failure(
+    work: Work, running: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_plays, "check_machine", lambda: None)
+    scenarios = {"01-lost-response": loader.find("1")}
+    work.add(a_play(scenario="01-lost-response", world="live", outcome="FAILED", guarantee="lost-write", seed=5))
+    ran = running(judged("PASSED"))
+    follow_up.of_all(work, scenarios, time.monotonic() + LONG_S)
+    (failure,) = work.failures
+    assert (failure.live_plays, failure.live_reds, failure.regression, failure.seed) == (3, 0, "", 5)
+    assert "response_lost" in failure.faults
+    assert all(each[each.index("--seed") + 1] == "5" for each in ran)
+    assert follow_up.open_reds(work) == []
+
+
+def test_what_there_was_no_time_for_is_kept_as_it_was_found(work: Work) -> None:
+    reds = [a_play(outcome="FAILED", guarantee="unseen", seed=each, detail="gone") for each in (4, 5)]
+    others = [a_play(outcome="INVALID"), a_play(mutant="m", outcome="FAILED"), a_play(target="kfake", outcome="FAILED")]
+    work.add(*reds, *others)
+    follow_up.of_all(work, {}, time.monotonic() - 1.0)
+    follow_up.note_the_rest(work)
+    found = [(each.guarantee, each.seed, each.detail) for each in work.failures]
+    assert found == [
+        ("unseen", 4, "gone; there was no time to look into it"),
+        ("INVALID", 1, "there was no time to look into it"),
+    ]
+    assert all(isinstance(each, FailureRow) for each in work.failures)
+
+
+@pytest.mark.simulated
+def test_brokers_that_cannot_be_had_are_left_out_and_do_not_make_a_night_red(
+    work: Work, running: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = {each.id: Cell("pass") for each in all_cases()}
+
+    def probed(chosen: Chosen, *_: object) -> tuple[dict[str, Cell], int]:
+        if "kafka@" in chosen.text:
+            raise TargetError("there is no Maven here")
+        return cells, 0
+
+    monkeypatch.setattr(brokers, "probed", probed)
+    monkeypatch.setattr(brokers, "_scenarios", lambda: [loader.find("plain-load")])
+    running(judged("FAILED", "lost-write"))
+    work.begin("brokers", LONG_S)
+    outcome, detail = brokers.play(work, time.monotonic() + LONG_S)
+    assert outcome is Outcome.PASSED
+    assert detail.count("there is no Maven here") == 2
+    rows = work.journal.of(CellRow)
+    assert {each.target for each in rows} == {"kfake", "librdkafka-mock", "reference"}
+    assert len(rows) == 3 * len(cells)
+    assert {each.level for each in rows} == {"MUST", "SHOULD"}
+    assert work.plays
+    assert {each.target for each in work.plays} <= {"kfake", "librdkafka-mock", "kafka@4.1.1", "kafka@4.3.1"}
+    assert follow_up.open_reds(work) == []
+
+
+def test_a_figure_says_what_is_better_on_how_many_nodes_and_how_far(
+    work: Work, running: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results("kafka")
+    results.beside("a rate", (Figure((10.0, 12.0), "k/s"), Figure((5.0, 4.0), "k/s")), less_is_better=False, nodes=3)
+    results.beside("a time", (Figure((2.0,), "ms"), Figure((5.0,), "ms")), less_is_better=True)
+    results.beside("alone", (Figure((1.0,), "s"), None), less_is_better=True)
+
+    def measure(command: list[str]) -> Done:
+        if "fetch" in command:
+            return Done(2, "crucible: there is no Maven here")
+        results.store(out_of(command))
+        return Done(0, "")
+
+    monkeypatch.setattr(bench, "ROWS", ("produce", "fetch"))
+    ran = running(measure)
+    work.begin("bench", LONG_S)
+    outcome, detail = bench.play(work, time.monotonic() + LONG_S)
+    assert (outcome, detail) == (Outcome.PASSED, "fetch could not be measured: there is no Maven here")
+    assert sorted(each[each.index("--row") + 1] for each in ran) == ["fetch", "produce"]
+    assert work.journal.of(FigureRow) == [
+        FigureRow("produce", "a rate", 3, "k/s", "higher", 11.0, 4.5, 2.5, 2.0, 3.0, 2, "kafka"),
+        FigureRow("produce", "a time", 1, "ms", "lower", 2.0, 5.0, 2.5, 2.5, 2.5, 1, "kafka"),
+    ]
+
+
+def test_checks_fail_by_their_exit_code_and_one_without_time_says_nothing(
+    work: Work, running: Callable[..., Ran]
+) -> None:
+    codes = iter((0, 1, 5, OVER))
+    ran = running(lambda _: Done(next(codes), "1 failed"))
+    work.begin("checks", LONG_S)
+    outcome, detail = checks.play(work, time.monotonic() + LONG_S)
+    tried = work.stage("checks").tried
+    wrong = [
+        name
+        for name, code in zip(tried, (0, 1, 5, OVER), strict=True)
+        if code == 1 or (code == 5 and "tests" not in name)
+    ]
+    assert outcome is Outcome.FAILED
+    assert detail == "; ".join(f"{each}: 1 failed" for each in wrong)
+    assert len(ran) == len(tried) == 4
+
+
+def test_the_checks_are_what_there_is() -> None:
+    found: dict[str, Any] = checks.checks(7, 5.0)
+    assert set(found) == {"quick tests", "nightly tests", "two judges", "revisions compared"}
+    assert "7" in found["two judges"].words
+
+
+def test_a_suite_that_cannot_be_fetched_fails_no_night_and_a_red_one_does(
+    work: Work, running: Callable[..., Ran]
+) -> None:
+    ran = running(lambda words: Done(1 if "kgo" in words else 2, "2 red"))
+    work.begin("suites", LONG_S)
+    assert checks.play_suites(work, time.monotonic() + LONG_S) == (Outcome.FAILED, "kgo: 2 red")
+    assert sorted(work.stage("suites").tried) == bundled()
+    assert len(ran) == len(bundled())
+
+
+def test_each_stage_has_a_share_and_a_function() -> None:
+    assert list(command.STAGES) == list(SHARES)

@@ -1,0 +1,305 @@
+"""Crucible's command line: collects the commands from the rooms, and ends each with an exit code to trust.
+
+The commands are in ``commands/``, except those that start nodes, which are here. Each command imports what it needs
+only when it runs, so that help is instant.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+SUITE_CRASHED = 4
+STOP_AGAIN_S = 0.05
+COLLECTED = {
+    "bench": "crucible_kafka.commands.bench",
+    "clauses": "crucible_kafka.commands.scenarios",
+    "compare": "crucible_kafka.commands.runs",
+    "completion": "crucible_kafka.commands.runs",
+    "demo": "crucible_kafka.commands.runs",
+    "doctor": "crucible_kafka.commands.tools",
+    "evidence": "crucible_kafka.commands.runs",
+    "export": "crucible_kafka.commands.runs",
+    "fleet": "crucible_kafka.commands.runs",
+    "index": "crucible_kafka.commands.runs",
+    "judge": "crucible_kafka.commands.runs",
+    "mutants": "crucible_kafka.commands.chaos",
+    "nightly": "crucible_kafka.commands.tools",
+    "probe": "crucible_kafka.commands.bench",
+    "proxy": "crucible_kafka.commands.chaos",
+    "report": "crucible_kafka.commands.runs",
+    "run": "crucible_kafka.commands.runs",
+    "runs": "crucible_kafka.commands.chaos",
+    "sim": "crucible_kafka.commands.runs",
+    "test": "crucible_kafka.commands.tools",
+    "upgrade-path": "crucible_kafka.commands.bench",
+}
+"""The module of each command. The command has the same name there, with an underscore for a hyphen."""
+
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # The rooms are found wherever this was called from.
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised at Ctrl-C, SIGTERM or SIGHUP. Whoever has started something ends it on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # Ending takes seconds; a second Ctrl-C must leave nothing behind.
+    raise Stopped(number)
+
+
+def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
+    """Python drops what is raised while a process forks, or in a destructor. A stop is raised once more then."""
+    stop = lost.exc_value
+    if not isinstance(stop, Stopped):
+        sys.__unraisablehook__(lost)
+        return
+    number = stop.number
+    signal.signal(signal.SIGALRM, lambda _number, frame: _stop(number, frame))
+    signal.setitimer(signal.ITIMER_REAL, STOP_AGAIN_S)
+
+
+def _stop_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """Returns the stop on whose way out this error came up. What could not be tidied up then is no crash."""
+    at: BaseException | None = error
+    while at is not None and not isinstance(at, KeyboardInterrupt):
+        at = at.__context__
+    return at
+
+
+def _tell_stop(ctx: click.Context, stop: KeyboardInterrupt) -> NoReturn:
+    number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+    click.echo(f"crucible: stopped by {signal.Signals(number).name}", err=True)
+    ctx.exit(128 + number)
+
+
+class Commands(click.Group):
+    """Gives exit codes that scripts can trust: 1 is a broken guarantee and nothing else.
+
+    A command is imported when it is called, and all are when somebody asks for help.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands. An installed wheel has only those that are defined in this file."""
+        return sorted([*super().list_commands(ctx), *(COLLECTED if _is_clone() else ())])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COLLECTED or not _is_clone():
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(import_module(COLLECTED[cmd_name]), cmd_name.replace("-", "_"))
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        heard = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            heard.remove(signal.SIGHUP)  # Under nohup.
+        before = {each: signal.signal(each, _stop) for each in heard}
+        unraisable, sys.unraisablehook = sys.unraisablehook, _stop_later
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            _tell_stop(ctx, stop)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except BrokenPipeError:
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (nobody reads any more)
+            ctx.exit(128 + signal.SIGPIPE)
+        except Exception as error:
+            if (before_it := _stop_behind(error)) is not None:
+                _tell_stop(ctx, before_it)
+            traceback.print_exc()
+            click.echo(f"crucible: crashed: {type(error).__name__}: {error}", err=True)
+            ctx.exit(SUITE_CRASHED)
+        finally:
+            sys.unraisablehook = unraisable
+            for each, handler in before.items():
+                if signal.getsignal(each) is not signal.SIG_IGN:  # A stopped process stays deaf until it is gone.
+                    signal.signal(each, handler)
+
+
+def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"crucible {' '.join(filter(None, (_version(), _commit())))}")
+        context.exit()
+
+
+def _is_clone() -> bool:
+    return (ROOT / "pyproject.toml").exists()
+
+
+def _version() -> str:
+    """Returns the version that the clone says, or that was installed."""
+    if _is_clone():
+        import tomllib
+
+        return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    from importlib.metadata import version
+
+    return version("crucible-kafka")
+
+
+def _commit() -> str:
+    """Returns the commit in brackets. It is empty outside a clone, and where there is no git."""
+    if not (ROOT / ".git").exists():
+        return ""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        told = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"({told.stdout.strip()})"
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Version and commit."
+)
+def main() -> None:
+    """Benchmarks, chaos tests and a reference broker for the Kafka protocol.
+
+    Start with `./crucible demo`: three nodes, a fleet, faults, and a report to look at.
+    """
+    # Processes that we start find the rooms wherever this was called from.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+
+
+def _pairs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        key, separator, setting = value.partition("=")
+        if not separator:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+        pairs[key] = setting
+    return pairs
+
+
+_CONFIG = click.option("--config", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="Kafka's own settings.")
+
+
+@main.command(epilog="\b\nExamples:\n  ./crucible broker --listen 127.0.0.1:9092 --data data --config num.partitions=8")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where all connect (port 0: a free one), unless --config listeners is given."
+)
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of the node's files.")
+@click.option("--node-id", type=click.IntRange(0), default=0, show_default=True, help="The node's ID in the cluster.")
+@click.option("--advertise", metavar="HOST:PORT", help="The address that clients are told (default: that of --listen).")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus here.")
+@_CONFIG
+def broker(
+    listen: str | None, data: Path, node_id: int, advertise: str | None, metrics: str | None, config: dict[str, str]
+) -> None:
+    """Runs one combined node. It prints one JSON line when it serves, and shuts down cleanly at SIGTERM."""
+    if listen is None and "listeners" not in config:
+        raise click.UsageError("Missing option '--listen': give it, or --config listeners=NAME://HOST:PORT,...")
+    from reference_broker.serve.main import run_broker
+
+    sys.exit(run_broker(listen, data, node_id, config, advertised=advertise, metrics_listen=metrics))
+
+
+@main.group(
+    invoke_without_command=True,
+    epilog="\b\nExamples:"
+    "\n  ./crucible cluster --nodes 3 --data data"
+    "\n  ./crucible cluster --nodes 3 --data data --toxiproxy --restart"
+    "\n  ./crucible cluster --data data kill leader hot/0",
+)
+@click.option("--nodes", type=int, default=1, show_default=True, help="How many combined nodes: 1, 3 or 5.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of the nodes' files.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="First client port (default: free ones).")
+@click.option("--toxiproxy", is_flag=True, help="One proxy on every directed link.")
+@click.option("--restart", is_flag=True, help="Start a dead node again after 2 s.")
+@_CONFIG
+@click.pass_context
+def cluster(
+    context: click.Context,
+    nodes: int,
+    data: Path,
+    port: int,
+    toxiproxy: bool,
+    restart: bool,
+    config: dict[str, str],
+) -> None:
+    """Runs a local cluster of processes. It prints one JSON line when it is ready, and ends at Ctrl-C or SIGTERM.
+
+    `kill` kills a node of a cluster that runs in the same folder.
+    """
+    if context.invoked_subcommand is not None:
+        context.obj = data
+        return
+    from chaos.live.cluster import ClusterPlan, run_cluster
+
+    sys.exit(run_cluster(ClusterPlan(data, nodes, port, config, toxiproxy, restart), click.echo))
+
+
+@cluster.group("kill")
+def cluster_kill() -> None:
+    """Kills (SIGKILL) the node that has a role now. Prints its ID and process ID as a JSON line."""
+
+
+@cluster_kill.command("leader")
+@click.argument("partition", metavar="TOPIC/PARTITION")
+@click.pass_obj
+def kill_leader(data: Path, partition: str) -> None:
+    """The leader of a partition."""
+    from chaos.live import kill
+
+    _killed(lambda: kill.kill_leader(data, partition))
+
+
+@cluster_kill.command("controller")
+@click.pass_obj
+def kill_controller(data: Path) -> None:
+    """The active controller."""
+    from chaos.live import kill
+
+    _killed(lambda: kill.kill_controller(data))
+
+
+@cluster_kill.command("coordinator")
+@click.argument("key", metavar="GROUP")
+@click.option("--transactional-id", is_flag=True, help="GROUP is a transactional ID.")
+@click.pass_obj
+def kill_coordinator(data: Path, key: str, transactional_id: bool) -> None:
+    """The coordinator of a consumer group, or of a transactional ID."""
+    from chaos.live import kill
+
+    _killed(lambda: kill.kill_coordinator(data, key, kill.TRANSACTION if transactional_id else kill.GROUP))
+
+
+def _killed(act: Callable[[], str]) -> None:
+    from chaos.live.errors import SetupError
+
+    try:
+        click.echo(act())
+    except SetupError as wrong:
+        click.echo(f"crucible cluster: {wrong}", err=True)
+        sys.exit(2)
+
+
+def _keep_what_the_wheel_has() -> None:
+    """An installed wheel has no room but the broker, and no ``./crucible``."""
+    main.commands = {"broker": broker}
+    main.help = (
+        "A reference broker for the Kafka protocol.\n\nStart one with `crucible broker --listen 127.0.0.1:9092 --data "
+        "data`. The benchmarks and chaos tests need a clone of the repository."
+    )
+    broker.epilog = (broker.epilog or "").replace("./crucible", "crucible")
+
+
+if not _is_clone():
+    _keep_what_the_wheel_has()

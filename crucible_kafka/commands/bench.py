@@ -1,0 +1,199 @@
+"""The commands that measure and that question brokers. Each imports what it needs only when it runs."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from bench.options import Options
+    from bench.results import Results
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible bench"
+    "\n  ./crucible bench --peer kafka"
+    "\n  ./crucible bench --peer kafka --row fetch"
+    "\n  ./crucible bench --row failover"
+)
+@click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker, too. It takes turns with ours.")
+@click.option("--row", "rows", multiple=True, metavar="NAME", help="Measure only this row (a file in bench/rows).")
+@click.option("--nodes", type=click.Choice(["1", "3"]), multiple=True, help="Measure only clusters of this size.")
+@click.option(
+    "--quick", is_flag=True, help="Measure little of everything, to see that it works. No figure is worth quoting."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Store it in this folder (default: .benchmarks/crucible).")
+def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, out: Path | None) -> None:
+    """Measures one node and three, alone or beside a peer, and writes a page that shows the figures."""
+    from bench.options import NODES, QUICK, Options, Sizes
+    from bench.peers.errors import PeerError
+    from bench.report import write
+    from bench.results import STORE, table
+    from crucible_kafka.terminal import USAGE_ERROR, one_sentence, print_table, shown
+
+    with one_sentence(ValueError):
+        wanted = Options(peer, tuple(rows), tuple(map(int, nodes)) or NODES, QUICK if quick else Sizes())
+    with one_sentence(PeerError):
+        results = _measured(wanted)
+    print_table(("work", "reference", peer or "", "ratio" if peer else "", "goal"), table(results.rows))
+    stored = results.store(out or STORE)
+    click.echo(f"stored: {shown(stored)}, drawn: {shown(write(results, stored))}")
+    for row, why in results.missing.items():
+        click.echo(f"crucible: {row} could not be measured: {why}", err=True)
+    sys.exit(USAGE_ERROR if results.missing else 0)
+
+
+def _measured(wanted: "Options") -> "Results":
+    from bench.compare import run as measure
+    from bench.peers.jars import kafka_classpath
+    from crucible_kafka.terminal import progress
+
+    if wanted.peer:
+        kafka_classpath()  # Whatever is missing is told now, and not after minutes of measuring.
+    return measure(progress, wanted)
+
+
+def _settings(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    found = dict(value.partition("=")[::2] for value in values)
+    if "" in found or any("=" not in value for value in values):
+        raise click.BadParameter("a setting is KEY=VALUE")
+    return found
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible probe 127.0.0.1:9092"
+    "\n  ./crucible probe HOST:PORT --section fetch"
+    "\n  ./crucible probe kafka@4.3.1 --case fetch/session/wrong-epoch"
+    "\n  ./crucible probe HOST:PORT --dry-run"
+)
+@click.argument("target", metavar="TARGET")
+@click.option("--section", "sections", multiple=True, metavar="NAME", help="Play these cases only, such as fetch.")
+@click.option("--case", "cases", multiple=True, metavar="ID", help="Play this case only, and show all of it.")
+@click.option("--strict", is_flag=True, help="A SHOULD that differs fails, too.")
+@click.option("--dry-run", is_flag=True, help="List the cases and play none.")
+@click.option("--hostile", is_flag=True, help="Play hostile cases also against a target beyond loopback.")
+@click.option("--oracle", metavar="TARGET", help="Play each case here, too, and tell the first field that differs.")
+@click.option(
+    "--config",
+    multiple=True,
+    callback=_settings,
+    metavar="KEY=VALUE",
+    help="A setting of a target that is started, by Kafka's name.",
+)
+@click.option("--baseline", type=click.Path(path_type=Path), help="An older --json. Only what got worse fails.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all of it to this file.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write an HTML page to this file.")
+def probe(
+    target: str,
+    sections: Sequence[str],
+    cases: Sequence[str],
+    strict: bool,
+    dry_run: bool,
+    hostile: bool,
+    oracle: str | None,
+    config: dict[str, str],
+    baseline: Path | None,
+    json_file: Path | None,
+    junit: Path | None,
+    page: Path | None,
+) -> None:
+    """Asks any broker of the Kafka protocol whether it keeps to it, case by case.
+
+    TARGET is HOST:PORT, or a target file or its name (bench/targets), which is started with one node. The probe needs
+    no rights beyond topics and groups of its own, which it deletes at its end. Exit code 1: a MUST failed.
+    """
+    from bench.peers.errors import PeerError
+    from bench.probe import command
+    from bench.probe.broker import NotKafka
+    from bench.probe.cases import UnknownCase
+    from bench.probe.comparison import NoBaseline
+    from crucible_kafka.terminal import one_sentence
+
+    wanted = command.Wanted(
+        target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page, config
+    )
+    with one_sentence(command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):
+        sys.exit(command.run(wanted, click.echo))
+
+
+@click.command(
+    "upgrade-path",
+    epilog="\b\nExamples:"
+    "\n  ./crucible upgrade-path"
+    "\n  ./crucible upgrade-path --ablation --figure docs/upgrade-path.svg"
+    "\n  ./crucible upgrade-path --kafka --page docs/evidence/upgrade-path.md"
+    "\n  ./crucible upgrade-path /var/kafka-logs --topic events --out /srv/upgraded",
+)
+@click.argument("directory", required=False, type=click.Path(path_type=Path), metavar="[DIRECTORY]")
+@click.option("--out", type=click.Path(path_type=Path), help="Empty folder for the new data, the tier and the log.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Take over this topic (default: all but __...).")
+@click.option(
+    "--expiration-ms", type=click.IntRange(1), default=86_400_000, show_default=True, help="producer.id.expiration.ms."
+)
+@click.option(
+    "--limit", "limit_s", type=click.IntRange(1), default=300, show_default=True, help="Seconds for the uploads."
+)
+@click.option("--kafka", is_flag=True, help="Apache Kafka 2.7.2 writes the directory; 4.1.1 gets it, too.")
+@click.option("--page", type=click.Path(path_type=Path), help="With --kafka: write what came to this Markdown file.")
+@click.option("--ablation", is_flag=True, help="Compare with a replay of everything and of the last segment alone.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw the ablation to this SVG file.")
+def upgrade_path(
+    directory: Path | None,
+    out: Path | None,
+    topics: Sequence[str],
+    expiration_ms: int,
+    limit_s: int,
+    kafka: bool,
+    page: Path | None,
+    ablation: bool,
+    figure: Path | None,
+) -> None:
+    """Takes a log directory from before Kafka 2.8 over and makes it tiered (KAFKA-15195).
+
+    DIRECTORY is that of a stopped broker with ZooKeeper: it has snapshots of producers only for its newest segments. It
+    is read and never changed. Without one, a directory is made by hand, and all is deleted at the end.
+
+    A new broker with the old broker's ID starts in OUT/data: it makes its own meta.properties (version 1, the old
+    cluster.id) and the topics, whose new IDs its controller draws. It stops, the partitions are copied beside a
+    partition.metadata with that ID, and it starts again. Topics get no settings but unlimited retention, since the old
+    ones are in ZooKeeper. Then they become tiered, with OUT/tier for a store.
+
+    When all is uploaded, each snapshot in the store is compared with a full replay of the old files, and each segment
+    with its old file. Exit code 1: something is missing or differs.
+    """
+    from bench.peers.errors import PeerError
+    from bench.upgrade import command
+    from bench.upgrade.errors import UpgradeError
+    from bench.upgrade.judging import HEADINGS
+    from bench.upgrade.kafka_after import LIFE_HEADINGS
+    from bench.upgrade.page import written
+    from crucible_kafka.terminal import one_sentence, print_table, progress, shown
+
+    if figure is not None and not ablation:
+        raise click.UsageError("--figure draws the ablation: give --ablation, too")
+    if page is not None and not kafka:
+        raise click.UsageError("--page tells what Apache Kafka does, too: give --kafka")
+    settings = {"producer.id.expiration.ms": str(expiration_ms)}
+    wanted = command.Request(directory, out, topics, settings, limit_s, kafka)
+    with one_sentence(UpgradeError, PeerError):
+        outcome = command.run(wanted, progress)
+    print_table(HEADINGS, [each.cells() for each in outcome.verdicts])
+    if kafka:
+        print_table(LIFE_HEADINGS, [each.cells() for each in outcome.lives])
+    if page is not None:
+        page.write_text(written(outcome), encoding="utf-8")
+        click.echo(f"written: {shown(page)}")
+    if ablation:
+        found = command.ablated(progress)
+        print_table(command.ABLATION_HEADINGS, command.ablation_rows(found))
+        if figure is not None:
+            from bench.upgrade.drawing import drawn
+
+            figure.write_text(drawn(found), encoding="utf-8")
+            click.echo(f"drawn: {shown(figure)}")
+    sys.exit(0 if outcome.is_good else 1)
