@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reference_broker.log.checkpoints import PARTITION_METADATA_FILE as PARTITION_METADATA
-from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.node_ports import RandomSource
 from reference_broker.records.batch import LENGTH_OVERHEAD_BYTES
 
 MAGIC_AT = 16

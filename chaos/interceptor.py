@@ -44,7 +44,7 @@ from reference_broker.core.events import (
     SyncFailed,
 )
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.tags import Tag
 
 

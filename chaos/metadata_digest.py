@@ -15,7 +15,7 @@ from chaos.onlooker import Onlooker
 from reference_broker.core.events import Effect, Event
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from reference_broker.core.events import Effect, Event
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 
 
 class Onlooker:

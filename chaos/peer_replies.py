@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from chaos.powers import Powers
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Send
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.tags import Tag
 
 _Channel = tuple[int, Channel]

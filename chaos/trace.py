@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from chaos.onlooker import Onlooker
 from reference_broker.core.events import Effect, Event, Note, Reply, Request
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reports.rows import TraceRow
 
 FETCH = 1

@@ -24,7 +24,7 @@ from reference_broker.controller.controller_term import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.wire.apis import ApiKey
 

@@ -20,7 +20,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_replay import Recreated, recreated, recreated_from
 from reference_broker.log.producer_state import Producer
 from reference_broker.log.segments import Segments
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.serve.disk import FileDisk
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reference_broker.core.events import Effect, Event, Note
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reports.rows import FaultRow
 
 if TYPE_CHECKING:

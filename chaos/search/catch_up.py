@@ -16,7 +16,7 @@ from chaos.checks.check import Check, Kind
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.replica_view import Replicated
 from reference_broker.core.events import Effect, Event, PeerReply, Reply, Request
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 

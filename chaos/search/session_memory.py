@@ -15,8 +15,8 @@ from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Effect, Event, Opened, Reply, Request, SetTimer, Sync, Synced, TimerFired
 from reference_broker.core.node import Node
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.apis import FETCH_FIRST_REVISION, ApiKey
 from reference_broker.wire.fetch import (
     FULL_FETCH,

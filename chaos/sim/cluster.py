@@ -26,7 +26,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Closed, Event, Hooks, Reply
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.memory_store import MemoryStore
+from reference_broker.ports.store import MemoryStore
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 from reports.rows import FaultRow, TraceRow
 from scenarios.model import Scenario

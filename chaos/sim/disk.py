@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
-from reference_broker.ports.disk import Buffer, DiskError
-from reference_broker.ports.folder_changes import FolderChanges, KnownFolder
+from reference_broker.ports.disk import Buffer, DiskError, FolderChanges, KnownFolder
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ from chaos.sim.machine import Machine
 from chaos.sim.network import Network
 from chaos.sim.stepwise_faults import FeatureSwitch, Intruder, rolling_bounce
 from reference_broker.metadata.identifiers import claimed_node
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reports.rows import FaultRow
 from reports.strikes import ANSWERED
 from scenarios.model import Fault, Link, NodeChoice, Scenario

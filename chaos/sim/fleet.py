@@ -28,7 +28,7 @@ from bench.fleet.spec import FleetSpec, settings_of
 from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.links import Connection
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reports.rows import HistoryRow
 from scenarios.model import Scenario
 

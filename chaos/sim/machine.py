@@ -32,7 +32,7 @@ from reference_broker.core.events import (
 )
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, StartRefused
 
 if TYPE_CHECKING:

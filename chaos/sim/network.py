@@ -18,7 +18,7 @@ from chaos.sim.codec_check import ReplyStream, reply_bytes, same_after_codec_rep
 from chaos.sim.links import CLIENTS, Caller, Connection, Link, Links
 from chaos.sim.machine import Machine
 from reference_broker.core.events import Closed, Opened, PeerDown, PeerReply, PeerUp, Reply, Request, Send
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag

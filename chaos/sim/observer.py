@@ -14,7 +14,7 @@ from chaos.trace import FETCH, TraceRecorder
 from reference_broker.core.events import Effect, Event, Note, PeerReply, Reply, Request, Send
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow, HistoryRow, TraceRow
 

@@ -15,7 +15,7 @@ from chaos.promises import is_judged
 from chaos.sim.agenda import START_WALL_MS
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import World
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reports.columns import Table
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.manifest import Check as JudgedCheck

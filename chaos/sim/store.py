@@ -13,8 +13,7 @@ from chaos.sim.machine import Machine
 from reference_broker.core.events import StoreCall
 from reference_broker.core.store import store_event
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.memory_store import MemoryStore
-from reference_broker.ports.store import FailureKind, Put, PutFile, StoreAnswer, StoreFailure, refused_key
+from reference_broker.ports.store import FailureKind, MemoryStore, Put, PutFile, StoreAnswer, StoreFailure, refused_key
 
 REQUEST_US = (300, 8_000)
 """The range from which each way is drawn, of a request and of its answer."""

@@ -24,7 +24,7 @@ from chaos.sim.network import CODED_SHARE
 from chaos.sim.observer import TraceHash
 from chaos.sim.speedups import shared_coding
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.ports.memory_store import MemoryStore
+from reference_broker.ports.store import MemoryStore
 from reports.rows import FaultRow, HistoryRow, TraceRow
 from scenarios.draw import drawn
 from scenarios.load import MIRROR_GROUP, Groups, Load, Workers

@@ -8,7 +8,7 @@ from chaos.claims import Claims, SharedClaims
 from chaos.interceptor import Interceptor
 from chaos.rules import Rule
 from reference_broker.core.events import Event, Reply, Request
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
 from scenarios.model import Match, Range

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chaos.sim.disk import SimDisk
-from reference_broker.ports.disk import Disk, DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Disk, DiskError, MemoryDisk
 from reference_broker.serve.disk import FileDisk
 
 MAKERS: dict[str, Callable[[Path], Disk]] = {

@@ -14,8 +14,7 @@ from chaos.sim import timed_faults
 from chaos.sim.world import World
 from chaos.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
 from reference_broker.core.events import Note, Sync, SyncFailed
-from reference_broker.ports.disk import Disk, DiskError, UndoFailed
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Disk, DiskError, MemoryDisk, UndoFailed
 from scenarios.loader import find
 from scenarios.model import Fault, Match, Range
 from scenarios.vocabulary import DISK_OPERATIONS

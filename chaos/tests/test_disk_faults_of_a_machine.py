@@ -13,7 +13,7 @@ from chaos.sim.network import Network
 from chaos.tests.test_sim_peers import FakeNode
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Effect, Event, TimerFired
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 
 TIMER = TimerFired(1)
 

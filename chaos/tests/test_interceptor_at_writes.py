@@ -3,8 +3,7 @@
 import pytest
 
 from chaos.tests.intercepted import Ended, Log, interceptor, rule
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import DiskError, MemoryDisk
 from scenarios.model import Match, Range
 
 

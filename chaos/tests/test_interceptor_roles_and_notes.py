@@ -10,7 +10,7 @@ from chaos.interceptor import Interceptor
 from chaos.rules import rules_for
 from chaos.tests.intercepted import FETCH, NOW, Ended, Log, interceptor, reply, request, rule
 from reference_broker.core.events import Effect, Note, PeerDown, PeerReply, Send
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.tags import Tag
 from scenarios.loader import find
 from scenarios.model import Fault, Match, Range

@@ -16,7 +16,7 @@ from chaos.live.node_side.requests_kept import RequestsKept, kept_at, recorded
 from chaos.node_requests import FORGED, KEPT, NO_VOTER, Forger, NodeRequest, Recorded
 from reference_broker.core.events import Request
 from reference_broker.metadata.identifiers import client_id_of
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.quorum import messages
 from reference_broker.quorum.snapshots.messages import request_for
 from reference_broker.quorum.values import MAX_EPOCH, OffsetAndEpoch

@@ -14,7 +14,7 @@ from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch, sett
 from reference_broker.core.events import Reply, Send
 from reference_broker.metadata.features import METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.tags import Tag
 
 SETTLED_US, SESSION_US = 6 * SECOND_US, 12 * SECOND_US

@@ -9,7 +9,7 @@ from chaos.sim.machine import Machine, nothing
 from chaos.sim.network import Network
 from chaos.tests.test_sim_peers import FakeNode
 from reference_broker.core.events import TimerFired
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 
 
 class Slow(FakeNode):

@@ -8,8 +8,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from chaos.tests.intercepted import Log, interceptor, rule
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.folder_changes import KnownFolder
+from reference_broker.ports.disk import DiskError, KnownFolder
 from scenarios.model import Match
 
 

@@ -25,8 +25,7 @@ from reference_broker.core.events import (
     SetTimer,
     TimerFired,
 )
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.tags import Tag

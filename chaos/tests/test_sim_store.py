@@ -9,7 +9,7 @@ import pytest
 from chaos.sim.agenda import Agenda
 from chaos.sim.store import PART_BYTES, SimStore
 from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, ListObjects, Put, PutFile, StoreOperation
 
 A_SECOND = 1_000_000

@@ -13,15 +13,14 @@ from chaos.live.s3_server import S3Server
 from chaos.sim.agenda import Agenda
 from chaos.sim.store import SimStore
 from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
-from reference_broker.ports.disk import Disk
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.memory_store import MemoryStore
+from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.store import (
     LARGEST_KEY_BYTES,
     Delete,
     FailureKind,
     Get,
     ListObjects,
+    MemoryStore,
     Put,
     PutFile,
     StoreAnswer,

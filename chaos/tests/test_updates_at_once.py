@@ -9,7 +9,7 @@ import pytest
 from chaos.checks.metadata_epoch import MOST_US, STILL_US, UpdatesSentAtOnce
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note, PeerDown, PeerReply, Send
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.tags import Tag
 
 pytestmark = pytest.mark.clause("M-3")

@@ -10,7 +10,7 @@ from chaos.checks.check import Check, Kind
 from chaos.checks.suite import CheckSuite, check_kinds
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request, Send
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:

@@ -13,11 +13,9 @@ from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metadata.cache import EMPTY_CACHE, MetadataCache
 from reference_broker.metadata.loader import MetadataLoader
-from reference_broker.metrics.metrics import Metrics
-from reference_broker.metrics.traffic import Traffic
+from reference_broker.metrics.metrics import Metrics, Traffic
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now, Ports
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.snapshots.serving import SnapshotChecks
 from reference_broker.quorum.snapshots.store import SnapshotStore

@@ -12,9 +12,8 @@ from reference_broker.controller.controller import Controller
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.loader import MetadataLoader
-from reference_broker.metrics.traffic import Traffic
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.now import Now
+from reference_broker.metrics.metrics import Traffic
+from reference_broker.ports.node_ports import Now, Ports
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.snapshots.serving import SnapshotChecks
 from reference_broker.quorum.snapshots.store import SnapshotStore

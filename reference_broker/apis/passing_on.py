@@ -12,7 +12,7 @@ from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasConfig, HasController, HasLoader, HasNodeId, HasOutside
 from reference_broker.controller.changes import NOT_CONTROLLER, Change
 from reference_broker.metadata.identifiers import is_registered_node
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 
 OutcomeT = TypeVar("OutcomeT")
 

@@ -5,7 +5,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasOutside
-from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.ports.node_ports import Slices, later, run_slices
 
 AnswerT = TypeVar("AnswerT")
 Sliced: TypeAlias = Generator[None, None, AnswerT]

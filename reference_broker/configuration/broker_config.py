@@ -12,11 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
-from reference_broker.configuration.controller_settings import ControllerSettings
-from reference_broker.configuration.coordination_settings import CoordinationSettings
-from reference_broker.configuration.idle_settings import IdleSettings
-from reference_broker.configuration.listeners import ListenerPlan, listener_plan
+from reference_broker.configuration.broker_config_fields import (
+    ControllerSettings,
+    CoordinationSettings,
+    IdleSettings,
+    TierSettings,
+)
+from reference_broker.configuration.consistency import check_limits, check_voters
+from reference_broker.configuration.listeners import ListenerPlan, Voter, listener_plan, voters_of
 from reference_broker.configuration.setting import (
+    OTHER_UNITS,
     TOPIC,
     ConfigError,
     ConfigKey,
@@ -26,16 +31,12 @@ from reference_broker.configuration.setting import (
     parse_all,
     setting,
 )
-from reference_broker.configuration.tier_settings import TierSettings
-from reference_broker.configuration.together import check_limits, check_voters
 from reference_broker.configuration.topic_config import (
     INTERNAL_SEGMENT_BYTES,
     TOPIC_KEYS,
     default_of,
     parse_topic_configs,
 )
-from reference_broker.configuration.units import OTHER_UNITS
-from reference_broker.configuration.voters import Voter, voters_of
 from reference_broker.log.config import LogConfig
 
 __all__ = ["DIFFERENT_DEFAULTS", "BrokerConfig", "ConfigError"]

@@ -17,7 +17,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, encode
-from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.node_ports import RandomSource
 from reference_broker.records.batch import HEADER_BYTES
 from reference_broker.wire.errors import ErrorCode, bounded_message
 

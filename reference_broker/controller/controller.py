@@ -31,9 +31,7 @@ from reference_broker.controller.planning.brokers import BrokerRegistration, Inc
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
-from reference_broker.ports.chance import RandomSource
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import Channel, RandomSource, Surroundings
 from reference_broker.wire.apis import ApiKey
 
 NO_CONTROLLER = -1

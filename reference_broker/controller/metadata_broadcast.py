@@ -25,8 +25,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT, MetadataEpoch, NoOpRecord
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.node_ports import Ports, Surroundings
+from reference_broker.ports.node_ports import Channel, Ports, Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,

@@ -17,9 +17,8 @@ from reference_broker.metadata.identifiers import random_uuid, uuid_from_text, u
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.snapshots import SnapshotGenerator, SnapshotMetrics
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.node_ports import Ports, Surroundings
+from reference_broker.ports.node_ports import Ports, RandomSource, Surroundings
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.quorum.node_files import (
     META_PROPERTIES,

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices, later
+from reference_broker.ports.node_ports import Ports, Slices, later
 
 
 @dataclass(slots=True)

@@ -10,8 +10,7 @@ The core holds no test code: fault injection and tracing are hooks of the driver
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.ports.store import StoreAnswer, StoreFailure, StoreOperation
 from reference_broker.wire.tags import Tag
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from reference_broker.apis.broker import Broker
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.ports.node_ports import Slices, later, run_slices
 from reference_broker.replication.durable import nobody_waits, sync_led_then, sync_then
 from reference_broker.replication.partitions import Partition
 

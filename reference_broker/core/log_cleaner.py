@@ -14,7 +14,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.records.batch import InvalidRecords
 
 Key = tuple[bytes, int]

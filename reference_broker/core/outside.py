@@ -7,7 +7,7 @@ from reference_broker.core.peers import Peers
 from reference_broker.core.store import StoreCalls
 from reference_broker.core.syncs import Syncs
 from reference_broker.core.timers import Timers
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 
 
 class Outside:

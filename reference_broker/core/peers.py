@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from reference_broker.core.events import Effect, PeerDown, PeerReply, Send
 from reference_broker.metadata.identifiers import node_name
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag

@@ -21,8 +21,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.chance import RandomSource
-from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.node_ports import Ports, RandomSource
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode

@@ -28,9 +28,7 @@ from reference_broker.groups.served_group import (
     Synced,
     SyncRequest,
 )
-from reference_broker.ports.chance import RandomSource
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.node_ports import Ports, RandomSource, Slices, run_slices
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 
 GROUPS_A_SLICE = 64

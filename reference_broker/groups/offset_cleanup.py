@@ -15,8 +15,7 @@ from reference_broker.groups.group import Group
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices, later
+from reference_broker.ports.node_ports import Ports, Slices, later
 from reference_broker.wire.errors import Error
 
 REMOVED_PER_SLICE = 200

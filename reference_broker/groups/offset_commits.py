@@ -28,8 +28,7 @@ from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.records import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices
+from reference_broker.ports.node_ports import Ports, Slices
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 

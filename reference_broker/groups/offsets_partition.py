@@ -23,8 +23,7 @@ from reference_broker.groups.records import (
     read_key,
     read_offset_value,
 )
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices
+from reference_broker.ports.node_ports import Ports, Slices
 from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader, InvalidRecords
 from reference_broker.records.control import ControlType, read_control
 from reference_broker.records.record import Record

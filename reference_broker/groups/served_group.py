@@ -16,9 +16,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.group import LAST_GENERATION, Group, GroupState, MemberProtocol
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
-from reference_broker.ports.chance import RandomSource
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Ports, RandomSource, later
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNKNOWN_MEMBER = ""

@@ -8,7 +8,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.quarantine import LogDamaged, set_aside
 from reference_broker.log.recovery import Recovery
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 
 
 def open_log(

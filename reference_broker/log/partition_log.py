@@ -38,7 +38,7 @@ from reference_broker.log.segments import TierableSegment, count_before, count_e
 from reference_broker.log.timestamp_lookup import FoundOffset, LookUp, Search, Work, in_one_go
 from reference_broker.log.verification import Guard, Verification
 from reference_broker.ports.disk import DiskError, UndoFailed
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.batch import Buffer, end_of, validate
 from reference_broker.records.validation import CODECS, Rules
 from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset

@@ -29,7 +29,7 @@ from reference_broker.log.segment import (
 from reference_broker.log.segments import Segments, finish_swaps, needs_recovery
 from reference_broker.log.tombstone_horizon import TombstoneHorizon
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum
 from reference_broker.wire.errors import ErrorCode
 

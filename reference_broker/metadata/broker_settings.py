@@ -20,9 +20,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
-from reference_broker.configuration.idle_settings import IDLE_KEYS
-from reference_broker.configuration.setting import MOST_VALUE_BYTES, REMOVED, ConfigError, check_lengths, parse_all
-from reference_broker.configuration.units import OTHER_UNITS
+from reference_broker.configuration.broker_config_fields import IDLE_KEYS
+from reference_broker.configuration.setting import (
+    MOST_VALUE_BYTES,
+    OTHER_UNITS,
+    REMOVED,
+    ConfigError,
+    check_lengths,
+    parse_all,
+)
 from reference_broker.log.config import AS_RETENTION
 from reference_broker.metadata.image import BROKER_RESOURCE, MetadataImage
 from reference_broker.metadata.records import ConfigRecord

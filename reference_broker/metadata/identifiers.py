@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Final
 
 from reference_broker.metadata.image import MetadataImage, PartitionImage
-from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.node_ports import RandomSource
 
 NO_DIRECTORY = bytes(16)
 """DirectoryId.MIGRATING: the directory was never told."""

@@ -1,10 +1,10 @@
 """Counters, gauges and histograms under Kafka's MBean names. They are pure values, and cheap on the hot path.
 
 The code that counts keeps the object and updates its attribute (``produced.value += n``). Nothing is looked up by name
-while serving.
+while serving. The counters of the hot path, named as Kafka's BrokerTopicMetrics, are fields of ``Traffic``.
 
 ``gauge("kafka.server", "FetchSessionCache", "NumIncrementalFetchSessions")`` makes the metric
-``kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions``. Prometheus sees it as
+``kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions``. Prometheus sees it (text format 0.0.4) as
 ``kafka_server_fetchsessioncache_numincrementalfetchsessions``. Kafka's meters (names ending in PerSec) expose their
 count: ``...PerSec`` becomes ``..._total``.
 """
@@ -138,3 +138,71 @@ class Metrics:
             named = self.named[key] = Named(domain, kind, name, key[3], what())
         assert isinstance(named.metric, what), f"{named.mbean} is a {type(named.metric).__name__} elsewhere"
         return named.metric
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    bytes_in: Counter
+    bytes_out: Counter
+    messages_in: Counter
+    failed_produce_requests: Counter
+    failed_fetch_requests: Counter
+
+    @staticmethod
+    def of(metrics: Metrics) -> "Traffic":
+        def meter(name: str) -> Counter:
+            return metrics.counter("kafka.server", "BrokerTopicMetrics", name)
+
+        return Traffic(
+            meter("BytesInPerSec"),
+            meter("BytesOutPerSec"),
+            meter("MessagesInPerSec"),
+            meter("FailedProduceRequestsPerSec"),
+            meter("FailedFetchRequestsPerSec"),
+        )
+
+
+_QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+"""Kafka exposes the same quantiles of its histograms."""
+
+
+def prometheus_text(metrics: Metrics) -> str:
+    """Returns the text of all metrics, one family after another. A family has its help and its type first. Histograms
+    become summaries with Kafka's quantiles."""
+    families: dict[str, list[Named]] = {}
+    for named in metrics.rows():
+        families.setdefault(named.prometheus_name, []).append(named)
+    lines: list[str] = []
+    for name, members in families.items():
+        lines += (f"# HELP {name} {members[0].mbean}", f"# TYPE {name} {_type(members[0])}")
+        for named in members:
+            lines += _samples(name, named)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _type(named: Named) -> str:
+    return {Counter: "counter", Gauge: "gauge", Histogram: "summary"}[type(named.metric)]
+
+
+def _samples(name: str, named: Named) -> list[str]:
+    metric = named.metric
+    if not isinstance(metric, Histogram):
+        return [f"{name}{_labels(named.labels)} {metric.value}"]
+    quantiles = [
+        f"{name}{_labels((*named.labels, ('quantile', str(share))))} {metric.percentile(share)}" for share in _QUANTILES
+    ]
+    return [
+        *quantiles,
+        f"{name}_sum{_labels(named.labels)} {metric.sum}",
+        f"{name}_count{_labels(named.labels)} {metric.count}",
+    ]
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{key}="{_escaped(value)}"' for key, value in labels) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""The disk port: what the deterministic part may ask of a disk.
+"""The disk port: the operations of a disk that the deterministic part uses, and what all disks have in common.
 
 Reads and appends are synchronous (the page cache). Bytes and names are made durable by the effect ``Sync``, which the
 event ``Synced`` answers, so that a slow disk delays only those that wait for it. A sync of a path covers the content of
@@ -8,9 +8,14 @@ a sync of a path that is gone makes its deletion durable.
 There are three implementations. ``reference_broker.serve.disk.FileDisk`` uses real files. ``chaos.sim.disk.SimDisk`` is
 virtual, and loses unsynced bytes and names on power loss. ``MemoryDisk`` serves tests. One conformance suite runs
 against all of them (``chaos/tests/test_disk_conformance.py``).
+
+The real and the simulated disk both use ``FolderChanges`` to decide which folders a sync covers. A process that was
+killed may have left changes that it did not sync. So a folder of which this process knows nothing counts as changed
+until its first sync.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -81,3 +86,122 @@ class Disk(Protocol):
         """Syncs the path while the caller waits. It is for rare changes, without which the next one must not be made
         in the same event. Everything else takes the effect ``Sync``."""
         ...
+
+
+@dataclass(slots=True, eq=False)
+class KnownFolder:
+    """``changes`` counts the changes of names, and the first ``durable`` of them are durable. The first change stands
+    for all that earlier processes did."""
+
+    changes: int = 1
+    durable: int = 0
+    is_syncing: bool = False
+    failure: OSError | None = None
+
+
+class FolderChanges:
+    """Folders are named by their paths, of whatever kind the disk uses."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[str, KnownFolder] = {}
+
+    def of(self, path: str) -> KnownFolder:
+        known = self._known.get(path)
+        if known is None:
+            known = self._known[path] = KnownFolder()
+        return known
+
+    def changed(self, path: str) -> None:
+        """A name in the folder was created, renamed or deleted."""
+        self.of(path).changes += 1
+
+    def moved(self, source: str, target: str) -> None:
+        """The folder has another path, and so have those in it."""
+        for path in self._at_or_below(source):
+            self._known[target + path[len(source) :]] = self._known.pop(path)
+
+    def forget(self, path: str) -> None:
+        """The folder is gone, with those in it."""
+        for gone in self._at_or_below(path):
+            del self._known[gone]
+
+    def _at_or_below(self, path: str) -> list[str]:
+        return [known for known in self._known if known == path or known.startswith(path + "/")]
+
+
+@dataclass(slots=True)
+class MemoryDisk:
+    """``files`` holds the content by path. ``fail_after`` is the number of changes that still succeed. After them every
+    change raises DiskError. With None no change fails. ``appends`` and ``reads`` count these calls."""
+
+    files: dict[str, bytearray] = field(default_factory=dict)
+    fail_after: int | None = None
+    appends: int = 0
+    reads: int = 0
+
+    def copy(self) -> "MemoryDisk":
+        return MemoryDisk({path: bytearray(content) for path, content in self.files.items()})
+
+    def list(self, directory: str) -> Sequence[str]:
+        start = f"{directory}/" if directory else ""
+        return sorted({path[len(start) :].split("/", 1)[0] for path in self.files if path.startswith(start)})
+
+    def exists(self, path: str) -> bool:
+        return path in self.files or any(other.startswith(f"{path}/") for other in self.files)
+
+    def size(self, path: str) -> int:
+        return len(self._file(path))
+
+    def append(self, path: str, buffers: Sequence[Buffer]) -> int:
+        self._change(path)
+        self.appends += 1
+        content = self.files.setdefault(path, bytearray())
+        size = len(content)
+        for buffer in buffers:
+            content += buffer
+        return size
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self.reads += 1
+        with memoryview(self._file(path)) as content:
+            return bytes(content[position : position + length])
+
+    def truncate(self, path: str, size: int) -> None:
+        content = self._file(path)
+        self._change(path)
+        del content[size:]
+
+    def write(self, path: str, data: Buffer) -> None:
+        self._change(path)
+        self.files[path] = bytearray(data)
+
+    def rename(self, source: str, target: str) -> None:
+        self._change(source)
+        moved = [path for path in self.files if path == source or path.startswith(f"{source}/")]
+        if not moved:
+            raise DiskError(f"{source}: no such file")
+        for path in moved:
+            self.files[target + path[len(source) :]] = self.files.pop(path)
+
+    def delete(self, path: str) -> None:
+        self._change(path)
+        for gone in [other for other in self.files if other == path or other.startswith(f"{path}/")]:
+            del self.files[gone]
+
+    def make_durable(self, path: str) -> None:
+        """There is no power loss here."""
+
+    def _file(self, path: str) -> bytearray:
+        content = self.files.get(path)
+        if content is None:
+            raise DiskError(f"{path}: no such file")
+        return content
+
+    def _change(self, path: str) -> None:
+        if self.fail_after is None:
+            return
+        if self.fail_after == 0:
+            raise DiskError(f"{path}: made to fail")
+        self.fail_after -= 1

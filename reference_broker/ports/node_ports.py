@@ -1,18 +1,76 @@
-"""What the parts of a node may ask of the core: the time, timers, syncs, requests to other nodes, lines of the
-trace, calls of the object store.
+"""The calls by which the parts of a node reach the core: the time, random numbers, timers, syncs, requests to other
+nodes, lines of the trace, calls of the object store.
 
-``core/node.py`` implements ``StorePorts`` and turns the calls into effects.
+``core/node.py`` implements ``StorePorts`` and turns the calls into effects. Nothing in the deterministic part reads a
+clock, and it draws random numbers only from a ``RandomSource``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Protocol, overload
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
-from reference_broker.ports.chance import RandomSource
-from reference_broker.ports.channels import Channel
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.now import Now
 from reference_broker.ports.store import Delete, Get, ListObjects, Put, PutFile, StoredObject, StoreFailure
+
+
+class Now(NamedTuple):
+    """One instant as the driver saw it.
+
+    ``mono_us`` is monotonic time in microseconds, with an arbitrary origin. Deadlines and waits use it.
+    ``wall_ms`` is Unix time in milliseconds, and may step either way. Timestamps and expiry use it.
+    """
+
+    mono_us: int
+    wall_ms: int
+
+
+class RandomSource(Protocol):
+    """The methods that the broker needs of a generator. ``random.Random`` has them too. ``core.randomness`` gives each
+    purpose a generator of its own."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """Returns ``k`` random bits as an integer."""
+        ...
+
+    def randrange(self, start: int, stop: int | None = None, /) -> int:
+        """Returns an integer with ``start`` <= it < ``stop``, or 0 <= it < ``start`` if ``stop`` is None. Raises
+        ValueError if there is no such integer."""
+        ...
+
+    def randint(self, a: int, b: int, /) -> int:
+        """Returns an integer from ``a`` to ``b``, both included."""
+        ...
+
+    def shuffle(self, x: list[Any], /) -> None:
+        """Puts the list into a random order."""
+        ...
+
+
+class Channel(IntEnum):
+    """One purpose for which a node asks another node. Each channel is a connection of its own, so the long polls of one
+    channel do not delay the requests of another."""
+
+    RAFT = 0
+    """Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch of the metadata log, FetchSnapshot."""
+    CONTROLLER = 1
+    """A broker's registration and heartbeats, sent to the active controller."""
+    REPLICA = 2
+    """A follower's requests to the leaders of its partitions: Fetch, ListOffsets."""
+    FORWARD = 3
+    """A broker's other requests to the active controller, for itself (producer IDs, changes of in-sync replicas) or for
+    its clients. Their answers may wait for long changes of the metadata, and must not delay heartbeats."""
+    METADATA = 4
+    """UpdateMetadata, from the active controller to each live broker. A broker that does not answer delays no other."""
+    MARKERS = 5
+    """WriteTxnMarkers, from a transaction coordinator to the leaders of partitions. They wait for replication."""
+    VERIFICATION = 6
+    """AddPartitionsToTxn, from the leaders of partitions to transaction coordinators. Producers wait for it."""
+    REMOTE_LOG_READ = 7
+    """Fetch and ListOffsets of ``__remote_log_metadata``. The fetches wait there for news."""
+    REMOTE_LOG_WRITE = 8
+    """Produce to ``__remote_log_metadata``. It waits for replication."""
+
 
 Done = Callable[[], None]
 
@@ -109,3 +167,20 @@ class Surroundings:
     def after(self, delay_us: int, fire: Done) -> int:
         """Calls ``fire`` after the delay, in an event of its own. Returns a number for ``cancel_timer``."""
         return self.ports.set_timer(self.now_us + delay_us, fire)
+
+
+Slices: TypeAlias = Generator[None, None, None]
+"""Long work, as a generator that yields after each slice."""
+
+
+def later(ports: Ports, delay_us: int, fire: Done) -> int:
+    """Calls ``fire`` once, ``delay_us`` from now. Returns the number of the timer."""
+    return ports.set_timer(ports.now().mono_us + delay_us, fire)
+
+
+def run_slices(ports: Ports, work: Slices, then: Callable[[], None] = lambda: None) -> None:
+    """Runs ``work`` to its end, one slice in each event. The first slice runs now. Then it calls ``then``."""
+    for _ in work:
+        later(ports, 0, lambda: run_slices(ports, work, then))
+        return
+    then()

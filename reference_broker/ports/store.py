@@ -1,10 +1,11 @@
-"""The store port: what the deterministic part may ask of an object store (KIP-405's remote storage).
+"""The store port: the operations of an object store that the deterministic part uses (KIP-405's remote storage).
 
-``Ports.store`` takes an operation. The answer comes in a later event: exactly one of ``done`` and ``failed`` is called.
-A driver that hears nothing for its time limit says ``unavailable``, and the operation may happen all the same.
+``Ports.store`` takes an operation. The response comes in a later event: exactly one of ``done`` and ``failed`` is
+called. A driver that gets no response within its time limit reports ``unavailable``, and the operation may happen all
+the same.
 
-There are four implementations: ``MemoryStore``, ``serve/object_store.py`` with a local folder or S3, and
-``chaos/sim/store.py``.
+There are four implementations: ``MemoryStore``, for tests and as the content of the simulated store;
+``serve/object_store.py`` with a local folder or S3; and ``chaos/sim/store.py``.
 One conformance suite runs against all of them (``chaos/tests/test_store_conformance.py``).
 
 A key is a ``/``-separated path. Each of its names has letters, digits and ``.``, ``_``, ``-``, ``=``, and is neither
@@ -12,8 +13,11 @@ A key is a ``/``-separated path. Each of its names has letters, digits and ``.``
 """
 
 import re
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
+
+from reference_broker.ports.disk import Disk, DiskError
 
 _KEY: Final = re.compile(r"(?!\.{1,2}(/|$))[A-Za-z0-9._=-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9._=-]+)*")
 LARGEST_KEY_BYTES: Final = 1024
@@ -110,3 +114,56 @@ def refused_key(operation: StoreOperation) -> StoreFailure | None:
 
 def _is_key(key: str) -> bool:
     return len(key) <= LARGEST_KEY_BYTES and _KEY.fullmatch(key) is not None
+
+
+@dataclass(slots=True)
+class MemoryStore:
+    """``objects`` holds the content by key."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+
+    def carry_out(self, operation: StoreOperation, disk: Disk) -> StoreAnswer | StoreFailure:
+        """Does the operation at once, for a node with this disk."""
+        refusal = refused_key(operation)
+        if refusal is not None:
+            return refusal
+        match operation:
+            case Put():
+                return self._put(operation)
+            case PutFile():
+                return self._put_file(operation, disk)
+            case Get():
+                return self._get(operation)
+            case ListObjects():
+                return self._list(operation.prefix)
+            case Delete():
+                for key in operation.keys:
+                    self.objects.pop(key, None)
+                return None
+
+    def _put(self, put: Put) -> StoreFailure | None:
+        if put.if_absent and put.key in self.objects:
+            return StoreFailure(FailureKind.EXISTS, f"{put.key} exists")
+        self.objects[put.key] = put.data
+        return None
+
+    def _put_file(self, put: PutFile, disk: Disk) -> StoreFailure | None:
+        try:
+            data = disk.read(put.path, 0, put.size_bytes)
+        except DiskError as failure:
+            return StoreFailure(FailureKind.MISSING, str(failure))
+        if len(data) < put.size_bytes:
+            return StoreFailure(FailureKind.MISSING, f"{put.path} has only {len(data)} of {put.size_bytes} bytes")
+        self.objects[put.key] = data
+        return None
+
+    def _get(self, get: Get) -> bytes | StoreFailure:
+        data = self.objects.get(get.key)
+        if data is None:
+            return StoreFailure(FailureKind.MISSING, f"there is no {get.key}")
+        return data[get.position : get.position + get.length]
+
+    def _list(self, prefix: str) -> tuple[StoredObject, ...]:
+        start = f"{prefix}/" if prefix else ""
+        found = [StoredObject(key, len(data)) for key, data in self.objects.items() if key.startswith(start)]
+        return tuple(sorted(found))

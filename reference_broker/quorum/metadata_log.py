@@ -18,8 +18,7 @@ from reference_broker.log.opening import open_undamaged_log
 from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.log.quarantine import LogDamaged
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now, Ports
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
 from reference_broker.quorum.snapshots.format import snapshot_path
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance

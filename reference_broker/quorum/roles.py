@@ -9,8 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.ports.chance import RandomSource
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel, RandomSource
 from reference_broker.quorum.messages import Answer, fetch, fetched, read_fetched
 from reference_broker.quorum.values import MAX_EPOCH, OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey

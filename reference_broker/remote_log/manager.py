@@ -11,9 +11,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.chance import RandomSource
-from reference_broker.ports.node_ports import StorePorts
-from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.ports.node_ports import RandomSource, Slices, StorePorts, later, run_slices
 from reference_broker.remote_log.copying.copier import Copier, Surroundings
 from reference_broker.remote_log.copying.slots import Slots
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions

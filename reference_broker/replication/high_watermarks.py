@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from reference_broker.log.checkpoints import Checkpoint
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import Disk, DiskError
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Ports, later
 
 FILE_NAME = "replication-offset-checkpoint"
 

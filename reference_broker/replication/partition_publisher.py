@@ -39,8 +39,7 @@ from reference_broker.metadata.image import (
 )
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.now import Now
-from reference_broker.ports.timing import Slices
+from reference_broker.ports.node_ports import Now, Slices
 from reference_broker.replication.durable import must_be_durable
 from reference_broker.replication.partition_directories import (
     DELETED_DIRECTORY,

@@ -21,8 +21,7 @@ from typing import NamedTuple, TypeVar
 from reference_broker.log.checkpoints import RECOVERY_POINT_FILE, decoded_rows
 from reference_broker.log.quarantine import is_segment
 from reference_broker.log.segment import NAME_DIGITS
-from reference_broker.ports.disk import Buffer, DiskError, UndoFailed
-from reference_broker.ports.folder_changes import FolderChanges, KnownFolder
+from reference_broker.ports.disk import Buffer, DiskError, FolderChanges, KnownFolder, UndoFailed
 from reference_broker.serve.process import StartError, is_out_of_descriptors
 
 

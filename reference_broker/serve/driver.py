@@ -35,8 +35,7 @@ from reference_broker.core.events import (
 )
 from reference_broker.core.node import SHUTTING_DOWN, STARTING, Node
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.serve.connection import Connection, HangUps
 from reference_broker.serve.disk import FileDisk

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from reference_broker.core.events import Close, Closed, Effect, Event, Note, Reply, Request
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.wire.apis import ApiKey, api_name
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Send
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import Error, ErrorCode, ProtocolError, error_name, known_error

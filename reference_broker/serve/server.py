@@ -204,7 +204,7 @@ class Server:
     def _build(self, loop: asyncio.AbstractEventLoop, disk: FileDisk, endpoints: "Sequence[Endpoint]") -> None:
         # Late imports: the node and the schemas load while nothing else waits for them.
         from reference_broker.apis.registry import SERVED
-        from reference_broker.configuration.together import doubtful
+        from reference_broker.configuration.consistency import doubtful
         from reference_broker.core.node import Node
         from reference_broker.serve.driver import Clock, Driver, DriverPowers
         from reference_broker.serve.memory_budget import MemoryBudget
@@ -310,7 +310,7 @@ class Server:
             asyncio.get_running_loop().call_later(waited_s, self._tell_waiting, 2 * waited_s)
 
     def _text(self) -> str:
-        from reference_broker.metrics.exposition import prometheus_text
+        from reference_broker.metrics.metrics import prometheus_text
 
         return prometheus_text(self._node.metrics)
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from reference_broker.ports.now import Now
-from reference_broker.ports.timing import Slices
+from reference_broker.ports.node_ports import Now, Slices
 from reference_broker.replication.partitions import Partition, Partitions, Watcher
 from reference_broker.sessions.revisions import DataQueue, Revision, is_lasting
 from reference_broker.sessions.slices import Work, in_slices, steps_in_slices

@@ -19,9 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.metrics.metrics import Counter, Gauge, Metrics
-from reference_broker.ports.chance import RandomSource
-from reference_broker.ports.now import Now
-from reference_broker.ports.timing import Slices
+from reference_broker.ports.node_ports import Now, RandomSource, Slices
 from reference_broker.sessions.fetch_session import Arrivals, FetchSession, Left, leave
 from reference_broker.sessions.revisions import MIN_EVICTION_MS, FinalRevision, FirstRevision, Revision
 from reference_broker.wire.errors import DraftError, Error, ErrorCode

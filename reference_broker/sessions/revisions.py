@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from reference_broker.ports.timing import Slices
+from reference_broker.ports.node_ports import Slices
 from reference_broker.sessions.slices import sort
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import PartitionData

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import merge
 from typing import TypeAlias, TypeVar
 
-from reference_broker.ports.timing import Slices
+from reference_broker.ports.node_ports import Slices
 
 ItemT = TypeVar("ItemT")
 

@@ -11,8 +11,7 @@ from functools import partial
 from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Gauge
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.ports.node_ports import Ports, Slices, later, run_slices
 from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.transactions.markers.marker import EPOCH_RAISED_FROM, Marker
 from reference_broker.transactions.markers.sending import Delivery, MarkerSender

@@ -7,8 +7,7 @@ from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.scheduling import DueTimes, SliceQueue
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices, later
+from reference_broker.ports.node_ports import Ports, Slices, later
 from reference_broker.transactions.endings import Endings
 from reference_broker.transactions.state.states import EXPIRING, TransactionState
 from reference_broker.transactions.state.transaction import Transaction, dead

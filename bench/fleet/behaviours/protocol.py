@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from reference_broker.client.partitions import TopicPartition as TopicPartition
-from reference_broker.ports.chance import RandomSource
-from reference_broker.ports.now import Now as Now
+from reference_broker.ports.node_ports import Now as Now
+from reference_broker.ports.node_ports import RandomSource
 from reports.rows import HistoryRow as HistoryRow
 
 

@@ -28,7 +28,7 @@ from bench.fleet.behaviours.protocol import (
     Woken,
 )
 from bench.fleet.driver import BlockingDriver
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.apis import ApiKey
 from reports.rows import HistoryRow
 

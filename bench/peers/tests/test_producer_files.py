@@ -15,7 +15,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.recovery_world import stopped
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 from reference_broker.serve.disk import FileDisk

@@ -18,7 +18,7 @@ from chaos.checks.suite import check_kinds
 from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
 from chaos.onlooker import Onlooker
 from reference_broker.core.events import Effect, Event, Note
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reports.manifest import Check as Judged
 from reports.rows import TraceRow
 

@@ -7,7 +7,7 @@ from chaos.onlooker import Onlooker
 from chaos.watched_disk import Strike, WatchedDisk
 from reference_broker.core.events import Effect, Event
 from reference_broker.ports.disk import Disk, DiskError
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.serve.driver import DriverPowers
 
 

@@ -8,7 +8,7 @@ from chaos.onlooker import Onlooker
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.messages import encode_response
 from reports.rows import FetchCost

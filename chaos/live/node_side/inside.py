@@ -22,7 +22,7 @@ from chaos.seeds import random_for
 from chaos.trace import TraceRecorder
 from reference_broker.core.events import Effect, Event, Hooks, Note
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.serve.driver import DriverPowers
 from reference_broker.serve.server import Attached
 from reports.rows import FaultRow, TraceRow

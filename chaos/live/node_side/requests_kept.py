@@ -11,7 +11,7 @@ from chaos.onlooker import Onlooker
 from chaos.raw_frames import request_frame
 from chaos.wire_damage import RequestStream
 from reference_broker.core.events import Event, Request
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 
 
 def kept_at(claims: Path, node: int) -> Path:

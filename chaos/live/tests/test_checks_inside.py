@@ -9,7 +9,7 @@ import pytest
 from chaos.live.node_side.checks_inside import ChecksInside, Findings
 from chaos.live.node_side.inside import Inside
 from reference_broker.core.events import Reply, Request
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,

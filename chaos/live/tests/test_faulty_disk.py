@@ -11,7 +11,7 @@ from chaos.live.node_side.faulty_disk import DiskFaults
 from chaos.live.processes import EvidencePipe
 from reference_broker.core.events import TimerFired
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import DriverPowers
 

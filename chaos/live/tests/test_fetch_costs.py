@@ -13,7 +13,7 @@ from chaos.live.run_folder import RunFolder
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request, TimerFired
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,

@@ -10,7 +10,7 @@ from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.tests.test_checks_inside import FakePipe
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note, Reply, Request
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag

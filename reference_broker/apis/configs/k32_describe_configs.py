@@ -36,7 +36,7 @@ from reference_broker.controller.planning.config_changes import unknown_kind
 from reference_broker.metadata.broker_settings import layers_of
 from reference_broker.metadata.identifiers import name_problem
 from reference_broker.metadata.image import TOPIC_RESOURCE
-from reference_broker.ports.timing import run_slices
+from reference_broker.ports.node_ports import run_slices
 from reference_broker.wire.errors import ErrorCode
 
 RESOURCES_A_SLICE = 20

@@ -31,7 +31,7 @@ from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, respond_in_slices
 from reference_broker.groups.committed_offsets import NO_EPOCH
 from reference_broker.groups.offset_commits import BROKERS_RETENTION, CommitRequest, Committed, WantedOffset
-from reference_broker.ports.timing import run_slices
+from reference_broker.ports.node_ports import run_slices
 from reference_broker.wire.drafts.offsets import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,

@@ -20,7 +20,7 @@ from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.groups.group import Group
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 
 TYPE = "classic"

@@ -18,7 +18,7 @@ from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import contained_slices
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 
 GROUPS_A_SLICE = 10

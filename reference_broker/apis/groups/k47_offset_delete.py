@@ -22,7 +22,7 @@ from reference_broker.apis.groups.partition_errors import topics_told
 from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, respond_in_slices
-from reference_broker.ports.timing import run_slices
+from reference_broker.ports.node_ports import run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 
 

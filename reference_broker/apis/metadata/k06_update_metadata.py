@@ -22,7 +22,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasLifecycle, HasNow, HasOutside
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.metadata.cache import MetadataCache, Request, is_overtaken, refusal, update_from
-from reference_broker.ports.timing import Slices
+from reference_broker.ports.node_ports import Slices
 from reference_broker.wire.drafts.updates import (
     UpdateMetadataRequest1000,
     UpdateMetadataRequest1001,

@@ -27,7 +27,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasLoader, HasNodeId, HasOutside, HasQuorum
 from reference_broker.apis.passing_on import comes_from_node
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.messages import METADATA_TOPIC, names_metadata
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import VERSIONS, ApiKey

@@ -59,7 +59,7 @@ from reference_broker.apis.records.fetch_partition import (
 )
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, endpoints_of
 from reference_broker.apis.sliced import contained_slices
-from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.ports.node_ports import Slices, later, run_slices
 from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Waiter, direction
 from reference_broker.sessions.slices import Work, after, in_slices, in_turn, sort
 from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERSION

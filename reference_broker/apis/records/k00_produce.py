@@ -58,7 +58,7 @@ from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.verification import Guard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES
 from reference_broker.records.compression import Compression
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then

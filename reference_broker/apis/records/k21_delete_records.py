@@ -29,7 +29,7 @@ from reference_broker.apis.sliced import Sliced, contained_slices, respond_in_sl
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode

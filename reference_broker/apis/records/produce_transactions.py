@@ -13,7 +13,7 @@ from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasConfig, HasNow, HasOutside, HasPartitions, HasVerifier
 from reference_broker.log.verification import Guard
 from reference_broker.metadata.identifiers import is_internal
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import later
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, InvalidRecords, read_header
 from reference_broker.transactions.markers.marker import TopicPartition
 from reference_broker.transactions.verification.question import (

@@ -23,8 +23,8 @@ from reference_broker.controller.planning.brokers import Incarnation
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metadata.tests.metadata_world import LogInMemory, MetadataWorld, run
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.quorum.node_files import Identity
 from reference_broker.records.record import Record, build
 from reference_broker.replication.partition_publisher import PartitionPublisher

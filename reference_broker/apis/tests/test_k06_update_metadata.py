@@ -13,7 +13,7 @@ from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.metadata.tests.metadata_world import ManualPorts
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.apis import DRAFTS, METADATA_EPOCH_DRAFTS, ApiKey
 from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,

@@ -38,7 +38,7 @@ from reference_broker.apis.tests.test_config_and_ids import init
 from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions, k43_elect_leaders
 from reference_broker.metadata.identifiers import client_id_of
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response

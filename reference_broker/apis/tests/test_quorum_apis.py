@@ -15,7 +15,7 @@ from reference_broker.apis.registry import serves
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import DRAFTS, VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode

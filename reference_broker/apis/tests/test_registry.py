@@ -15,8 +15,8 @@ from reference_broker.wire.fetch import FetchRequest
 NODE_WITHOUT_REQUESTS = """
 import sys
 from reference_broker.core.node import Node
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.configuration.broker_config import BrokerConfig
 
 node = Node(0, BrokerConfig.parse({}), MemoryDisk(), 1)

@@ -32,7 +32,7 @@ from reference_broker.apis.transactions import (
 )
 from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.metadata.identifiers import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.messages import encode_response
 from reference_broker.wire.schema import EPOCH, MILLISECOND

@@ -37,7 +37,7 @@ from reference_broker.controller.planning.topics import (
     too_many_partitions,
 )
 from reference_broker.metadata.broker_settings import Layers, layers_of
-from reference_broker.ports.timing import run_slices
+from reference_broker.ports.node_ports import run_slices
 from reference_broker.wire.apis import ApiKey
 
 FEW_TOPICS = 1000

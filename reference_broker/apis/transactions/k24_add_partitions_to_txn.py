@@ -38,7 +38,7 @@ from reference_broker.apis.sliced import Sliced, contained_slices, in_one_go, re
 from reference_broker.apis.transactions.fencing import told_to_client
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import is_internal
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.transactions.markers.marker import TopicPartition
 from reference_broker.transactions.requests import AddRequest
 from reference_broker.wire.errors import Error, ErrorCode

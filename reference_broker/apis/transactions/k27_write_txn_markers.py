@@ -32,7 +32,7 @@ from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasMarkers, HasOutside
 from reference_broker.apis.sliced import Sliced, contained_slices, respond_in_slices
 from reference_broker.log.timestamp_lookup import Work
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.transactions.markers.marker import Marker, TopicPartition
 from reference_broker.transactions.markers.writing import Written
 from reference_broker.wire.errors import Error, ErrorCode

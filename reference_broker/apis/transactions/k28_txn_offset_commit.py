@@ -31,7 +31,7 @@ from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, respond_in_slices
 from reference_broker.groups.offset_commits import CommitRequest, Transaction, WantedOffset
-from reference_broker.ports.timing import run_slices
+from reference_broker.ports.node_ports import run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 
 KNOWS_LOADING_FROM = 2

@@ -24,7 +24,7 @@ from reference_broker.apis.parts import HasNow, HasOutside, HasTransactions
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.apis.transactions.id_patterns import IdPattern, InvalidPattern
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.transactions.state import states
 from reference_broker.transactions.state.transaction import Transaction
 from reference_broker.wire.errors import Error, ErrorCode

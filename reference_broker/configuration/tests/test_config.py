@@ -10,7 +10,7 @@ from reference_broker.configuration.broker_config import (
     BrokerConfig,
     ConfigError,
 )
-from reference_broker.configuration.together import doubtful
+from reference_broker.configuration.consistency import doubtful
 from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
 
 

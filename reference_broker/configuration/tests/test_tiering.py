@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig, ConfigError
-from reference_broker.configuration.tiering import check_topic
+from reference_broker.configuration.consistency import check_topic
 
 ON = {"remote.storage.enable": "true"}
 COPY_OFF = {**ON, "remote.log.copy.disable": "true"}

@@ -11,8 +11,8 @@ from itertools import chain
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
+from reference_broker.configuration.consistency import check_topic
 from reference_broker.configuration.setting import ConfigError, Kind
-from reference_broker.configuration.tiering import check_topic
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
 from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, Planning, Refusal, Situation
 from reference_broker.metadata.broker_settings import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from reference_broker.controller.changes import Refusal
 from reference_broker.metadata.image import MetadataImage, PartitionImage
-from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.node_ports import RandomSource
 from reference_broker.wire.errors import ErrorCode
 
 _NOBODY = -1

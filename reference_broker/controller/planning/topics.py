@@ -10,8 +10,8 @@ from itertools import chain
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.configuration.consistency import check_topic
 from reference_broker.configuration.setting import ConfigError
-from reference_broker.configuration.tiering import check_topic
 from reference_broker.configuration.topic_config import normalised
 from reference_broker.controller.changes import (
     UNITS_PER_ENTRY,

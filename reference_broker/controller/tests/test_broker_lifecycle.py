@@ -18,9 +18,8 @@ from reference_broker.controller.controller_term import Endpoint
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
 from reference_broker.metadata.tests.metadata_world import ManualPorts
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Channel, Surroundings
 from reference_broker.quorum.node_files import Identity
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -14,7 +14,7 @@ from kio.static.primitive import i16, i32Timedelta
 from reference_broker.controller.broker_lifecycle import DirectoryAssignment, ReplicaKey
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.tests.metadata_world import ManualPorts
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -26,7 +26,7 @@ from reference_broker.metadata.records import (
 )
 from reference_broker.metadata.tests.metadata_world import ManualPorts, MetadataWorld, topic_id, topic_records
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.values import Provenance
 from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,

@@ -39,9 +39,9 @@ from reference_broker.core.events import (
 from reference_broker.core.node import Node
 from reference_broker.core.store import store_event
 from reference_broker.core.tests.node_world import START_WALL_MS, batch
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.memory_store import MemoryStore
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
+from reference_broker.ports.store import MemoryStore
 from reference_broker.replication.partition_directories import directory_of
 from reference_broker.replication.partitions import Partition
 from reference_broker.serve.requests import decode

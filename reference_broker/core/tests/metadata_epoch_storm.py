@@ -18,7 +18,7 @@ from reference_broker.core.tests.node_world import create_request, delete_reques
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.wire.apis import ApiKey
 

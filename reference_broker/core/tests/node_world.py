@@ -28,10 +28,9 @@ from reference_broker.core.events import (
 )
 from reference_broker.core.node import Node
 from reference_broker.core.store import store_event
-from reference_broker.ports.disk import Disk, DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.memory_store import MemoryStore
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import Disk, DiskError, MemoryDisk
+from reference_broker.ports.node_ports import Now
+from reference_broker.ports.store import MemoryStore
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic

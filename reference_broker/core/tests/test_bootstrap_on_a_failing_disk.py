@@ -9,8 +9,7 @@ from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Note
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.metadata.features import METADATA_VERSION
-from reference_broker.ports.disk import Buffer, DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Buffer, DiskError, MemoryDisk
 from reference_broker.quorum.node_files import QUORUM_STATE
 
 

@@ -11,7 +11,7 @@ from reference_broker.apis.configs import k33_alter_configs, k44_incremental_alt
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.controller_requests import changes
 from reference_broker.configuration.broker_config import BROKER_KEYS, BrokerConfig
-from reference_broker.configuration.idle_settings import IDLE_KEYS
+from reference_broker.configuration.broker_config_fields import IDLE_KEYS
 from reference_broker.configuration.setting import WITHOUT_EFFECT, ConfigError, ConfigKey
 from reference_broker.core.events import Note
 from reference_broker.core.tests.node_world import NodeWorld, batch

@@ -12,7 +12,7 @@ from kio.static.primitive import i8, i32, i32Timedelta
 from reference_broker.core.events import Note
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
 from reference_broker.log.checkpoints import SYNCED_FILE
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

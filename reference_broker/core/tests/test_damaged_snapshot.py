@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.quorum.snapshots.format import snapshot_path
 from reference_broker.quorum.snapshots.serving import SnapshotChecks
 

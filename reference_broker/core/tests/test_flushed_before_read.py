@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_request, produce_request
 from reference_broker.log.partition_log import Origin, PartitionLog
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.replication.tests.leader_world import World as LeaderWorld
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID

@@ -28,7 +28,7 @@ from reference_broker.metadata.features import (
     METADATA_VERSION_FEATURE,
     TRANSACTION_FEATURE,
 )
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.drafts.table import LAYOUTS

@@ -11,8 +11,8 @@ from reference_broker.log.checkpoints import SYNCED_FILE
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partitions
 

@@ -14,7 +14,7 @@ from reference_broker.core.tests.node_world import NodeWorld, fetch_request, pro
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.metadata.snapshots import records_of
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, fetch, vote
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.wire.apis import DRAFTS, ApiKey

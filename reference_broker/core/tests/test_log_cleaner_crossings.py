@@ -16,8 +16,7 @@ from reference_broker.core.tests.test_log_cleaner import (
     offsets,
     set_policy,
 )
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import DiskError, MemoryDisk
 
 
 @dataclass(slots=True)

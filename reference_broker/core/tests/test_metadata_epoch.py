@@ -14,7 +14,7 @@ from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.node_world import NodeWorld, create_request, delete_request
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts.metadata import MetadataResponse1000
 from reference_broker.wire.drafts.updates import FULL_UPDATE

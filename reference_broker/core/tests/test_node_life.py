@@ -19,7 +19,7 @@ from reference_broker.core.tests.node_world import (
     produce_request,
     sent_batch,
 )
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, StartRefused
 from reference_broker.wire.apis import ApiKey
 

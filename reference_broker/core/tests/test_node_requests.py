@@ -18,7 +18,7 @@ from reference_broker.core.tests.node_world import (
     produce_request,
     sent_batch,
 )
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode

@@ -15,7 +15,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_remote_tier_of_a_node import TIER, TOPIC, produced, read_back
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.objects import name_of
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

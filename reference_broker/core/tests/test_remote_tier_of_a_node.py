@@ -7,7 +7,7 @@ import pytest
 
 from bench.fleet.behaviours.bodies import set_topic_configs_request
 from reference_broker.core.tests.node_world import NodeWorld, batch, delete_request
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import iterate
 from reference_broker.remote_log.objects import ObjectKind, name_of
 from reference_broker.remote_log.reading.remote_records import RemoteRecords

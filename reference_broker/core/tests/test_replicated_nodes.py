@@ -10,7 +10,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.node_world import delete_request
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

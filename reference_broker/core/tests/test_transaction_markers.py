@@ -9,7 +9,7 @@ from struct import unpack_from
 import pytest
 
 from reference_broker.core.tests.node_world import NodeWorld, create_request
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.wire.apis import ApiKey
 
 BEGIN, END, ABORT = 23, 24, 25

@@ -10,7 +10,7 @@ from kio.static.primitive import i32Timedelta
 
 from reference_broker.core.tests.cluster_world import Member
 from reference_broker.core.tests.test_transaction_coordinators import ID, INDEXES, TransactionsWorld
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.records.batch import iterate
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey

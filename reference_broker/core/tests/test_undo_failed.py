@@ -6,8 +6,7 @@ import pytest
 
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld, batch
-from reference_broker.ports.disk import Buffer, UndoFailed
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Buffer, MemoryDisk, UndoFailed
 
 
 class TornDisk(MemoryDisk):

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from reference_broker.core.tests.node_world import NodeWorld
-from reference_broker.ports.folder_changes import KnownFolder
+from reference_broker.ports.disk import KnownFolder
 from reference_broker.quorum.messages import Answer, Vote, read_voted, vote
 from reference_broker.quorum.node_files import QUORUM_STATE
 from reference_broker.quorum.values import OffsetAndEpoch

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import iterate
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

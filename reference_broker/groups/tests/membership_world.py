@@ -21,7 +21,7 @@ from reference_broker.groups.served_group import (
     SyncRequest,
 )
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.errors import Error, ErrorCode
 
 WALL_MS = 1_700_000_000_000

@@ -13,7 +13,7 @@ from reference_broker.groups.tests.test_commits import put, subscription
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.log.partition_log import Origin, PartitionLog
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.errors import ErrorCode
 

@@ -29,7 +29,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment, whole_batches
 from reference_broker.log.segments import cleaned_segment
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, InvalidRecords, read_header
 from reference_broker.records.record import plain_records
 from reference_broker.wire.errors import ErrorCode

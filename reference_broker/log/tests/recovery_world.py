@@ -11,8 +11,7 @@ from reference_broker.log.tests.log_world import (
     batch_of,
     opened,
 )
-from reference_broker.ports.disk import Disk
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Disk, MemoryDisk
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)
 FIRST_FILE = f"{DIRECTORY}/{0:020d}.log"

@@ -7,9 +7,8 @@ import pytest
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import DiskError, MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 
 NOW = Now(0, 0)

@@ -13,7 +13,7 @@ from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.indexes import OffsetIndex, TimeIndex
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, appended, batch_of, headers_of, opened
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import iterate
 
 

@@ -11,7 +11,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_state import Producer
 from reference_broker.log.segment import new_segment
 from reference_broker.log.tests.log_world import DIRECTORY, START_MS, appended, at, batch_of, marked, opened
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import read_header
 from reference_broker.records.tests.markers import build_marker
 

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.log.checkpoints import Checkpoint
 from reference_broker.log.leader_epochs import FILE_NAME, LeaderEpochs
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.wire.fetch import EpochEndOffset
 
 UNKNOWN = (-1, -1)

@@ -9,7 +9,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused, UnexpectedOffset
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, all_bytes, at, batch_of, headers_of, opened
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build, read_records
 

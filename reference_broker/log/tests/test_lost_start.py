@@ -5,7 +5,7 @@ import pytest
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened
 from reference_broker.log.tests.recovery_world import SMALL, filled, stopped
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 
 EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"
 LOG_START = f"{DIRECTORY}/log-start-offset-checkpoint"

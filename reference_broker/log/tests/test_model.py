@@ -11,7 +11,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import OffsetOutOfRange
 from reference_broker.log.tests.log_world import NOW, START_MS, appended, at, batch_of, headers_of, opened
 from reference_broker.log.timestamp_lookup import NOTHING, FoundOffset
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import read_records
 

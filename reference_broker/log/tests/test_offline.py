@@ -7,8 +7,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.tests.log_world import NOW, all_bytes, appended, batch_of, opened
-from reference_broker.ports.disk import Buffer, DiskError, UndoFailed
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Buffer, DiskError, MemoryDisk, UndoFailed
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from reference_broker.log.producer_state import (
 )
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, batch_of, opened, refused, sent
 from reference_broker.log.tests.recovery_world import stopped
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import checksum
 from reference_broker.records.tests.markers import build_marker
 from reference_broker.wire.errors import ErrorCode

@@ -20,7 +20,7 @@ from reference_broker.log.tests.log_world import (
     refused,
     sent,
 )
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import checksum, read_header, write_header
 from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker

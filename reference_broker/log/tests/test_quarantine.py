@@ -16,7 +16,7 @@ from reference_broker.log.tests.log_world import (
     sent,
 )
 from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, headers_moved, stopped
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import iterate
 
 

@@ -9,7 +9,7 @@ from reference_broker.log.tests.log_world import (
     opened,
 )
 from reference_broker.log.tests.recovery_world import SMALL, filled, same
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 
 
 @pytest.mark.clause("LogLoaderTest.testLogRecoversForLeaderEpoch", "LogSegmentTest.testRecoveryRebuildsEpochCache")

@@ -5,7 +5,7 @@ import pytest
 from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.tests.log_world import at, opened, sent
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.tests.markers import build_marker
 
 

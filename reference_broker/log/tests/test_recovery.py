@@ -21,8 +21,7 @@ from reference_broker.log.tests.log_world import (
     sent,
 )
 from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, log_files, same, stopped, synced
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import DiskError, MemoryDisk
 
 
 @pytest.mark.clause("LogLoaderTest.testCleanShutdownFile", "LogLoaderTest.testLogRecoversToCorrectOffset")

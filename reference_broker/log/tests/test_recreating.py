@@ -16,8 +16,8 @@ from reference_broker.log.producer_state import decoded, encoded
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
 from reference_broker.log.tests.replay_judge import Batch, first_looked_at, first_needed, kept, replayed
 from reference_broker.log.timestamp_lookup import Overtaken
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 

@@ -20,8 +20,7 @@ from reference_broker.log.tests.log_world import (
     headers_of,
     opened,
 )
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import DiskError, MemoryDisk
 from reference_broker.records.batch import checksum, validate
 from reference_broker.records.control import build_control, leader_change
 from reference_broker.wire.errors import Error, ErrorCode

@@ -7,7 +7,7 @@ import pytest
 from reference_broker.log.config import LogConfig
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.tests.log_world import NOW, START_MS, THREE_EACH, appended, at, batch_of, filled, opened
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 
 
 @pytest.mark.clause(

@@ -8,7 +8,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_state import Producer, decoded, encoded
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened, sent
 from reference_broker.log.tests.recovery_world import stopped
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 
 MANY = 23
 

@@ -13,8 +13,7 @@ from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
 from reference_broker.log.tests.test_recreating import in_one_go
 from reference_broker.log.tests.tiered_world import TIERED, filled
-from reference_broker.ports.disk import Disk, DiskError, UndoFailed
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Disk, DiskError, MemoryDisk, UndoFailed
 
 EPOCHS = [(0, 0), (1, 10), (2, 20)]
 

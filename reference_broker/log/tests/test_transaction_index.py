@@ -10,8 +10,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.log.tests.test_open_transactions import Producers
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import DiskError, MemoryDisk
 
 NAMES = ["a.txnindex", "a.txnindex-checksum"]
 CONFIG = LogConfig(segment_bytes=100_000)

@@ -6,8 +6,7 @@ from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import appended, at, batch_of, opened
-from reference_broker.ports.disk import Disk
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Disk, MemoryDisk
 
 TIERED = LogConfig(
     segment_bytes=300, index_interval_bytes=80, retention_ms=-1, remote_storage_enable=True, local_retention_bytes=0

@@ -16,10 +16,8 @@ from reference_broker.metadata.records import (
     PartitionRecord,
     TopicRecord,
 )
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.node_ports import Surroundings
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import DiskError, MemoryDisk
+from reference_broker.ports.node_ports import Now, Surroundings
 from reference_broker.quorum.metadata_log import LogBatch
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch, Provenance
 

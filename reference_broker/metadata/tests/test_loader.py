@@ -25,7 +25,7 @@ from reference_broker.metadata.tests.metadata_world import (
     topic_id,
     topic_records,
 )
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 
 A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))

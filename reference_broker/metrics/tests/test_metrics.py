@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.metrics.exposition import prometheus_text
-from reference_broker.metrics.metrics import Histogram, Metrics
+from reference_broker.metrics.metrics import Histogram, Metrics, prometheus_text
 
 
 def test_names_are_kafkas_and_prometheus_gets_them_in_lower_case() -> None:

@@ -18,9 +18,8 @@ from struct import Struct
 from crc32c import crc32c
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.ports.channels import Channel
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
-from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.node_ports import Channel, Surroundings
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.snapshots.format import SnapshotDamaged, part_path, progress_path, read_batches
 from reference_broker.quorum.snapshots.messages import (

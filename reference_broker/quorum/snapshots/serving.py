@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Surroundings
-from reference_broker.ports.timing import run_slices
+from reference_broker.ports.node_ports import Surroundings, run_slices
 from reference_broker.quorum.messages import METADATA_TOPIC
 from reference_broker.quorum.snapshots.format import SnapshotDamaged, read_batches
 from reference_broker.quorum.snapshots.messages import MEDIA_TYPE, Piece, SnapshotRequest

@@ -7,9 +7,8 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.records import TopicRecord, encode
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.node_ports import Surroundings
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now, Surroundings
 from reference_broker.quorum.messages import (
     Answer,
     Vote,

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from reference_broker.ports.disk import Buffer
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Buffer, MemoryDisk
 
 
 @dataclass(slots=True)

@@ -5,9 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.ports.channels import Channel
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.quorum.tests.quorum_network import Asked
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots

@@ -8,8 +8,7 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.records import TopicRecord, encode
-from reference_broker.ports.node_ports import Surroundings
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now, Surroundings
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
 from reference_broker.quorum.tests.quorum_invariants import Invariants

@@ -7,8 +7,8 @@ import pytest
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.records import NoOpRecord, TopicRecord, encode
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.quorum.metadata_log import (
     MAX_BATCH_BYTES,
     VALID,

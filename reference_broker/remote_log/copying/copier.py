@@ -13,11 +13,9 @@ from reference_broker.log.producer_replay import Recreated
 from reference_broker.log.segments import TierableSegment
 from reference_broker.log.timestamp_lookup import Overtaken
 from reference_broker.metadata.identifiers import random_uuid, uuid_text
-from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import StorePorts
+from reference_broker.ports.node_ports import RandomSource, Slices, StorePorts, later, run_slices
 from reference_broker.ports.store import StoreFailure
-from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.copying.copy import ENDED, Copy, Stage
 from reference_broker.remote_log.copying.preparing import EpochsUnknown, preparation

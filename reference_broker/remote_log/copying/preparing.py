@@ -6,7 +6,7 @@ from reference_broker.log.checkpoints import encoded_rows
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_state import SnapshotDamaged, decoded
 from reference_broker.log.segments import TierableSegment
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.ports.store import Put, PutFile
 from reference_broker.remote_log.copying.copy import Prepared
 from reference_broker.remote_log.lineage import lineage_of

@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from reference_broker.ports.node_ports import StorePorts
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import StorePorts, later
 
 
 class Slots:

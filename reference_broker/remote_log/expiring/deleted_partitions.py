@@ -16,9 +16,8 @@ from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import StorePorts
+from reference_broker.ports.node_ports import Slices, StorePorts, later, run_slices
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
-from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.records.batch import InvalidRecords, checked, iterate
 from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
 from reference_broker.remote_log.copying.slots import Slots

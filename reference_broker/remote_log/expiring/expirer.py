@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Done, StorePorts
+from reference_broker.ports.node_ports import Done, Slices, StorePorts, run_slices
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
-from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.remote_log.copying.slots import Slots
 from reference_broker.remote_log.expiring.removal import Removal
 from reference_broker.remote_log.expiring.retention import SEGMENTS_PER_SLICE, LeaderLog, Shares, Sliced, due

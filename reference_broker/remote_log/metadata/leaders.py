@@ -7,9 +7,7 @@ from typing import TypeAlias
 
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.node_ports import Done, Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Channel, Done, Ports, later
 from reference_broker.wire.apis import VERSIONS, ApiKey
 
 RETRY_US = 100_000

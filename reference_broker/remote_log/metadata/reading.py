@@ -16,8 +16,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.coordination.record_fields import DamagedRecord
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.ports.node_ports import Channel, Slices, later, run_slices
 from reference_broker.records.batch import InvalidRecords, checked, iterate
 from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
 from reference_broker.remote_log.metadata.codec import decode

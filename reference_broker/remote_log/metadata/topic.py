@@ -11,8 +11,7 @@ from typing import TypeAlias
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.metadata.image import MetadataImage, TopicImage
-from reference_broker.ports.node_ports import Done, Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Done, Ports, later
 from reference_broker.remote_log.metadata.attempts import numbered
 from reference_broker.remote_log.metadata.events import RemoteLogEvent
 from reference_broker.remote_log.metadata.leaders import RETRY_US, MetadataLeaders, ServeLocally

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Channel, later
 from reference_broker.records.record import Record, build
 from reference_broker.remote_log.metadata.codec import encode
 from reference_broker.remote_log.metadata.events import RemoteLogEvent

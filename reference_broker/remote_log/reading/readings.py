@@ -9,9 +9,8 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import StorePorts
+from reference_broker.ports.node_ports import StorePorts, later
 from reference_broker.ports.store import StoreFailure
-from reference_broker.ports.timing import later
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.objects import ObjectKind
 from reference_broker.remote_log.reading.ranges import Gets, GiveUp, Range, RangeCache

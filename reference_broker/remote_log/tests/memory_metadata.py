@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Ports, later
 from reference_broker.remote_log.metadata.attempts import numbered
 from reference_broker.remote_log.metadata.codec import decode, encode
 from reference_broker.remote_log.metadata.events import RemoteLogEvent

@@ -9,7 +9,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import appended, at, batch_of
 from reference_broker.log.tests.tiered_world import TIERED, filled, synced
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.expiring.expirer import SWEEP_INTERVAL_US
 from reference_broker.remote_log.lineage import lineage_of
 from reference_broker.remote_log.metadata.events import update_of

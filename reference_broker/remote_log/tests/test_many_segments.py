@@ -9,7 +9,7 @@ import pytest
 from reference_broker.log.producer_state import encoded
 from reference_broker.log.tests.log_world import NOW, appended, batch_of, opened
 from reference_broker.log.tests.tiered_world import TIERED, synced
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.expiring import expirer, retention
 from reference_broker.remote_log.metadata import partition_segments
 from reference_broker.remote_log.metadata.events import RemoteSegment

@@ -10,9 +10,8 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_state import decoded
 from reference_broker.metadata.identifiers import random_uuid
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.memory_store import MemoryStore
-from reference_broker.ports.store import FailureKind, StoreFailure, StoreOperation
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.store import FailureKind, MemoryStore, StoreFailure, StoreOperation
 from reference_broker.remote_log.manager import RemoteLogManager
 from reference_broker.remote_log.metadata.attempts import numbered
 from reference_broker.remote_log.metadata.codec import decode, encode

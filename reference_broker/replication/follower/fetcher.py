@@ -13,9 +13,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import Handled, SessionHandler, Wanted, make_session_handler
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.replication.durable import must_be_durable, sync_then
 from reference_broker.replication.follower.announced import announces, versions_request
 from reference_broker.replication.follower.delays import Delays, backoff_ms

@@ -16,8 +16,7 @@ from kio.static.primitive import i8, i32, i64
 
 from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.metrics.metrics import Counter
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Ports, later
 from reference_broker.replication.leader.replicas import Proposal
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import VERSIONS, ApiKey

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.ports.node_ports import Ports, Slices, later, run_slices
 from reference_broker.replication.leader.replicas import Followers
 from reference_broker.replication.partitions import Partition
 

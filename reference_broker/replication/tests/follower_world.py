@@ -22,7 +22,7 @@ from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Gauge
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.record import Record, build
 from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.fetchers import Fetchers

@@ -21,7 +21,7 @@ from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.record import Record, build
 from reference_broker.replication.high_watermarks import HighWatermarks
 from reference_broker.replication.leader.leaders import Leaders

@@ -8,8 +8,8 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.metrics.metrics import Gauge
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.tests.follower_world import World, named, records

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.replication.high_watermarks import FILE_NAME, HighWatermarks, read_high_watermarks
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import LAG_MS, World, broker_epoch_of, registered

@@ -7,7 +7,7 @@ import pytest
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.metrics.metrics import Gauge, Metrics
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.replication.leader.late_transactions import BUFFER_MS, count_late_transactions
 from reference_broker.replication.partitions import Partition, Partitions
 

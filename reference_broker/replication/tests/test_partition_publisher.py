@@ -13,8 +13,8 @@ from reference_broker.metadata.broker_settings import CLUSTER
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 from reference_broker.replication.partition_publisher import CHANGES_PER_SLICE, PartitionPublisher
 from reference_broker.replication.partitions import Partition, Partitions

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 
 START_MS = 1_700_000_000_000
 

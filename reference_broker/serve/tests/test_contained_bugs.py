@@ -12,7 +12,7 @@ import pytest
 
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.core.node import Node
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines

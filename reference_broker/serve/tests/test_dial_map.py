@@ -1,7 +1,7 @@
 """Where a node dials the others: fixed addresses first, and for the rest what brokers said of themselves."""
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.serve.peers import dial_map, largest_reply_bytes
 
 

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Send
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.serve import peers as peers_module
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.peers import SHORTEST_LIFE_S, Peers, refusal

@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.blocking.transport import Connection
 from reference_broker.core.events import Closed, Request
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.node_log import RequestLog
 from reference_broker.wire.apis import ApiKey

@@ -19,7 +19,7 @@ from reference_broker.apis.registry import SERVED
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.core.node import Node
 from reference_broker.metadata.identifiers import client_id_of
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines

@@ -26,8 +26,7 @@ from reference_broker.core.events import (
     Synced,
 )
 from reference_broker.metadata.identifiers import client_id_of
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.sessions import fetch_session_cache
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache, find_victim

@@ -17,9 +17,7 @@ from kio.static.primitive import i8, i16, i32
 from reference_broker.coordination.scheduling import SliceQueue, Steps
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Gauge
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices, later
+from reference_broker.ports.node_ports import Channel, Ports, Slices, later
 from reference_broker.transactions.markers.marker import Marker, TopicPartition
 from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.wire.apis import VERSIONS, ApiKey

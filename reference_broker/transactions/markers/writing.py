@@ -11,8 +11,7 @@ from reference_broker.log.timestamp_lookup import Search, Work
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import run_slices
+from reference_broker.ports.node_ports import Ports, run_slices
 from reference_broker.records.control import build_marker
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.leader.leaders import Leaders

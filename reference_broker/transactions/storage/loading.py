@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from reference_broker.coordination.led_partitions import RECORDS_PER_SLICE, Skipped
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.ports.timing import Slices
+from reference_broker.ports.node_ports import Slices
 from reference_broker.records.batch import BatchHeader
 from reference_broker.records.record import Record
 from reference_broker.transactions.state.states import DECIDED

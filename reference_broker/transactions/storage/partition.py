@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from reference_broker.coordination.led_partitions import LedPartition
 from reference_broker.coordination.log import CoordinatorLog, Written, client_error
 from reference_broker.coordination.scheduling import DueTimes, Steps
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Ports, later
 from reference_broker.transactions.markers.marker import TopicPartition
 from reference_broker.transactions.state.states import DECIDED, TransactionState
 from reference_broker.transactions.state.transaction import Transaction

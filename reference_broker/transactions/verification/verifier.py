@@ -17,9 +17,7 @@ from reference_broker.coordination.record_fields import fits
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.channels import Channel
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.transactions.verification.question import Errors, Question, Told, verdict_of
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error

@@ -8,9 +8,8 @@ from reference_broker.log.cleaner.cleaning import Cleanable, Cleaned, Cleaning, 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
-from reference_broker.ports.disk import Buffer
-from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.ports.now import Now
+from reference_broker.ports.disk import Buffer, MemoryDisk
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.batch import BatchHeader
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build, read_all

@@ -17,7 +17,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
 )
 from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS, at, opened
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.control import ControlType, control_record
 from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker

@@ -21,8 +21,7 @@ from reference_broker.metadata.snapshots import (
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Buffer
-from reference_broker.ports.node_ports import Surroundings
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now, Surroundings
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.quorum.snapshots.download import SnapshotDownload
 from reference_broker.quorum.snapshots.format import made_path

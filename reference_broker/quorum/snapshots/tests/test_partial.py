@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from reference_broker.ports.disk import Buffer, DiskError, UndoFailed
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Buffer, DiskError, MemoryDisk, UndoFailed
 from reference_broker.quorum.snapshots.download import Partial
 from reference_broker.quorum.values import OffsetAndEpoch
 

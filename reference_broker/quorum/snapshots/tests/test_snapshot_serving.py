@@ -10,7 +10,7 @@ from kio.static.primitive import i32
 
 from reference_broker.apis.quorum import k59_fetch_snapshot
 from reference_broker.apis.quorum.k59_fetch_snapshot import MOST_PARTITIONS
-from reference_broker.ports.now import Now
+from reference_broker.ports.node_ports import Now
 from reference_broker.quorum.snapshots.messages import (
     MEDIA_TYPE,
     Piece,

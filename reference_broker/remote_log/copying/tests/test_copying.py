@@ -10,7 +10,7 @@ from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import filled
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import PutFile
 from reference_broker.remote_log.copying.tests.copying_world import ACTS, FENCE, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.metadata.states import SegmentState

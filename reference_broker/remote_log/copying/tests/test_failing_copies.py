@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import appended, batch_of, opened
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, StoreFailure
 from reference_broker.remote_log.copying.tests.copying_world import ACTS, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.lineage import common_end, lineage_of

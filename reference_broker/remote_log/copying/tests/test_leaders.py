@@ -8,7 +8,7 @@ import pytest
 from reference_broker.log.tests.log_world import NOW
 from reference_broker.log.tests.tiered_world import TIERED, filled, synced
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreOperation
 from reference_broker.remote_log.copying.tests.copying_world import ACTS, FENCE, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.metadata.events import update_of

@@ -8,8 +8,7 @@ import pytest
 from reference_broker.core.tests.node_world import delete_request
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.memory_store import MemoryStore
-from reference_broker.ports.store import FailureKind, StoreAnswer, StoreFailure, StoreOperation
+from reference_broker.ports.store import FailureKind, MemoryStore, StoreAnswer, StoreFailure, StoreOperation
 from reference_broker.records.record import read_all
 from reference_broker.remote_log.expiring import deleted_partitions
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions

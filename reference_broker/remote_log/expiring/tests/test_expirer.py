@@ -11,7 +11,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import opened
 from reference_broker.log.tests.tiered_world import TIERED, filled
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreFailure
 from reference_broker.remote_log.copying.slots import Slots
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting

@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.log.tests.log_world import NOW, appended, batch_of
 from reference_broker.log.tests.tiered_world import TIERED, filled, synced
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.expiring import expirer
 from reference_broker.remote_log.expiring.retention import Due, Sliced, due
 from reference_broker.remote_log.fence import Fence

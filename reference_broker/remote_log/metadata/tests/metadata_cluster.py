@@ -7,8 +7,7 @@ from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
-from reference_broker.ports.node_ports import Done
-from reference_broker.ports.timing import later
+from reference_broker.ports.node_ports import Done, later
 from reference_broker.remote_log.metadata.events import RemoteLogEvent
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
 from reference_broker.remote_log.metadata.placement import metadata_partition_of

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.core.tests.node_world import delete_request
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.records.record import read_all
 from reference_broker.remote_log.metadata.codec import encode
 from reference_broker.remote_log.metadata.tests.metadata_cluster import MetadataCluster

@@ -11,7 +11,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import appended, batch_of, headers_of, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import TIERED, synced
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.reading import parts, reader, timestamps
 from reference_broker.remote_log.reading.remote_records import RemoteRecords
 from reference_broker.remote_log.tests.tier_world import Tier, TierNode

@@ -12,7 +12,7 @@ from reference_broker.log.producer_state import Producer, ProducerStates, decode
 from reference_broker.log.tests.log_world import START_MS, all_bytes, appended, at, batch_of, headers_of, opened
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.log.timestamp_lookup import FoundOffset
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.metadata.events import update_of
 from reference_broker.remote_log.metadata.states import SegmentState
 from reference_broker.remote_log.objects import ObjectKind, key_of

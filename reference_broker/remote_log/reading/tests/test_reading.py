@@ -14,7 +14,7 @@ from reference_broker.log.tests.log_world import all_bytes, appended, at, batch_
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.log.timestamp_lookup import FoundOffset
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import HEADER_BYTES
 from reference_broker.remote_log.reading.tests.reading_world import (
     BLOCK_SIZES,

@@ -14,7 +14,7 @@ from kio.schema.add_partitions_to_txn.v5.response import (
 from kio.schema.types import TransactionalId
 from kio.static.primitive import i32Timedelta
 
-from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Channel
 from reference_broker.replication.tests.timed_ports import TimedPorts
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
