@@ -84,7 +84,6 @@ class Check:
     guarantee: str = ""
     rows: ClassVar[tuple[str, ...]] = ()
     notes: ClassVar[tuple[str, ...]] = ()
-    replica_notes: ClassVar[tuple[str, ...]] = ()
     acts_on: ClassVar[tuple[Kind, ...]] = ()
     needs_one_node: ClassVar[bool] = False
     judges_followers: ClassVar[bool] = False
@@ -106,14 +105,8 @@ class Check:
     def note(self, at_us: int, member: "Member", note: Note) -> None:
         """Called with each note that it asked for, before it sees the state that the note speaks of."""
 
-    def replica_noted(self, at_us: int, node_id: int, note: Note) -> None:
-        """Called with each note about a partition's replica that it requested."""
-
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
         """Called when a node has published an image. ``fields`` are those of the trace's row."""
-
-    def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
-        """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Called with what a node did with an event (None for its start), before ``node`` is called. An event may touch
@@ -131,9 +124,6 @@ class Check:
 
     def viewed(self, at_us: int, node: "Node") -> None:
         """Called after each event, when the views know what the node holds now."""
-
-    def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """Called when a node has ended itself although no fault had struck its disk."""
 
     def quiet(self, at_us: int) -> None:
         """Called when the run is over: all faults are healed, and the nodes had their time."""

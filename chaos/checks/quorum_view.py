@@ -71,6 +71,8 @@ class QuorumView:
         self.of_changes: list[QuorumCheck] = []
         self.of_appends: list[QuorumCheck] = []
         self.of_commits: list[QuorumCheck] = []
+        self.of_digests: list[QuorumCheck] = []
+        self.of_ends: list[QuorumCheck] = []
 
     @property
     def majority(self) -> int:
@@ -88,6 +90,16 @@ class QuorumView:
             member = self.nodes[node_id]
             offset = int(dict(note.fields)["offset"])
             member.truncated_to = min(member.truncated_to, offset)
+
+    def ended(self, at_us: int, node_id: int, story: str) -> None:
+        """Note that the node ended itself although no fault had hit its disk."""
+        for check in self.of_ends:
+            check.ended(at_us, node_id, story)
+
+    def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
+        """Note the digest of a node's image that followed the deltas, and that of the whole image."""
+        for check in self.of_digests:
+            check.recomputed(at_us, node_id, followed, whole)
 
     def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
         """Looks at a node after one of its events."""
@@ -154,6 +166,8 @@ class QuorumCheck(Check):
             ("changed", self.view.of_changes),
             ("appended", self.view.of_appends),
             ("committed", self.view.of_commits),
+            ("recomputed", self.view.of_digests),
+            ("ended", self.view.of_ends),
         ):
             if getattr(type(self), method) is not getattr(QuorumCheck, method):
                 told.append(self)
@@ -170,3 +184,9 @@ class QuorumCheck(Check):
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
         """Called when this member is the first in the run to know that these batches are committed. Each comes with its
         bytes."""
+
+    def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
+        """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
+
+    def ended(self, at_us: int, node_id: int, story: str) -> None:
+        """Called when a node has ended itself although no fault had hit its disk."""

@@ -5,6 +5,7 @@ Batches are read once for each replica, when its high watermark passes them. Par
 ``eligible.py`` says what a loss excuses.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from chaos.checks.check import Check, CheckContext
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
 from chaos.checks.history import OFFSETS_TOPIC, Place
+from reference_broker.core.events import Note
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
@@ -166,6 +168,9 @@ class ReplicaView:
         self.expected = expected
         self.partitions: dict[PartitionKey, Replicated] = {}
         self.excused: dict[Place, None] = {}
+        self.leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+        """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
+        again"""
         self.checks: list[ReplicaCheck] = []
         self._min_insync = min_insync
         self._flushed = flushed
@@ -199,6 +204,12 @@ class ReplicaView:
             return (), 0
         state = topic.partitions[partition.key[1]]
         return state.isr, min(min_isr_of(image, topic.name, self._min_insync), len(state.replicas))
+
+    def note(self, node_id: int, note: Note) -> None:
+        """Follow a note about a replica: the node that wrote it leads."""
+        if note.what == "leads":
+            fields = dict(note.fields)
+            self.leaders[str(fields["partition"]), int(fields["leader_epoch"])].add(node_id)
 
     # What the metadata says
 

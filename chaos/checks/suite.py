@@ -1,8 +1,7 @@
-"""Finds all checks of a simulated run in the files of this folder.
+"""All checks of a run: finds their classes, and hands each check only what it requests.
 
-Every run gets all of them, whatever its scenario lists. To add a check, add a file.
-
-Gives each check of a run only what it asks for, so that an event costs what it touched.
+Every simulated run gets all checks, whatever guarantees its scenario lists. An event costs what it touched: a check is
+called only for the methods of ``Check`` that it overrides, and for the rows, notes and events that it names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +23,14 @@ from reports.rows import TraceRow
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
+PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
+FETCHES: frozenset[Kind] = frozenset({NoneType, FETCH, Closed, EVICTED})
+"""Kinds of events that the fetch model follows."""
+
 
 @cache
 def check_kinds() -> tuple[type[Check], ...]:
-    """Returns every class in this folder that names a guarantee, in the order of the guarantees."""
+    """Return every class in this folder that names a guarantee, in the order of the guarantees."""
     modules = [import_module(f"{checks.__name__}.{each.name}") for each in iter_modules(checks.__path__)]
     found = [
         each
@@ -40,33 +43,29 @@ def check_kinds() -> tuple[type[Check], ...]:
 
 
 def all_checks(context: CheckContext) -> tuple[Check, ...]:
-    """Returns fresh checks for one run."""
+    """Return new checks for one run."""
     return tuple(kind(context) for kind in check_kinds())
 
 
-PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
-FETCHES: frozenset[Kind] = frozenset({NoneType, FETCH, Closed, EVICTED})
-"""What the model of fetches looks at."""
-
-
 class CheckSuite:
-    """``rows`` says for each kind of trace row which checks want it. Rows that no check wants are missing there."""
+    """The checks of one run, and the views of the cluster that they share."""
 
     def __init__(self, checks: Sequence[Check], context: CheckContext) -> None:
-        self.view = context.quorum
+        self.quorum = context.quorum
         self.replicas = context.replicas
         self.rows = _by_name(checks, lambda check: check.rows)
+        """checks by the kind of trace row that they request; rows that no check requests are missing here"""
         self._checks = checks
         self._by_note = _by_name(checks, lambda check: check.notes)
-        self._by_replica_note = _by_name(checks, lambda check: check.replica_notes)
         self._fetches = FetchModel()
-        self._looking = overriding(checks, "node")
-        self._of_wholes = overriding(checks, "whole")
-        self._acting = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
-        self._acted_on = FETCHES.union(*(kinds for _, kinds in self._acting))
+        self._of_states = overriding(checks, "node")
+        self._of_thorough_looks = overriding(checks, "whole")
+        self._of_events = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
+        self._kinds = FETCHES.union(*(kinds for _, kinds in self._of_events))
+        """kinds of events that any check or the fetch model follows"""
         self._of_answers = overriding(checks, "answered")
         self._of_followers = [each for each in self._of_answers if each.judges_followers]
-        self._viewing = overriding(checks, "viewed")
+        self._of_views = overriding(checks, "viewed")
         self._of_images = overriding(checks, "published")
 
     def trace(self, row: TraceRow) -> None:
@@ -74,27 +73,29 @@ class CheckSuite:
             check.trace(row)
 
     def note(self, at_us: int, node_id: int, note: Note) -> None:
-        """Hands out a note, before the checks see the state of the node that wrote it. A note about a partition's
-        replica may have the same name as one about the quorum, so checks request it apart."""
+        """Pass on a note, before the checks see the state of the node that wrote it.
+
+        A note about a partition's replica may have the same name as one about the quorum. Its first field tells them
+        apart.
+        """
         if note.fields and note.fields[0][0] == "partition":
-            for check in self._by_replica_note.get(note.what, ()):
-                check.replica_noted(at_us, node_id, note)
+            self.replicas.note(node_id, note)
             return
-        self.view.note(node_id, note)
+        self.quorum.note(node_id, note)
         for check in self._by_note.get(note.what, ()):
-            check.note(at_us, self.view.nodes[node_id], note)
+            check.note(at_us, self.quorum.nodes[node_id], note)
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
-        """Hands on that a node published an image. ``fields`` are those of the trace's row."""
+        """Pass on that a node published an image. ``fields`` are those of the trace's row."""
         for check in self._of_images:
             check.published(at_us, node_id, fields)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
-        """Hands on what a node did, before the checks see its state."""
+        """Pass on what a node did with an event, before the checks see its state."""
         touched = _touched(event, effects)
-        if self._acted_on.isdisjoint(touched):
+        if self._kinds.isdisjoint(touched):
             return
-        for check, kinds in self._acting:
+        for check, kinds in self._of_events:
             if not kinds.isdisjoint(touched):
                 check.acted(at_us, node, event, effects)
         if not FETCHES.isdisjoint(touched):
@@ -103,31 +104,26 @@ class CheckSuite:
                     check.answered(at_us, answer)
 
     def recomputed(self, at_us: int, node_id: int, digest: Digest) -> None:
-        """Lets checks compare a node's digest with that of its whole image."""
-        followed, whole = digest.value, digest.thorough()
-        for check in self._of_images:
-            check.recomputed(at_us, node_id, followed, whole)
+        """Let checks compare a node's digest with that of its whole image."""
+        self.quorum.recomputed(at_us, node_id, digest.value, digest.thorough())
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
+        """Let the views and the checks compare the node's state after an event; with ``thorough`` all of it."""
         kind = event.__class__
         between_nodes = kind in PEER_EVENTS or (kind is Request and event.tag.role == "peer")  # type: ignore[union-attr]
         if thorough or not between_nodes:  # Messages between nodes change no client's state.
-            for check in self._looking:
+            for check in self._of_states:
                 check.node(at_us, incarnation, node, event, thorough)
         if thorough:
-            for check in self._of_wholes:
+            for check in self._of_thorough_looks:
                 check.whole(at_us, incarnation, node)
-        self.view.look(at_us, incarnation, node, thorough)
+        self.quorum.look(at_us, incarnation, node, thorough)
         self.replicas.look(at_us, incarnation, node, thorough)
-        for check in self._viewing:
+        for check in self._of_views:
             check.viewed(at_us, node)
 
-    def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """Hands on that a node has ended itself although no fault had struck its disk."""
-        for check in self._checks:
-            check.ended(at_us, node_id, story)
-
     def end(self, at_us: int, history: History) -> None:
+        """Let the checks judge the quiet cluster, and then the whole history."""
         for check in self._checks:
             check.quiet(at_us)
         # E-7: nobody had kept what was committed there.

@@ -1,7 +1,6 @@
 """Transactions as clients see them: what was sent, what became of it, and what readers of committed records saw."""
 
 from bisect import bisect_left
-from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -12,7 +11,7 @@ from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, Asked, ask
 from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, Place, Sent, expanded, grouped, once, place
 from chaos.checks.reads import reads
-from reference_broker.core.events import Event, Note
+from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition
 from reports.rows import CommitRow, EndRow, PositionRow, RunRow, TransactionRow, TransformRow
 
@@ -430,19 +429,11 @@ class LsoRegression(Check):
     """
 
     guarantee = "lso-regression"
-    replica_notes = ("leads",)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._shown: dict[tuple[int, int, bytes, int], tuple[int, int]] = {}
         """leader epoch and last stable offset by node, incarnation and partition"""
-        self._leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
-        """IDs of the nodes that led, by partition (topic-index) and leader epoch, of replicated partitions. A recreated
-        topic has the same epochs again."""
-
-    def replica_noted(self, at_us: int, node_id: int, note: Note) -> None:  # noqa: ARG002
-        fields = dict(note.fields)
-        self._leaders[str(fields["partition"]), int(fields["leader_epoch"])].add(node_id)
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if thorough:
@@ -474,7 +465,7 @@ class LsoRegression(Check):
         self.looked_at += len(told)
         of_leader = grouped(told, lambda each: (place(each[0]), each[1].node, each[0].leader_epoch))
         for ((topic, partition), node, epoch), answers in of_leader.items():
-            if node not in self._leaders.get((f"{topic}-{partition}", epoch), {node}):
+            if node not in self.context.replicas.leaders.get((f"{topic}-{partition}", epoch), {node}):
                 continue
             ended = sorted(answers, key=lambda each: each[1].complete_us)
             known, at = -1, 0

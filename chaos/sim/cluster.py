@@ -77,7 +77,7 @@ class Cluster:
         for machine in self.machines:
             machine.store = self.store
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
-        fault_times, sink = suite.view.fault_times, nothing if trace_hash is None else trace_hash.fault
+        fault_times, sink = suite.quorum.fault_times, nothing if trace_hash is None else trace_hash.fault
         self.fault_scheduler = FaultScheduler(
             scenario, seed, agenda, self.network, fault_times, sink, self._reconfigure, CLUSTER_ID
         )
@@ -157,7 +157,7 @@ class Cluster:
             preset.built(node)
         observer = self._observers[number] = Observer(node, incarnation, self._agenda, self._suite, self._keep)
         self._suite.replicas.started(number, machine.damaged)
-        self._suite.view.fault_times.back(number, self._agenda.now_us + STARTING_US)
+        self._suite.quorum.fault_times.back(number, self._agenda.now_us + STARTING_US)
         return node, hooks, observer
 
     def _reconfigure(self, number: int, over: tuple[tuple[str, str], ...]) -> None:
@@ -183,20 +183,20 @@ class Cluster:
         return interceptor
 
     def _gone(self, machine: Machine) -> None:
-        self._suite.view.gone(machine.node_id)
+        self._suite.quorum.gone(machine.node_id)
         self._suite.replicas.gone(machine.node_id, machine.disk.exists(CLEAN_SHUTDOWN_FILE))
         if machine.silent:
             self._suite.replicas.power_lost(machine.node_id)
         else:
             self._suite.replicas.bytes_lost(machine.node_id, machine.lost_bytes_of)
-        self._suite.view.fault_times.node(machine.node_id, FOR_EVER_US)
+        self._suite.quorum.fault_times.node(machine.node_id, FOR_EVER_US)
         self._observers.pop(machine.node_id, None)
 
     def _ended(self, machine: Machine, story: str) -> None:
         """Lets the checks look at the node once more, because the event that ended it may have committed something."""
         if machine.node is not None:
-            self._suite.view.look(self._agenda.now_us, machine.incarnation, machine.node, False)
-        self._suite.ended(self._agenda.now_us, machine.node_id, story)
+            self._suite.quorum.look(self._agenda.now_us, machine.incarnation, machine.node, False)
+        self._suite.quorum.ended(self._agenda.now_us, machine.node_id, story)
 
     def _after_event(self, machine: Machine, event: Event | None) -> None:
         self._look(machine, event, thorough=machine.events % THOROUGH_EVERY == 0)

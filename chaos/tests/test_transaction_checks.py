@@ -32,12 +32,12 @@ def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
     ledger = Ledger().play()
     PLANTED[name][0](ledger)
     rows = history_of(ledger)
-    checks = all_checks(check_context())
+    context = check_context()
+    for row in ledger.tables["trace"]:
+        if row["what"] == "leads":
+            context.replicas.note(int_of(row, "node"), Note("leads", (*json.loads(str(row["detail"])).items(),)))
+    checks = all_checks(context)
     for check in checks:
-        for row in ledger.tables["trace"]:
-            if row["what"] in check.replica_notes:
-                note = Note(str(row["what"]), (*json.loads(str(row["detail"])).items(),))
-                check.replica_noted(int_of(row, "at_us"), int_of(row, "node"), note)
         check.end(rows)
     said = {check.guarantee: [each.story for each in check.violations] for check in checks if check.violations}
     return said, {check.guarantee for check in checks if check.looked_at}
