@@ -7,7 +7,7 @@ from struct import Struct, error
 from typing import Final, NamedTuple
 
 from chaos.raw_frames import RawFrame
-from reference_broker.core.peers import snapshot_position
+from reference_broker.core.outside import snapshot_position
 from reference_broker.serve.requests import sender_of
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey, is_known
 from reference_broker.wire.errors import ProtocolError

@@ -109,7 +109,7 @@ def epoch_wraps_to_zero(original: Function, epoch: int) -> int:
     return 0 if epoch == LARGEST_EPOCH else epoch + 1
 
 
-@mutant("reference_broker.core.calls:ActiveCall.respond")
+@mutant("reference_broker.core.requests:ActiveCall.respond")
 def answers_told_without_session(original: Function, self: Any, body: Any, *, api_version: int | None = None) -> None:
     """The lines of answers in trace and log tell no session (F-23)."""
     request = self._request

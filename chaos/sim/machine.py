@@ -14,7 +14,6 @@ from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk
 from chaos.sim.disk import Synced as SyncedOnDisk
-from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
     Close,
     Effect,
@@ -30,7 +29,7 @@ from reference_broker.core.events import (
     SyncFailed,
     TimerFired,
 )
-from reference_broker.core.node import Node
+from reference_broker.core.node import Node, NodeFailed
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Now
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, StartRefused

@@ -11,7 +11,7 @@ from random import Random
 from chaos.sim.agenda import Agenda
 from chaos.sim.machine import Machine
 from reference_broker.core.events import StoreCall
-from reference_broker.core.store import store_event
+from reference_broker.core.outside import store_event
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import FailureKind, MemoryStore, Put, PutFile, StoreAnswer, StoreFailure, refused_key
 

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk, Synced
 from chaos.tests.test_crash_at_every_operation import SYNCED, Cut, Life
-from reference_broker.core.errors import NodeFailed
+from reference_broker.core.node import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.quorum.node_files import StartRefused

@@ -12,11 +12,8 @@ from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.controller_term import Endpoint
-from reference_broker.core.admission import Admission, is_taken_before_ready
-from reference_broker.core.assembling import assembled
-from reference_broker.core.calls import UNKNOWN_ORIGIN, ActiveCall, LocalCall, Origin
+from reference_broker.core.assembly import build_broker
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
-from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
     Closed,
     Effect,
@@ -32,14 +29,18 @@ from reference_broker.core.events import (
     SyncFailed,
     TimerFired,
 )
-from reference_broker.core.failed_requests import failed_request
 from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
-from reference_broker.core.outside import Outside
-from reference_broker.core.peers import Peers
-from reference_broker.core.store import StoreCalls
-from reference_broker.core.syncs import Syncs
-from reference_broker.core.timers import Timers
+from reference_broker.core.outside import Outside, Peers, StoreCalls, Syncs, Timers
+from reference_broker.core.requests import (
+    UNKNOWN_ORIGIN,
+    ActiveCall,
+    Admission,
+    LocalCall,
+    Origin,
+    failed_request,
+    is_taken_before_ready,
+)
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta
@@ -55,6 +56,14 @@ from reference_broker.replication.high_watermarks import read_high_watermarks
 from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
+
+
+class NodeFailed(Exception):  # noqa: N818 - it is an end, raised out of Node.handle
+    """The node can no longer trust what it holds (a sync failed), so the driver ends the process.
+
+    The message is one sentence.
+    """
+
 
 LEAVE_LIMIT_US = 5_000_000
 """A clean end waits this long for the cluster to take over what this node led."""
@@ -129,7 +138,7 @@ class Node:
         outside = Outside(self._effects, self._timers, self._syncs, self._stores, self._peers, lambda: self.broker.now)
         self._end_event = outside.end_event
         places = tuple(endpoints) or (Endpoint(host, port),)
-        self.broker = assembled(outside, node_id, config, disk, seed, places, self._serve_locally)
+        self.broker = build_broker(outside, node_id, config, disk, seed, places, self._serve_locally)
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(
             node_id,

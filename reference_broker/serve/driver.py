@@ -16,7 +16,6 @@ from operator import attrgetter
 from typing import Protocol
 
 from reference_broker.configuration.listeners import ListenerPlan
-from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
     Close,
     Closed,
@@ -33,7 +32,7 @@ from reference_broker.core.events import (
     Sync,
     TimerFired,
 )
-from reference_broker.core.node import SHUTTING_DOWN, STARTING, Node
+from reference_broker.core.node import SHUTTING_DOWN, STARTING, Node, NodeFailed
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.quorum.node_files import StartRefused

@@ -37,7 +37,7 @@ from reference_broker.core.events import (
     TimerFired,
 )
 from reference_broker.core.node import Node
-from reference_broker.core.store import store_event
+from reference_broker.core.outside import store_event
 from reference_broker.core.tests.node_world import START_WALL_MS, batch
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now

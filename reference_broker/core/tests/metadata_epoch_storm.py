@@ -11,8 +11,8 @@ from typing import Any
 from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 from kio.static.primitive import i8, i16, i32Timedelta
 
-from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Event, Note, Send
+from reference_broker.core.node import NodeFailed
 from reference_broker.core.tests.cluster_world import ClusterWorld, Member
 from reference_broker.core.tests.node_world import create_request, delete_request
 from reference_broker.metadata.cache import MetadataCache

@@ -27,7 +27,7 @@ from reference_broker.core.events import (
     TimerFired,
 )
 from reference_broker.core.node import Node
-from reference_broker.core.store import store_event
+from reference_broker.core.outside import store_event
 from reference_broker.ports.disk import Disk, DiskError, MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.store import MemoryStore

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Note
+from reference_broker.core.node import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.metadata.features import METADATA_VERSION
 from reference_broker.ports.disk import Buffer, DiskError, MemoryDisk

@@ -3,8 +3,8 @@
 import pytest
 
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, write_mark
-from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import SyncFailed
+from reference_broker.core.node import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld, batch, produce_request
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from reference_broker.core.errors import NodeFailed
+from reference_broker.core.node import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_log_cleaner import (
     BACKOFF_MS,

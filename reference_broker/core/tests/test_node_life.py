@@ -4,21 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kio.schema.delete_records.v2.request import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 
-from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Synced
-from reference_broker.core.tests.node_world import (
-    NodeWorld,
-    batch,
-    create_request,
-    produce_request,
-    sent_batch,
-)
+from reference_broker.core.node import NodeFailed
+from reference_broker.core.tests.node_world import NodeWorld, batch, create_request, produce_request, sent_batch
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, StartRefused
 from reference_broker.wire.apis import ApiKey

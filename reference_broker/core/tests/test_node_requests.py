@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
-from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Reply, Sync, SyncFailed
+from reference_broker.core.node import NodeFailed
 from reference_broker.core.tests.node_world import (
     NodeWorld,
     batch,

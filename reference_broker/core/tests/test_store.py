@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from reference_broker.core.events import Effect, StoreCall, StoreDone, StoreFailed
-from reference_broker.core.store import StoreCalls
+from reference_broker.core.outside import StoreCalls
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.node_ports import StorePorts
 from reference_broker.ports.store import Delete, FailureKind, Get, ListObjects, Put, StoreFailure

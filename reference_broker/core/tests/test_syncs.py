@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.core.events import Effect, Sync
-from reference_broker.core.syncs import Syncs
+from reference_broker.core.outside import Syncs
 
 
 def _syncs() -> tuple[Syncs, list[Effect], list[str]]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from reference_broker.core.errors import NodeFailed
+from reference_broker.core.node import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld, batch
 from reference_broker.ports.disk import Buffer, MemoryDisk, UndoFailed
 

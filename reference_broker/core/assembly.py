@@ -1,6 +1,7 @@
-"""Puts the parts of a broker together."""
+"""Builds the parts of a broker, and those of a remote tier where there is one."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from reference_broker.apis.broker import Broker
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -11,9 +12,9 @@ from reference_broker.core.randomness import KeyedRandom
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.node_ports import Now, run_slices
+from reference_broker.ports.node_ports import Done, Now, run_slices
 from reference_broker.replication.partitions import Partitions
-from reference_broker.replication.replication import replication_of
+from reference_broker.replication.replication import Replication, replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
@@ -21,8 +22,12 @@ from reference_broker.transactions.producer_ids import ProducerIds
 from reference_broker.transactions.verification.offsets import OffsetsVerifier
 from reference_broker.transactions.verification.verifier import ServeLocally, Verifier
 
+if TYPE_CHECKING:
+    from reference_broker.controller.planning.topics import WantedTopic
+    from reference_broker.remote_log.manager import RemoteLogManager
 
-def assembled(
+
+def build_broker(
     outside: Outside,
     node_id: int,
     config: BrokerConfig,
@@ -31,7 +36,7 @@ def assembled(
     endpoints: Sequence[Endpoint],
     serve_locally: ServeLocally,
 ) -> Broker:
-    """Makes the parts, each with what it needs of the others. Reads the file of high watermarks. Raises DiskError."""
+    """Builds the parts, each with what it needs of the others. Reads the file of high watermarks. Raises DiskError."""
     metrics = Metrics()
     partitions = Partitions()
     replica = MetadataReplica(
@@ -61,9 +66,7 @@ def assembled(
     replication.listeners += [groups, transactions]
     remote_log = None
     if config.remote_log_storage_system_enable:
-        from reference_broker.core.remote_tier import remote_tier
-
-        remote_log = remote_tier(
+        remote_log = _build_remote_tier(
             outside, node_id, config, seed, replica, replication, partitions, metrics, serve_locally
         )
     broker = Broker(
@@ -92,3 +95,40 @@ def assembled(
         remote_log=remote_log,
     )
     return broker
+
+
+def _build_remote_tier(
+    outside: Outside,
+    node_id: int,
+    config: BrokerConfig,
+    seed: int,
+    replica: MetadataReplica,
+    replication: Replication,
+    partitions: Partitions,
+    metrics: Metrics,
+    serve_locally: ServeLocally,
+) -> "RemoteLogManager":
+    """Returns the manager of the tier, which observes the roles of replicas. Followers can begin in the tier."""
+    # Late imports: other nodes do not load the tier.
+    from reference_broker.apis.topics.automatic_creation import ask_to_create
+    from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
+    from reference_broker.remote_log.manager import RemoteLogManager
+    from reference_broker.remote_log.metadata.topic import MetadataSurroundings, RemoteLogMetadataTopic
+    from reference_broker.remote_log.starts import RemoteStarts
+
+    def create(wanted: "WantedTopic", over: Done) -> None:
+        if replica.lifecycle.channel.has_leader:
+            ask_to_create(replica, wanted, over)
+        else:
+            over()
+
+    metadata = RemoteLogMetadataTopic(
+        MetadataSurroundings(outside, node_id, config, lambda: replica.loader.image, serve_locally, create)
+    )
+    random = KeyedRandom(seed, "remote-log")
+    interval_us = config.remote_log_manager_task_interval_ms * 1000
+    deleted = DeletedPartitions(outside, node_id, metadata, lambda: replica.loader.image, partitions, interval_us)
+    manager = RemoteLogManager(outside, node_id, config, metadata, metrics, random, deleted)
+    replication.replica_listeners.append(manager)
+    replication.fetchers.tier = RemoteStarts(manager.reader)
+    return manager
