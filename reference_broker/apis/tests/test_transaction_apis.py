@@ -321,3 +321,30 @@ def test_a_node_that_coordinates_nothing_says_so() -> None:
     assert end(world, 0, 0).error_code is ErrorCode.not_coordinator
     assert [each.error_code for each in describe(world, ID)] == [ErrorCode.not_coordinator]
     assert listed(world).transaction_states == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("pay.*", False),
+        (f"^{ID}$", True),
+        (ID, True),
+        (ID[:-1], False),
+        (f"x|{ID[0]}.*", True),
+        ("", True),
+        (None, True),
+    ],
+)
+def test_a_pattern_must_match_the_whole_transactional_id(pattern: str | None, found: bool) -> None:
+    world = ready()
+    init(world)
+    assert [each.transactional_id for each in listed(world, pattern=pattern).transaction_states] == [ID] * found
+
+
+@pytest.mark.parametrize("pattern", ["(", "a**", "(?=a)", r"(a)\1", "a{9999}", "((a|b)?.?){1000}x"])
+def test_what_is_no_expression_of_re2_or_is_too_large_is_refused(pattern: str) -> None:
+    assert listed(ready(), pattern=pattern).error_code == ErrorCode.invalid_regular_expression
+
+
+def test_a_pattern_that_backtracking_needs_years_for_ends() -> None:
+    assert listed(ready(), pattern="(a+)+(a+)+b").error_code == ErrorCode.none
