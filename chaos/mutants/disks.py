@@ -55,7 +55,7 @@ def any_damage_cut(original: Function, self: Any, offset: int) -> bool:
     return False
 
 
-@mutant("reference_broker.replication.partition_directories:PartitionDirectories.clear")
+@mutant("reference_broker.replication.partition_publisher:PartitionDirectories.clear")
 def stray_deleted(original: Function, self: Any, directory: str, topic: str, index: int) -> None:
     """A directory that no topic claims is deleted, although nobody told that its topic was deleted."""
     self._disk.delete(directory)

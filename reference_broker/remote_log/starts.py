@@ -5,7 +5,7 @@ from collections.abc import Callable
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.remote_log.reading.auxiliary import Auxiliary
 from reference_broker.remote_log.reading.reader import RemoteReader
-from reference_broker.replication.follower.tier_starts import TierState
+from reference_broker.replication.follower.offset_lookups import TierState
 from reference_broker.wire.errors import Error
 
 

@@ -1,22 +1,28 @@
 """Makes the node's partitions follow the metadata image: opens, leads, follows, rests, reconfigures and deletes them.
 
-A replica that this node leads or follows is a ``Partition``, and ``PartitionRoles`` is told which of the two it is. The
-log of any other replica is only open. Publications are carried out in order, large ones in slices.
+A replica that this node leads or follows is a ``Partition``, and ``PartitionRoles`` gets its role. The log of any other
+replica is only open. Publications are carried out in order, large ones in slices.
 
 At start all partitions are recovered in slices. A directory that no topic claims, by name and ID, is deleted only if
-the metadata told of the topic's deletion. Any other is a stray, and renamed to ``<topic>-<index>.<topic ID>-stray`` as
+the metadata has the topic's deletion. Any other is a stray, and renamed to ``<topic>-<index>.<topic ID>-stray`` as
 Kafka does: the metadata may have been damaged, or be that of another cluster. If only a few bits of the ID differ, and
 the metadata relies on this node's replica, the ID is damaged: the records stay, but are not used.
 
 A replica whose log is in quarantine (``log.quarantine``) follows a leader, but does not lead. If there is no other
-leader, the partition is offline here, and clients get KAFKA_STORAGE_ERROR. The controller is told before this broker is
-unfenced, so that it elects another eligible leader or nobody (``misplaced``).
+leader, the partition is offline here, and clients get KAFKA_STORAGE_ERROR. The controller is informed before this
+broker is unfenced, so that it elects another eligible leader or none (``misplaced``).
+
+A partition's directory is ``<topic>-<index>``. Deletion first renames it to ``<topic>-<index>.<topic ID>-delete``. A
+large topic is renamed in slices, but always before its name is used again. The files are deleted when the new names are
+durable, so that no power loss leaves half a partition under its old name. That takes one event for each directory (some
+milliseconds on a busy disk).
 """
 
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import WITHOUT_EFFECT
@@ -41,14 +47,111 @@ from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now, Slices
 from reference_broker.replication.durable import must_be_durable
-from reference_broker.replication.partition_directories import (
-    DELETED_DIRECTORY,
-    PartitionDirectories,
-    directory_of,
-    no_note,
-)
-from reference_broker.replication.partition_roles import PartitionRoles
-from reference_broker.replication.partitions import Partition, Partitions
+from reference_broker.replication.partitions import Partition, PartitionRoles, Partitions
+
+DELETED_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+RENAMES_PER_SLICE = 32
+"""How many directories of deleted partitions are renamed in one event; that takes some 2 ms."""
+
+_MAX_NAME_BYTES = 255
+DELETED_DIRECTORY = re.compile(r".+-\d+\.[0-9a-f]{32}" + DELETED_SUFFIX)
+
+
+def directory_of(topic: str, index: int) -> str:
+    return f"{topic}-{index}"
+
+
+def deleted_directory_of(topic: str, index: int, topic_id: bytes) -> str:
+    return _capped(topic, f"-{index}.{topic_id.hex()}{DELETED_SUFFIX}")
+
+
+def _capped(topic: str, ending: str) -> str:
+    """The name has at most 255 bytes, the limit of file systems; the topic's name is cut if needed."""
+    return topic[: _MAX_NAME_BYTES - len(ending)] + ending
+
+
+def no_note(_: str, *fields: tuple[str, int | str]) -> None:
+    """Nobody keeps notes."""
+
+
+@dataclass(slots=True)
+class PartitionDirectories:
+    """``later``, ``sync`` and ``note`` are those of ``PartitionPublisher``."""
+
+    _disk: Disk
+    _later: Callable[[Callable[[], None]], object]
+    _sync: Callable[[tuple[str, ...], Callable[[], None]], None]
+    _note: Callable[..., None] = no_note
+    deleted_topics: set[bytes] = field(default_factory=set)
+    """The IDs of topics whose deletion the metadata told before this node's partitions were opened."""
+    _leaving: dict[str, str] = field(default_factory=dict)
+    """Directories of deleted partitions, and the names that they will get. A directory may not exist."""
+    _renamed: list[str] = field(default_factory=list)
+    """Directories of deleted partitions whose new names are perhaps not durable."""
+    _doomed: deque[str] = field(default_factory=deque)
+    """Directories of deleted partitions whose files may go."""
+    _deleting: bool = False
+
+    def give_up(self, topic: str, index: int, topic_id: bytes) -> None:
+        """The partition has no replica here any more. ``delete`` or ``rename_some`` must follow."""
+        self._leaving[directory_of(topic, index)] = deleted_directory_of(topic, index, topic_id)
+
+    def free(self, directory: str) -> bool:
+        """Renames the directory now if it is to be deleted, since its name is used again. Returns whether it was."""
+        if directory not in self._leaving:
+            return False
+        self._rename(directory)
+        return True
+
+    def rename_some(self) -> None:
+        """Renames as many directories as one event may, to the names that say that they are to be deleted."""
+        for directory in list(islice(self._leaving, RENAMES_PER_SLICE)):
+            self._rename(directory)
+
+    def _rename(self, directory: str) -> None:
+        target = self._leaving.pop(directory)
+        if self._disk.exists(directory):
+            self._disk.rename(directory, target)
+            self._renamed.append(target)
+
+    def clear(self, directory: str, topic: str, index: int) -> None:
+        """Deletes the directory if the metadata told of its topic's deletion, and otherwise renames it as a stray."""
+        topic_id = read_partition_metadata(self._disk, directory) or b""
+        if topic_id in self.deleted_topics:
+            self._disk.delete(directory)
+            return
+        ending = f"-{index}.{topic_id.hex() or 'unknown'}"
+        number, stray = 1, _capped(topic, f"{ending}{STRAY_SUFFIX}")
+        while self._disk.exists(stray):
+            number += 1
+            stray = _capped(topic, f"{ending}.{number}{STRAY_SUFFIX}")
+        self._disk.rename(directory, stray)
+        self._note("stray_renamed", ("directory", directory), ("name", stray))
+
+    def delete(self, directories: Iterable[str] = ()) -> None:
+        """Deletes the given directories and those that were given up, one in each event."""
+        self._doomed.extend(directories)
+        if (self._leaving or self._renamed or self._doomed) and not self._deleting:
+            self._deleting = True
+            self._later(self._delete_slice)
+
+    def _delete_slice(self) -> None:
+        """Renames some directories, or makes the new names durable, or deletes one directory."""
+        if self._leaving:
+            self.rename_some()
+        elif self._renamed:
+            durable, self._renamed = self._renamed, []
+            self._sync((durable[0],), lambda: self._sliced(durable))
+            return
+        elif self._doomed:  # It may be empty: a new topic may have freed the last name itself.
+            self._disk.delete(self._doomed.popleft())
+        self._sliced(())
+
+    def _sliced(self, durable: Iterable[str]) -> None:
+        self._deleting = False
+        self.delete(durable)
+
 
 CHANGES_PER_SLICE = 64
 """How many partitions are opened, closed or given another role in one event; that takes some 3 ms.

@@ -1,15 +1,19 @@
-"""The partitions that this node leads or follows, and the watchers that are told when one changes."""
+"""The partitions that this node leads or follows, the watchers of their changes, and the interfaces for role changes.
+
+The publisher (``partition_publisher``) calls ``PartitionRoles`` for each replica whose role changes.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.replication.leader.replicas import Followers
 
 
 class Watcher(Protocol):
-    """A watcher is told once, at a partition's next change. It registers again if it wants to hear of the next one."""
+    """Is called once, at a partition's next change. It registers again for the change after that."""
 
     def partition_changed(self, partition: "Partition") -> None: ...
 
@@ -20,7 +24,7 @@ class Partition:
 
     ``changed()`` is called after every append, every truncation, every change of log start, high watermark or leader
     epoch, and when the partition is removed. Where a selector prefers followers, it is called after a change of the
-    in-sync replicas, too. An append of a followed partition tells nobody before the high watermark moves.
+    in-sync replicas, too. An append to a followed partition notifies nobody before the high watermark moves.
     """
 
     topic: str
@@ -57,7 +61,7 @@ class Partition:
         self.watchers.pop(watcher, None)
 
     def changed(self) -> None:
-        """Tells and forgets all watchers, in the order in which they came."""
+        """Calls and drops all watchers, in the order in which they registered."""
         if not self.watchers:
             return
         watchers, self.watchers = self.watchers, {}
@@ -80,7 +84,7 @@ class Partitions:
     followed: dict[tuple[bytes, int], Partition] = field(default_factory=dict)
     """Partitions by topic ID and index that this node follows, or would follow if they had a leader."""
     arrivals: dict[Watcher, None] = field(default_factory=dict)
-    """Watchers that named a partition which is not here. They are told once, when a partition is added."""
+    """Watchers of partitions that are not here. They are called once, when a partition is added."""
 
     def add(self, partition: Partition) -> None:
         self.by_name[partition.topic, partition.index] = partition
@@ -117,13 +121,13 @@ class Partitions:
             known.changed()
 
     def changed(self, topic_id: bytes, index: int) -> None:
-        """Tells the watchers of a followed partition. A partition that is not followed is no error."""
+        """Calls the watchers of a followed partition. A partition that is not followed is no error."""
         known = self.followed.get((topic_id, index))
         if known is not None:
             known.changed()
 
     def remove(self, partition: Partition) -> None:
-        """Removes the partition, then tells its watchers, which find it ``deleted``. Costs O(1) plus its watchers."""
+        """Removes the partition, then calls its watchers, which find it ``deleted``. Costs O(1) plus its watchers."""
         del self.by_id[partition.topic_id, partition.index]
         if self.by_name.get((partition.topic, partition.index)) is partition:
             del self.by_name[partition.topic, partition.index]
@@ -134,3 +138,75 @@ class Partitions:
                 del self.topic_ids[partition.topic]
         partition.deleted = True
         partition.changed()
+
+
+class LeadershipListener(Protocol):
+    """Is called for partitions that this node leads, after replication.
+
+    A group coordinator's writes need a leader's state. Requests that wait for a record of a lost partition fail before
+    the groups of that partition are dropped.
+    """
+
+    def leads(self, partition: Partition) -> None:
+        """Repeated with each newer state of the partition."""
+        ...
+
+    def resigns(self, partition: Partition) -> None: ...
+
+
+class ReplicaListener(LeadershipListener, Protocol):
+    """Is called for all replicas of this node, including those that it does not lead, after replication."""
+
+    def follows(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
+        """The replica follows another node. Repeated with each newer state of the partition."""
+        ...
+
+    def rests(self, topic_id: bytes, index: int) -> None:
+        """The replica follows nobody from now on. An unknown replica is no error."""
+        ...
+
+    def reconfigured(self, partition: Partition) -> None:
+        """The settings of a log changed that this node leads."""
+        ...
+
+
+class PartitionRoles(Protocol):
+    """The publisher (``replication.partition_publisher``) makes these calls; replication carries them out.
+
+    A replica is led here, follows another node, or rests because no leader is known. Each call says what holds from
+    now on. It is repeated with each newer ``state`` (epochs, in-sync replicas) for as long as the role lasts.
+    """
+
+    def leads(self, partition: Partition, state: PartitionImage) -> None:
+        """This node leads ``partition``, which is already in ``Partitions`` and has ``state``'s leader epoch."""
+        ...
+
+    def resigns(self, partition: Partition) -> None:
+        """This node no longer leads ``partition``, which is already out of ``Partitions``.
+
+        The log stays unless ``partition.deleted_topic`` is set.
+        """
+        ...
+
+    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
+        """The replica follows ``state.leader``, which is another node."""
+        ...
+
+    def rests(self, topic_id: bytes, index: int) -> None:
+        """The replica follows nobody from now on. An unknown replica is no error.
+
+        There is no leader, this node leads it now, it was deleted, or this node no longer has a replica.
+        """
+        ...
+
+    def reconfigured(self, partition: Partition) -> None:
+        """This node leads ``partition``, and the settings of its log changed."""
+        ...
+
+    def forgets(self, log: PartitionLog) -> None:
+        """The high watermark that was known for this log does not hold any more.
+
+        Either the replica, which is not led here, is gone with its files (``rests`` was called before), or the log was
+        found shorter than that high watermark when it was opened.
+        """
+        ...

@@ -9,14 +9,12 @@ from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports
-from reference_broker.replication.follower.fetch_lag import FetchLag
-from reference_broker.replication.follower.fetchers import Fetchers
-from reference_broker.replication.follower.followed import Followed
+from reference_broker.replication.follower.fetcher import Fetchers
+from reference_broker.replication.follower.followed import FetchLag, Followed
 from reference_broker.replication.high_watermarks import HighWatermarks
-from reference_broker.replication.leader.late_transactions import count_late_transactions
 from reference_broker.replication.leader.leaders import Leaders
-from reference_broker.replication.partition_roles import LeadershipListener, ReplicaListener
-from reference_broker.replication.partitions import Partition, Partitions
+from reference_broker.replication.leader.replica_metrics import count_late_transactions
+from reference_broker.replication.partitions import LeadershipListener, Partition, Partitions, ReplicaListener
 
 
 @dataclass(slots=True)

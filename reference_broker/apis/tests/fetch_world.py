@@ -16,7 +16,7 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now, run_slices
 from reference_broker.records.record import Record, build
-from reference_broker.replication.leader.follower_waits import FollowerWaits
+from reference_broker.replication.leader.purgatory import FollowerWaits
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests.timed_ports import TimedPorts
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache

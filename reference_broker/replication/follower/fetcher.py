@@ -1,34 +1,37 @@
-"""Fetches from one leader: one connection, one fetch session for all partitions, one request in flight.
+"""Fetchers of followed partitions: one for each leader, with one connection, one fetch session, one request in flight.
 
 A fetch names only what changed since the previous one: an append here, a new partition, another epoch. So 10,000
-followed partitions at rest cost one empty request and one empty answer every ``replica.fetch.wait.max.ms``.
+followed partitions at rest cost one empty request and one empty response every ``replica.fetch.wait.max.ms``.
+``Fetchers`` are Kafka's ReplicaFetcherManager.
 """
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import Handled, SessionHandler, Wanted, make_session_handler
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.replication.durable import must_be_durable, sync_then
-from reference_broker.replication.follower.announced import announces, versions_request
-from reference_broker.replication.follower.delays import Delays, backoff_ms
-from reference_broker.replication.follower.fetch_lag import FetchLag
-from reference_broker.replication.follower.followed import NEVER, Followed
+from reference_broker.replication.follower.followed import NEVER, Delays, FetchLag, Followed, backoff_ms
 from reference_broker.replication.follower.intake import Intake, Outcome
-from reference_broker.replication.follower.lookups import Lookups, Question
-from reference_broker.replication.follower.tier_starts import Tier, TierStarts
-from reference_broker.wire.apis import (
-    FETCH_FIRST_REVISION_REPLICAS,
-    FETCH_TOMBSTONE_HORIZON,
-    VERSIONS,
-    ApiKey,
-)
+from reference_broker.replication.follower.offset_lookups import LookupRequest, Lookups, Tier, TierStarts
+from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION_REPLICAS, FETCH_TOMBSTONE_HORIZON, VERSIONS, ApiKey
 from reference_broker.wire.fetch import FetchResponse, PartitionData
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.api_versions.v4 import request as request_schema
+    from kio.schema.api_versions.v4 import response as response_schema
+else:
+    request_schema = LazySchema("api_versions.v4.request")
+    response_schema = LazySchema("api_versions.v4.response")
+
 
 NAMED_PER_FETCH = 300
 """A fetch names at most this many new or changed partitions; the others go with the next fetch, which follows at once.
@@ -37,7 +40,7 @@ This bounds one event here and one at the leader, where each partition costs som
 """
 PARTITIONS_PER_SLICE = 256
 BYTES_PER_SLICE = 1 << 20
-"""One event takes at most this many partitions, or about this many bytes, of an answer."""
+"""One event applies at most this many partitions, or about this many bytes, of a response."""
 GATHER_US = 1000
 """Partitions usually come many at a time. The first of them waits this long for the others."""
 NEWCOMERS_WAIT_MS = 50
@@ -46,38 +49,54 @@ NEWCOMERS_WAIT_MS = 50
 FINAL, FIRST = "final", "first"
 
 
+def versions_request() -> "request_schema.ApiVersionsRequest":
+    return request_schema.ApiVersionsRequest(client_software_name="crucible", client_software_version="1")
+
+
+def announces(version: int, response: object) -> bool:
+    """Whether the leader's response to ApiVersions announces the draft of Fetch with this version."""
+    assert isinstance(response, response_schema.ApiVersionsResponse), (
+        f"ApiVersions was answered by {type(response).__name__}"
+    )
+    draft = DRAFTS[ApiKey.FETCH, version]
+    return any(feature.name == draft for feature in response.supported_features)
+
+
 @dataclass(frozen=True, slots=True)
 class FetcherSetting:
-    """What all fetchers of a node share. ``broker_epoch()`` is that of this node's registration, -1 before it."""
+    """What all fetchers of a node share."""
 
     node_id: int
     config: BrokerConfig
     ports: Ports
     broker_epoch: Callable[[], int]
+    """Returns the epoch of this node's registration, -1 before it."""
     intake: Intake
     lag: FetchLag
     tier: Callable[[], Tier | None] = lambda: None
 
 
 class Fetcher:
-    """``followed`` holds its partitions by name.
+    """The fetches from one leader.
 
-    A fetcher is in one of three states. It is ``_busy`` while a request is in flight or its answer is being taken. It
-    waits for ``_timer`` to send the next request. Or it has nothing to ask for.
+    A fetcher is in one of three states. It is ``_busy`` while a request is in flight or its response is being applied.
+    It waits for ``_timer`` to send the next request. Or it is idle, with nothing to fetch.
     """
 
     def __init__(self, leader_id: int, setting: FetcherSetting) -> None:
         self.leader_id = leader_id
         self.followed: dict[TopicPartition, Followed] = {}
         self._setting = setting
-        self._asks_drafts = self._wanted_draft != 0
+        self._must_ask_versions = self._wanted_draft != 0
+        """Whether ApiVersions must show first which drafts of Fetch the leader serves."""
         self._draft = 0
         """The draft of Fetch that the leader serves and this node wants, or 0."""
         self._handler: SessionHandler = make_session_handler(FINAL)
         self._fetched_as = -1
         """The broker epoch in the last fetch."""
-        self._unsaid: dict[TopicPartition, None] = {}
-        """Partitions that the leader must be told of: their fetch changed, or they are not wanted any more."""
+        self._to_name: dict[TopicPartition, None] = {}
+        """Partitions that the next fetch must name or forget: their entry changed, or they are not followed any
+        more."""
         self._lookups = Lookups(
             setting.node_id, setting.config.replica_socket_timeout_ms, setting.intake, self._settled, self._delay
         )
@@ -92,7 +111,7 @@ class Fetcher:
         self._undurable: list[PartitionLog] = []
         """Logs that must be synced before the next fetch: ``flush.messages`` requires it, or they were cut."""
         self._diverged: dict[TopicPartition, PartitionData] = {}
-        """What the leader last told of partitions that diverged and were cut."""
+        """The last responses for partitions that diverged and were truncated."""
         backoff_max_ms = setting.config.replica_fetch_backoff_ms
         self._delays = Delays(setting.ports, backoff_max_ms, self._resume, lambda: self._wake(0))
         self._busy = False
@@ -101,11 +120,11 @@ class Fetcher:
         self._failures = 0
         self._ended = False
 
-    # What is followed
+    # --- followed partitions ---------------------------------------------------------------------------------------
 
     def follow(self, one: Followed) -> None:
-        """Follows ``one`` from now on, or from now on under another epoch. Any pause of it ends. What a start has found
-        in its log may have to be durable first."""
+        """Follows ``one`` from now on, perhaps under another epoch, without a pause. The records that a start found in
+        its log may have to be durable first."""
         if must_be_durable(one.log):
             self._undurable.append(one.log)
         self.followed[one.name] = one
@@ -119,14 +138,14 @@ class Fetcher:
             del self.followed[one.name]
             self._lookups.drop(one)
             self._tier_starts.drop(one)
-            self._unsaid[one.name] = None
+            self._to_name[one.name] = None
             self._wake(GATHER_US)
 
     def end(self) -> None:
-        """The node ends: no request is sent and no answer is taken any more."""
+        """The node ends: no request is sent and no response is applied any more."""
         self._ended = True
 
-    # What is asked
+    # --- requests --------------------------------------------------------------------------------------------------
 
     def _wake(self, after_us: int) -> None:
         """Plans the next request. An earlier planned time stays, and so does the pause after a failure."""
@@ -142,31 +161,31 @@ class Fetcher:
 
     def _plan(self, due_us: int) -> None:
         self._due_us = due_us
-        self._timer = self._setting.ports.set_timer(due_us, self._ask)
+        self._timer = self._setting.ports.set_timer(due_us, self._send_next)
 
-    def _ask(self) -> None:
+    def _send_next(self) -> None:
+        """Sends the next request: ApiVersions, a lookup, or a fetch. Logs that must be durable are synced first."""
         self._timer = None
         if self._busy or self._ended:
             return
         if self._undurable:
             self._busy = True
-            self._taken()
+            self._sync_and_go_on()
             return
-        if self.followed and self._asks_drafts:
-            self._send(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], versions_request(), self._versions_told)
+        if self.followed and self._must_ask_versions:
+            self._send(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], versions_request(), self._handle_versions)
             return
-        question = self._lookups.next() or self._tier_starts.next()
-        if question is None:
+        lookup = self._lookups.next() or self._tier_starts.next()
+        if lookup is None:
             self._fetch()
         else:
-            told = partial(self._told, question)
-            self._send(question.api_key, VERSIONS[question.api_key][1], question.body, told)
+            self._send(lookup.api_key, VERSIONS[lookup.api_key][1], lookup.body, partial(self._handle_lookup, lookup))
 
-    def _told(self, question: Question, answer: object) -> None:
+    def _handle_lookup(self, lookup: LookupRequest, response: object) -> None:
         self._busy = False
         if not self._ended:
-            question.told(answer)
-            self._ask()
+            lookup.handle_response(response)
+            self._send_next()
 
     def _send(self, api_key: ApiKey, api_version: int, body: object, replied: Callable[[object], None]) -> None:
         self._busy = True
@@ -176,61 +195,61 @@ class Fetcher:
         )
 
     def _failed(self) -> None:
-        """The request got no answer. The leader may or may not have acted on it."""
+        """The request got no response. The leader may or may not have acted on it."""
         self._busy = False
         self._diverged.clear()
         if self._handler.in_flight is not None:
             self._handler.handle_lost()
-        self._asks_drafts = self._wanted_draft != 0
+        self._must_ask_versions = self._wanted_draft != 0
         self._pause()
 
     def _pause(self) -> None:
-        """Asks nothing for a while. A leader from which nothing is followed any more is not asked again."""
+        """Sends nothing for a while. A leader from which nothing is followed any more gets no further request."""
         if not self.followed:
             self._handler = make_session_handler(self._handler.revision)
-            self._unsaid.clear()
+            self._to_name.clear()
             return
         pause_ms = backoff_ms(self._failures, self._setting.config.replica_fetch_backoff_ms)
         self._failures += 1
         self._plan(self._setting.ports.now().mono_us + pause_ms * 1000)
 
-    # Which draft
+    # --- drafts of Fetch -------------------------------------------------------------------------------------------
 
     @property
     def _wanted_draft(self) -> int:
-        """The draft of Fetch with which this node's followers are to ask. 0: a released version."""
+        """The draft of Fetch that this node is configured to send, or 0 for a released version."""
         config = self._setting.config
         if config.fetch_session_revision == FIRST:
             return FETCH_FIRST_REVISION_REPLICAS
         return FETCH_TOMBSTONE_HORIZON if config.crucible_tombstone_horizon_enable else 0
 
-    def _versions_told(self, answer: object) -> None:
-        self._busy = self._asks_drafts = False
+    def _handle_versions(self, response: object) -> None:
+        self._busy = self._must_ask_versions = False
         wanted = self._wanted_draft
-        self._draft = wanted if announces(wanted, answer) else 0
+        self._draft = wanted if announces(wanted, response) else 0
         if not self._draft:
             self._setting.ports.note("fetch_draft_not_served", ("leader", self.leader_id), ("version", wanted))
         revision = FIRST if self._draft == FETCH_FIRST_REVISION_REPLICAS else FINAL
         if revision != self._handler.revision:
             self._handler = make_session_handler(revision)
-            self._unsaid.clear()
+            self._to_name.clear()
             for one in self.followed.values():
                 self._begin(one)
-        self._ask()
+        self._send_next()
 
-    # Fetching
+    # --- fetches ---------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> None:
         self._follow_registration()
-        changed, forgotten, newcomers = self._news()
+        changed, forgotten, has_newcomers = self._changes()
         handler, setting = self._handler, self._setting
         if not changed and not handler.partitions:
             return  # Nothing is fetched from this leader now.
         plan = handler.update(changed, forgotten)
         config = setting.config
         wait_ms = config.replica_fetch_wait_max_ms
-        if newcomers or self._unsaid:
-            wait_ms = 0 if self._unsaid else min(wait_ms, NEWCOMERS_WAIT_MS)
+        if has_newcomers or self._to_name:
+            wait_ms = 0 if self._to_name else min(wait_ms, NEWCOMERS_WAIT_MS)
         wait_ms = self._delays.shortened(wait_ms)
         version = self._draft or plan.version(VERSIONS[ApiKey.FETCH][1], of_replica=True)
         request = plan.request(
@@ -241,45 +260,42 @@ class Fetcher:
             setting.node_id,
             self._fetched_as,
         )
-        self._send(ApiKey.FETCH, version, request, self._answered)
+        self._send(ApiKey.FETCH, version, request, self._handle_fetch)
 
     def _follow_registration(self) -> None:
         """Begins a new session after this broker was registered anew, and names every partition.
 
-        The leader takes a new registration for a restart and forgets how far this replica is. A session would never
+        The leader takes a new registration for a restart and forgets this replica's progress. A session would never
         name the partitions at rest again, and they would stay out of sync.
         """
         epoch, before = self._setting.broker_epoch(), self._fetched_as
         self._fetched_as = epoch
         if epoch != before and self._handler.partitions:
             self._handler = make_session_handler(self._handler.revision)
-            self._unsaid = dict.fromkeys(self.followed)
+            self._to_name = dict.fromkeys(self.followed)
 
-    def _news(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:
-        """What the next fetch says.
-
-        Returns the partitions whose fetch changed, those that are not wanted any more, and whether a partition is named
-        for the first time.
-        """
+    def _changes(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:
+        """Returns the partitions that the next fetch names, those that it forgets, and whether one is named for the
+        first time."""
         changed: dict[TopicPartition, Wanted] = {}
         forgotten: list[TopicPartition] = []
-        newcomers = False
+        has_newcomers = False
         max_bytes, held = self._setting.config.replica_fetch_max_bytes, self._handler.partitions
         # The first revision names all partitions again when one comes or goes, so it sends all changes at once.
-        limit = NAMED_PER_FETCH if self._handler.revision == FINAL else len(self._unsaid)
-        for name in list(islice(self._unsaid, limit)):
-            del self._unsaid[name]
+        limit = NAMED_PER_FETCH if self._handler.revision == FINAL else len(self._to_name)
+        for name in list(islice(self._to_name, limit)):
+            del self._to_name[name]
             one = self.followed.get(name)
             if one is not None and one.resumes_us == 0:
-                newcomers = newcomers or one.asked is None
-                one.asked = changed[name] = one.wanted(max_bytes)
+                has_newcomers = has_newcomers or one.requested is None
+                one.requested = changed[name] = one.wanted(max_bytes)
             elif name in held:
                 forgotten.append(name)
-        return changed, forgotten, newcomers
+        return changed, forgotten, has_newcomers
 
-    def _answered(self, answer: object) -> None:
-        assert isinstance(answer, FetchResponse), f"a fetch was answered by {type(answer).__name__}"
-        handled: Handled = self._handler.handle_response(answer)
+    def _handle_fetch(self, response: object) -> None:
+        assert isinstance(response, FetchResponse), f"a fetch was answered by {type(response).__name__}"
+        handled: Handled = self._handler.handle_response(response)
         if self._ended:
             return
         if handled.problem is not None:
@@ -291,43 +307,43 @@ class Fetcher:
             return
         self._failures = 0
         if self._diverged:
-            self._agreed({name for name, _ in handled.partitions})
-        self._take(iter(handled.partitions))
+            self._settle_diverged({name for name, _ in handled.partitions})
+        self._apply(iter(handled.partitions))
 
-    def _agreed(self, answered: Collection[TopicPartition]) -> None:
-        """Takes the high watermark that came with a divergence, once the leader finds no divergence any more.
+    def _settle_diverged(self, answered: Collection[TopicPartition]) -> None:
+        """Applies the high watermark that came with a divergence, once the leader finds no divergence any more.
 
-        A leader tells a high watermark once. If nothing else is new, the next answer leaves the partition out (F-14).
+        A leader sends a high watermark once. If nothing else is new, the next response omits the partition (F-14).
         """
-        told, self._diverged = self._diverged, {}
-        for name, data in told.items():
+        diverged, self._diverged = self._diverged, {}
+        for name, data in diverged.items():
             one = self.followed.get(name)
             if one is None or name in answered:
                 continue
-            if one.asked == one.wanted(self._setting.config.replica_fetch_max_bytes):
+            if one.requested == one.wanted(self._setting.config.replica_fetch_max_bytes):
                 intake = self._setting.intake
                 if intake.settle(one, partial(intake.follow_high_watermark, one, data)) is not Outcome.TAKEN:
                     self._delay(one)
             elif one.resumes_us == 0:
                 self._diverged[name] = data  # The last fetch had no room to name it.
 
-    def _take(self, partitions: Iterator[tuple[TopicPartition, PartitionData]]) -> None:
-        """Takes an answer in slices, one slice per event."""
+    def _apply(self, partitions: Iterator[tuple[TopicPartition, PartitionData]]) -> None:
+        """Applies a response in slices, one slice per event."""
         if self._ended:
             return
-        taken_bytes = 0
+        applied_bytes = 0
         for number, (name, data) in enumerate(partitions, 1):
-            taken_bytes += len(data.records or b"")
-            self._take_one(name, data)
-            if number == PARTITIONS_PER_SLICE or taken_bytes >= BYTES_PER_SLICE:
-                later(self._setting.ports, 0, partial(self._take, partitions))
+            applied_bytes += len(data.records or b"")
+            self._apply_one(name, data)
+            if number == PARTITIONS_PER_SLICE or applied_bytes >= BYTES_PER_SLICE:
+                later(self._setting.ports, 0, partial(self._apply, partitions))
                 return
-        self._taken()
+        self._sync_and_go_on()
 
-    def _take_one(self, name: TopicPartition, data: PartitionData) -> None:
+    def _apply_one(self, name: TopicPartition, data: PartitionData) -> None:
         one = self.followed.get(name)
-        if one is None or not one.answers_present():
-            return  # The partition is followed differently by now: the next request says so.
+        if one is None or not one.accepts_response():
+            return  # The partition is followed differently by now, and the next request names it so.
         outcome = self._setting.intake.take(one, data)
         if outcome is Outcome.TAKEN:
             one.errors = 0
@@ -337,32 +353,33 @@ class Fetcher:
                 self._diverged[name] = data
             if must_be_durable(one.log) or one.log.durability.unsettled_cut:
                 self._undurable.append(one.log)
-            if one.asked != one.wanted(self._setting.config.replica_fetch_max_bytes):
-                self._unsaid[name] = None
+            if one.requested != one.wanted(self._setting.config.replica_fetch_max_bytes):
+                self._to_name[name] = None
         elif outcome is Outcome.OUT_OF_RANGE:
-            one.asked = None
+            one.requested = None
             self._lookups.want_offsets(one)
         elif outcome is Outcome.MOVED:
-            one.asked = None
+            one.requested = None
             self._tier_starts.want(one, data.log_start_offset)
         elif outcome is Outcome.FENCED:
             one.resumes_us = NEVER
-            self._unsaid[name] = None
+            self._to_name[name] = None
         else:
             self._delay(one)
 
-    def _taken(self) -> None:
+    def _sync_and_go_on(self) -> None:
+        """Sends the next request, after a sync of the logs that must be durable before it."""
         if self._undurable:
             logs, self._undurable = self._undurable, []
-            sync_then(self._setting.ports, logs, self._taken)
+            sync_then(self._setting.ports, logs, self._sync_and_go_on)
             return
         self._busy = False
-        self._ask()
+        self._send_next()
 
     def _delay(self, one: Followed) -> None:
-        """Leaves ``one`` out of the session for a while, so that the fetches of the others wait for data again."""
+        """Removes ``one`` from the session for a while, so that the fetches of the others wait for data again."""
         self._delays.put(one)
-        self._unsaid[one.name] = None
+        self._to_name[one.name] = None
 
     def _resume(self, one: Followed) -> None:
         if self.followed.get(one.name) is one:
@@ -371,12 +388,88 @@ class Fetcher:
     def _begin(self, one: Followed) -> None:
         self._lookups.drop(one)
         self._tier_starts.drop(one)
-        one.asked = None
-        self._unsaid[one.name] = None
+        one.requested = None
+        self._to_name[one.name] = None
 
     def _begun_in_tier(self, one: Followed) -> None:
         self._settled(one)
         self._wake(0)
 
     def _settled(self, one: Followed) -> None:
-        self._unsaid[one.name] = None
+        self._to_name[one.name] = None
+
+
+class Fetchers:
+    """The followed partitions, with one fetcher for each leader, made for its first partition.
+
+    ``broker_epoch()`` is the epoch of this node's registration, -1 before it. ``high_watermark_moved`` is called with
+    each log whose high watermark followed its leader's, and ``changed`` with each partition whose consumers may get
+    another response now. Nothing is sent after ``halt``.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        config: BrokerConfig,
+        broker_epoch: Callable[[], int],
+        high_watermark_moved: Callable[[PartitionLog], None],
+        lag: FetchLag,
+        changed: Callable[[Followed], None] = lambda _: None,
+    ) -> None:
+        intake = Intake(ports, high_watermark_moved, changed)
+        self.tier: Tier | None = None
+        """The source of the state with which replicas begin behind records in the remote tier, if there is a tier."""
+        self._setting = FetcherSetting(node_id, config, ports, broker_epoch, intake, lag, lambda: self.tier)
+        self._fetchers: dict[int, Fetcher] = {}
+        """By leader. A fetcher without partitions stays and costs nothing."""
+        self._followed: dict[tuple[bytes, int], Followed] = {}
+        self._halted = False
+
+    @property
+    def followed(self) -> int:
+        """The number of followed partitions."""
+        return len(self._followed)
+
+    def halt(self) -> None:
+        """Nothing is sent or appended any more."""
+        self._halted = True
+        for fetcher in self._fetchers.values():
+            fetcher.end()
+
+    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
+        """The partition follows ``state.leader`` from now on. The call is repeated with each newer ``state``."""
+        key = (topic.topic_id, index)
+        known = self._followed.get(key)
+        if known is not None and known.leader_id == state.leader:
+            if known.leader_epoch != state.leader_epoch:
+                known.leader_epoch = state.leader_epoch
+                self._fetchers[known.leader_id].follow(known)
+            return
+        self.rests(*key)
+        if self._halted:
+            return
+        log.forget_empty_epochs()
+        self.await_marker(log)
+        name = TopicPartition(topic.name, index)
+        one = self._followed[key] = Followed(name, topic.topic_id, log, state.leader, state.leader_epoch)
+        self._fetcher(state.leader).follow(one)
+
+    def await_marker(self, log: PartitionLog) -> None:
+        """Let the cleaner keep all tombstones of a log that is led elsewhere, or not at all, until a leader sends its
+        marker (H-2)."""
+        if self._setting.config.crucible_tombstone_horizon_enable:
+            log.horizon.follow()
+
+    def rests(self, topic_id: bytes, index: int) -> None:
+        """The partition follows nobody from now on. An unknown partition is no error."""
+        one = self._followed.pop((topic_id, index), None)
+        if one is not None:
+            self._fetchers[one.leader_id].drop(one)
+            self._setting.lag.drop(one)
+
+    def _fetcher(self, leader_id: int) -> Fetcher:
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            fetcher = self._fetchers[leader_id] = Fetcher(leader_id, self._setting)
+        return fetcher

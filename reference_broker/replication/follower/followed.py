@@ -1,33 +1,38 @@
-"""One partition that this node follows: its log, and what its fetcher knows of it."""
+"""One partition that this node follows, its pauses after errors, and Kafka's MaxLag over all of them."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heapify, heappop, heappush
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import Wanted
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metrics.metrics import Gauge
+from reference_broker.ports.node_ports import Ports
 
 NEVER = 2**63 - 1
 
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """``asked`` is what the leader was last told of it, or None if nothing since it is followed.
-
-    ``resumes_us`` is the monotonic time until which it is left out of the session. 0 means that it is fetched, and
-    NEVER that it waits for newer metadata. ``errors`` counts errors in a row.
-    """
+    """One followed partition: its log, and the state of its fetches."""
 
     name: TopicPartition
     topic_id: bytes
     log: PartitionLog
     leader_id: int
     leader_epoch: int
-    asked: Wanted | None = None
+    requested: Wanted | None = None
+    """Its entry in the latest request that named it, or None if none did since it is followed."""
     resumes_us: int = 0
+    """The monotonic time until which it is left out of the session: 0 if it is fetched now, NEVER if it waits for newer
+    metadata."""
     errors: int = 0
+    """The number of errors in a row."""
 
     def wanted(self, max_bytes: int) -> Wanted:
-        """What the next fetch asks for. A log without records cannot diverge, so it names no epoch."""
+        """Its entry in the next fetch. A log without records cannot diverge, so it names no epoch."""
         log = self.log
         return Wanted(
             self.topic_id,
@@ -42,12 +47,108 @@ class Followed:
     def trace_name(self) -> str:
         return f"{self.name.topic}-{self.name.partition}"
 
-    def answers_present(self) -> bool:
-        """Whether an answer that comes now fits what it would ask now: same leadership, same end of the log."""
-        asked = self.asked
+    def accepts_response(self) -> bool:
+        """Whether a response to its latest request still fits: same leadership, same end of the log."""
+        requested = self.requested
         return (
-            asked is not None
+            requested is not None
             and self.resumes_us == 0
-            and asked.current_leader_epoch == self.leader_epoch
-            and asked.fetch_offset == self.log.log_end_offset
+            and requested.current_leader_epoch == self.leader_epoch
+            and requested.fetch_offset == self.log.log_end_offset
         )
+
+
+FIRST_BACKOFF_MS = 20
+"""Doubled with each further error, up to ``replica.fetch.backoff.ms``.
+
+The first pause is short because after a failover the new leader is ready in a moment.
+"""
+
+
+def backoff_ms(errors: int, longest_ms: int) -> int:
+    """``errors`` counts the errors in a row before this one."""
+    return min(FIRST_BACKOFF_MS << min(errors, 16), longest_ms)
+
+
+@dataclass(slots=True)
+class Delays:
+    """Partitions that pause after an error. All whose pauses end at the same time share one timer."""
+
+    _ports: Ports
+    _longest_ms: int
+    _back: Callable[[Followed], None]
+    """Gets each partition whose pause is over."""
+    _done: Callable[[], None]
+    """Is called after the last of them."""
+    _groups: dict[int, list[Followed]] = field(default_factory=dict)
+    """By the time from which the partitions are fetched again."""
+
+    def put(self, one: Followed) -> None:
+        """Pauses a partition after an error, longer with each error in a row."""
+        one.resumes_us = self._ports.now().mono_us + backoff_ms(one.errors, self._longest_ms) * 1000 + 1
+        one.errors += 1
+        group = self._groups.get(one.resumes_us)
+        if group is None:
+            group = self._groups[one.resumes_us] = []
+            self._ports.set_timer(one.resumes_us, partial(self._release, one.resumes_us))
+        group.append(one)
+
+    def shortened(self, wait_ms: int) -> int:
+        """Returns ``wait_ms``, or less if a pause ends before that."""
+        if not self._groups:
+            return wait_ms
+        return min(wait_ms, max(0, (min(self._groups) - self._ports.now().mono_us) // 1000 + 1))
+
+    def _release(self, resumes_us: int) -> None:
+        for one in self._groups.pop(resumes_us):
+            if one.resumes_us == resumes_us:  # Otherwise its pause ended earlier, or another one began.
+                one.resumes_us = 0
+                self._back(one)
+        self._done()
+
+
+_COMPACT_FROM = 64
+
+
+@dataclass(slots=True)
+class FetchLag:
+    """Kafka's MaxLag: the number of committed records that the partition furthest behind has not fetched.
+
+    Only partitions that are behind are kept. Any other partition costs one lookup per response.
+    """
+
+    _gauge: Gauge
+    _lags: dict[Followed, int] = field(default_factory=dict)
+    _furthest: list[tuple[int, int, Followed]] = field(default_factory=list)
+    """A heap of (-lag, number, partition). An entry with an outdated lag is ignored."""
+    _last: int = 0
+
+    def answered(self, one: Followed, high_watermark: int) -> None:
+        """Called when the records of a response are in the log. ``high_watermark`` is the leader's in that response."""
+        self._set(one, max(0, high_watermark - one.log.log_end_offset))
+
+    def drop(self, one: Followed) -> None:
+        """The partition is no longer followed."""
+        self._set(one, 0)
+
+    def _set(self, one: Followed, lag: int) -> None:
+        if lag == self._lags.get(one, 0):
+            return
+        if lag:
+            self._lags[one] = lag
+            self._push(one, lag)
+        else:
+            del self._lags[one]
+        heap = self._furthest
+        while heap and self._lags.get(heap[0][2]) != -heap[0][0]:
+            heappop(heap)
+        self._gauge.value = -heap[0][0] if heap else 0
+
+    def _push(self, one: Followed, lag: int) -> None:
+        self._last += 1
+        if len(self._furthest) >= 2 * len(self._lags) + _COMPACT_FROM:
+            self._furthest = [(-each, number, behind) for number, (behind, each) in enumerate(self._lags.items())]
+            heapify(self._furthest)
+            self._last = max(self._last, len(self._furthest))
+        else:
+            heappush(self._furthest, (-lag, self._last, one))

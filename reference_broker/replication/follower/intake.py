@@ -1,4 +1,4 @@
-"""What one partition of a leader's answer does to a follower's log."""
+"""Applies one partition's part of a leader's response to a follower's log: appends, truncates or begins anew."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,44 +9,66 @@ from reference_broker.log.partition_log import PartitionLog, RecordsRefused, Une
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.follower.followed import Followed
-from reference_broker.replication.follower.truncation import truncation_offset
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
 if TYPE_CHECKING:
-    from reference_broker.replication.follower.tier_starts import TierState
+    from reference_broker.replication.follower.offset_lookups import TierState
+
+
+UNDEFINED = -1
+
+
+def truncation_offset(log: PartitionLog, leader: EpochEndOffset) -> int:
+    """Returns the offset at which ``log`` must end, at most (KIP-101, KIP-279, KIP-595's DivergingEpoch).
+
+    ``leader`` is the largest epoch of the leader's log that is not above the one that the follower named, with its end
+    in that log. A follower that does not know this epoch truncates to the end of the largest epoch below it that it
+    knows, and fetches again. If the leader knows no such epoch, the follower keeps what is committed.
+    """
+    if leader.end_offset == UNDEFINED:
+        return log.high_watermark
+    if leader.epoch == UNDEFINED:
+        return min(leader.end_offset, log.log_end_offset)
+    own = log.end_offset_for_epoch(leader.epoch)
+    if own.end_offset == UNDEFINED:
+        return min(leader.end_offset, log.log_end_offset)
+    if own.epoch != leader.epoch:
+        return min(own.end_offset, log.log_end_offset)
+    return min(leader.end_offset, own.end_offset, log.log_end_offset)
 
 
 class Outcome(Enum):
     TAKEN = 0
     """Fetching continues where the log ends now."""
     OUT_OF_RANGE = 1
-    """The follower must ask where the leader's log begins and ends."""
+    """The follower must look up where the leader's log begins and ends."""
     MOVED = 4
-    """What the follower asks for is in the remote tier: it begins where the leader has records."""
+    """The requested records are in the remote tier: the follower begins where the leader has local records."""
     RETRY = 2
-    """The follower tries again later, by the same metadata or newer."""
+    """The follower retries later, with the same metadata or newer."""
     FENCED = 3
     """The leadership that the follower knows is over: it waits for newer metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """``high_watermark_moved`` is told of each log whose high watermark changed. ``changed`` is told of each partition
-    of which consumers may hear something else now: its high watermark, its log start, or an end that went back."""
+    """Applies responses, and reports what consumers and the file of high watermarks must see."""
 
     ports: Ports
     high_watermark_moved: Callable[[PartitionLog], None]
+    """Is called with each log whose high watermark changed."""
     changed: Callable[[Followed], None] = lambda _: None
+    """Is called with each partition whose high watermark or log start moved, or whose end went back."""
 
     def take(self, one: Followed, data: PartitionData) -> Outcome:
-        """Takes an answer to what ``one`` asks now."""
+        """Applies the response to the latest request of ``one``."""
         if data.error_code:
             return self._refused(one, data.error_code)
         if data.diverging_epoch is not None:
             return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))
         if data.tombstone_horizon >= 0:
-            return self.settle(one, lambda: self._take_what_is_whole(one, data))
+            return self.settle(one, lambda: self._take_if_complete(one, data))
         if not data.records and data.log_start_offset <= one.log.log_start_offset:
             self.follow_high_watermark(one, data)
             return Outcome.TAKEN
@@ -94,15 +116,15 @@ class Intake:
         self.ports.note("started_anew", ("partition", one.trace_name), ("offset", offset))
         self.changed(one)
 
-    def _take_what_is_whole(self, one: Followed, data: PartitionData) -> None:
+    def _take_if_complete(self, one: Followed, data: PartitionData) -> None:
         """Takes all, or begins anew if the leader has removed tombstones that this log lacks (H-4). The records that
         they deleted would stay here for ever. Raises DiskError."""
-        log, told = one.log, data.tombstone_horizon
+        log, horizon = one.log, data.tombstone_horizon
         where, position = ("partition", one.trace_name), log.log_end_offset
-        if log.horizon.judge(position, told):
+        if log.horizon.judge(position, horizon):
             self.start_anew(one, data.log_start_offset)
-            log.horizon.begin(told)
-            self.ports.note("unsafe_bootstrap", where, ("position", position), ("horizon", told))
+            log.horizon.begin(horizon)
+            self.ports.note("unsafe_bootstrap", where, ("position", position), ("horizon", horizon))
         else:
             self._take_all(one, data)
 
@@ -161,7 +183,7 @@ class Intake:
         return Outcome.FENCED if code == ErrorCode.fenced_leader_epoch else Outcome.RETRY
 
     def settle(self, one: Followed, work: Callable[[], None]) -> Outcome:
-        """Runs ``work``. Damaged records or a failing disk harm no client: the replica falls behind and tries again."""
+        """Runs ``work``. Damaged records or a failing disk harm no client: the replica falls behind and retries."""
         try:
             work()
         except (RecordsRefused, DiskError) as failure:

@@ -1,14 +1,19 @@
-"""Asks the active controller to change the in-sync replicas: AlterPartition (KIP-497, KIP-903).
+"""In-sync replicas of led partitions: the lag check, and AlterPartition requests (KIP-497, KIP-903).
 
-One request is in flight at a time; what is proposed meanwhile goes with the next. A proposal is repeated until a
-response says what becomes of it. An accepted one still holds until the leader's image has it: the controller judged it
-by its own min.insync.replicas, which may be newer than the leader's (E-2). Both come to the leader with the metadata.
+The lag check visits partitions that have a replica behind, twice in ``replica.lag.time.max.ms`` and when brokers
+change. A partition is watched from its first append (or proposal) until all replicas are in sync and at the leader's
+end again. A partition at rest is therefore not visited. A round runs in slices, one slice per event.
+
+A change of the in-sync replicas is proposed to the active controller. One AlterPartition request is in flight at a
+time; later proposals go with the next. A proposal is repeated until a response settles it. An accepted one remains
+until the leader's image has it: the controller checked it against its own min.insync.replicas, which may be newer than
+the leader's (E-2). Both reach the leader with the metadata.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 from kio.schema.types import BrokerId
@@ -16,8 +21,8 @@ from kio.static.primitive import i8, i32, i64
 
 from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.metrics.metrics import Counter
-from reference_broker.ports.node_ports import Ports, later
-from reference_broker.replication.leader.replicas import Proposal
+from reference_broker.ports.node_ports import Ports, Slices, later, run_slices
+from reference_broker.replication.leader.replicas import Followers, Proposal
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -30,11 +35,75 @@ else:
     request_schema = LazySchema("alter_partition.v3.request")
     response_schema = LazySchema("alter_partition.v3.response")
 
+
+PARTITIONS_PER_SLICE = 256
+"""Number of partitions that one event visits; that takes less than 2 ms."""
+
+Visit: TypeAlias = Callable[[Partition, Followers, bool], None]
+"""(partition, its followers, whether the leader may propose to remove those that lag)."""
+
+
+@dataclass(slots=True)
+class LagCheck:
+    """Visits the watched partitions in rounds."""
+
+    _ports: Ports
+    _max_lag_ms: int
+    _visit: Visit
+    watched: dict[Partition, None] = field(default_factory=dict)
+    """In the order in which they fell behind."""
+    _is_running: bool = False
+    _again: bool = False
+    _shrinks_again: bool = False
+
+    def watch(self, partition: Partition, followers: Followers) -> None:
+        followers.is_watched = True
+        self.watched[partition] = None
+
+    def unwatch(self, partition: Partition) -> None:
+        self.watched.pop(partition, None)
+
+    def begin(self, *, shrinks: bool) -> None:
+        """Starts a round. If one is running, another follows it, since the running one may have passed the change."""
+        if self._is_running:
+            self._again = True
+            self._shrinks_again = self._shrinks_again or shrinks
+        elif self.watched:
+            self._is_running = True
+            run_slices(self._ports, self._round(shrinks), self._round_over)
+
+    def start(self) -> None:
+        """The first round begins after half of ``replica.lag.time.max.ms``, and so does each further one."""
+        later(self._ports, self._max_lag_ms * 500, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self.start()
+        self.begin(shrinks=True)
+
+    def _round_over(self) -> None:
+        self._is_running = False
+        if self._again:
+            shrinks = self._shrinks_again
+            self._again = self._shrinks_again = False
+            self.begin(shrinks=shrinks)
+
+    def _round(self, shrinks: bool) -> Slices:
+        for number, partition in enumerate(list(self.watched), 1):
+            followers = partition.followers
+            if followers is not None:
+                if followers.is_even(partition.log.log_end_offset):
+                    followers.is_watched = False
+                    self.unwatch(partition)
+                self._visit(partition, followers, shrinks)
+            if number % PARTITIONS_PER_SLICE == 0:
+                yield
+
+
 RETRY_MS = 50
 """The pause after a request that failed as a whole, as in Kafka."""
 
 PARTITIONS_PER_REQUEST = 200
-"""With this limit, building the request, writing it as metadata and taking the answer each stay below 5 ms."""
+"""With this limit, building the request, writing it as metadata and handling the response each stay below 5 ms."""
 
 _RECOVERED = 0
 """A leader elected uncleanly serves what it has. Its first proposal says that it has recovered, as Kafka's does."""
@@ -57,37 +126,36 @@ _WAIT_FOR_METADATA = frozenset(
 
 @dataclass(slots=True)
 class IsrProposals:
-    """Calls ``refused`` when a response says that a proposal is not applied and is still the partition's current one.
-
-    ``failures`` counts each proposal that was not applied, once per attempt.
-    """
+    """Pending proposals, and the AlterPartition request in flight."""
 
     _ports: Ports
     _node_id: int
     _replica: MetadataReplica
     _refused: Callable[[Partition], None]
+    """Is called when a response refuses a proposal that is still the partition's current one."""
     _failures: Counter
+    """Counts each proposal that was not applied, once per attempt."""
     _pending: dict[Partition, Proposal] = field(default_factory=dict)
-    _asking: bool = False
+    _is_in_flight: bool = False
     _retry_planned: bool = False
 
     def propose(self, partition: Partition, proposal: Proposal) -> None:
-        """Asks the controller for ``proposal``, which ``partition.followers`` already holds."""
+        """Sends ``proposal``, which ``partition.followers`` already has, to the controller."""
         self._pending[partition] = proposal
-        self._ask_soon(0)
+        self._send_soon(0)
 
-    def _ask_soon(self, pause_ms: int) -> None:
-        """Asks in a separate event, so that all that one request or one tick proposes goes in one AlterPartition."""
-        if not self._asking and not self._retry_planned and self._pending:
+    def _send_soon(self, pause_ms: int) -> None:
+        """Sends in a separate event, so that all proposals of one request or one tick go in one AlterPartition."""
+        if not self._is_in_flight and not self._retry_planned and self._pending:
             self._retry_planned = True
-            later(self._ports, pause_ms * 1000, self._ask)
+            later(self._ports, pause_ms * 1000, self._send)
 
-    def _ask(self) -> None:
+    def _send(self) -> None:
         self._retry_planned = False
         sent = self._still_wanted()
         if not sent:
             return
-        self._asking = True
+        self._is_in_flight = True
         channel, version = self._replica.lifecycle.channel, VERSIONS[ApiKey.ALTER_PARTITION][1]
         answered = partial(self._answered, sent)
         channel.ask(ApiKey.ALTER_PARTITION, version, self._request(sent), answered, self._failed)
@@ -96,7 +164,7 @@ class IsrProposals:
         """The oldest proposals that no metadata has settled meanwhile."""
         sent: dict[Partition, Proposal] = {}
         for partition, proposal in list(self._pending.items()):
-            if not _holds(partition, proposal):
+            if not _is_current(partition, proposal):
                 del self._pending[partition]
             elif len(sent) < PARTITIONS_PER_REQUEST:
                 sent[partition] = proposal
@@ -124,33 +192,33 @@ class IsrProposals:
         )
 
     def _failed(self) -> None:
-        """The request may have been applied. Asking again is harmless, since its partition epoch is then too old."""
-        self._asking = False
-        self._ask_soon(RETRY_MS)
+        """The request may have been applied. A retry is harmless, since its partition epoch is then too old."""
+        self._is_in_flight = False
+        self._send_soon(RETRY_MS)
 
     def _answered(self, sent: dict[Partition, Proposal], answer: object) -> None:
         assert isinstance(answer, response_schema.AlterPartitionResponse), (
             f"AlterPartition was answered by {type(answer).__name__}"
         )
-        self._asking = False
+        self._is_in_flight = False
         if answer.error_code:
             self._ports.note("isr_proposal_failed", ("error", int(answer.error_code)))
-            self._ask_soon(RETRY_MS)
+            self._send_soon(RETRY_MS)
             return
         by_id = {(topic.topic_id, one.partition_index): one for topic in answer.topics for one in topic.partitions}
         retried = False
         for partition, proposal in sent.items():
             one = by_id.get((UUID(bytes=partition.topic_id), i32(partition.index)))
             retried = not self._settled(partition, proposal, one) or retried
-        self._ask_soon(RETRY_MS if retried else 0)
+        self._send_soon(RETRY_MS if retried else 0)
 
     def _settled(
         self, partition: Partition, proposal: Proposal, answer: "response_schema.PartitionData | None"
     ) -> bool:
-        """Handles one partition's answer. Returns False if the proposal must be asked again."""
+        """Handles one partition's result. Returns False if the proposal must be sent again."""
         if self._pending.get(partition) is not proposal:
             return True
-        if not _holds(partition, proposal):  # Newer metadata was first.
+        if not _is_current(partition, proposal):  # Newer metadata was first.
             del self._pending[partition]
             return True
         if answer is None:
@@ -174,6 +242,6 @@ def _members(proposal: Proposal) -> "tuple[request_schema.BrokerState, ...]":
     )
 
 
-def _holds(partition: Partition, proposal: Proposal) -> bool:
+def _is_current(partition: Partition, proposal: Proposal) -> bool:
     followers = partition.followers
     return followers is not None and followers.proposal is proposal

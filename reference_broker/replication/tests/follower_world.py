@@ -24,8 +24,8 @@ from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.record import Record, build
-from reference_broker.replication.follower.fetch_lag import FetchLag
-from reference_broker.replication.follower.fetchers import Fetchers
+from reference_broker.replication.follower.fetcher import Fetchers
+from reference_broker.replication.follower.followed import FetchLag
 from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -10,8 +10,7 @@ from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
-from reference_broker.replication.follower.fetch_lag import FetchLag
-from reference_broker.replication.follower.followed import Followed
+from reference_broker.replication.follower.followed import FetchLag, Followed
 from reference_broker.replication.tests.follower_world import World, named, records
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.replication.leader.follower_waits import EXPECTED_MS, GATHER_US, SHORT_WAIT_MS, FollowerWaits
+from reference_broker.replication.leader.purgatory import EXPECTED_MS, GATHER_US, SHORT_WAIT_MS, FollowerWaits
 from reference_broker.replication.tests.timed_ports import TimedPorts
 
 FOLLOWER, OTHER = 1, 2

@@ -8,7 +8,7 @@ from reference_broker.log.tests.log_world import NOW, START_MS, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.metrics.metrics import Gauge, Metrics
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.replication.leader.late_transactions import BUFFER_MS, count_late_transactions
+from reference_broker.replication.leader.replica_metrics import BUFFER_MS, count_late_transactions
 from reference_broker.replication.partitions import Partition, Partitions
 
 LONGEST_MS = 900_000

@@ -1,0 +1,326 @@
+"""Lookups at the leader for a follower whose fetch offset is out of range, or in the remote tier only.
+
+``Lookups`` finds where the leader's log ends and begins (ListOffsets as a replica).
+
+``TierStarts`` begins a replica whose leader has only later records locally: those before are in the remote tier
+(KIP-405). It looks up where the leader's local records begin, and the leader epoch of the record before them. The tier
+then gives the leader epochs and the producers behind the segment of that record, and the log goes on there (P-11;
+Kafka's ReplicaFetcherTierStateMachine).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.producer_state import ProducerStates
+from reference_broker.replication.follower.followed import Followed
+from reference_broker.replication.follower.intake import Intake, Outcome
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.list_offsets.v10 import request as list_offsets_request
+    from kio.schema.list_offsets.v10 import response as list_offsets_response
+    from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
+    from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
+else:
+    list_offsets_request = LazySchema("list_offsets.v10.request")
+    list_offsets_response = LazySchema("list_offsets.v10.response")
+    epoch_request = LazySchema("offset_for_leader_epoch.v4.request")
+    epoch_response = LazySchema("offset_for_leader_epoch.v4.response")
+
+LATEST = -1
+EARLIEST = -2
+"""Special timestamps of ListOffsets."""
+PARTITIONS_PER_REQUEST = 200
+
+Chunk: TypeAlias = list[tuple[Followed, int]]
+"""Pairs of a partition and its leader epoch at the time of the request."""
+
+
+class LookupRequest(NamedTuple):
+    """A request to the leader, and the handler of its response."""
+
+    body: object
+    handle_response: Callable[[object], None]
+    api_key: ApiKey = ApiKey.LIST_OFFSETS
+
+
+@dataclass(slots=True)
+class Lookups:
+    """Partitions whose fetch offset is outside the leader's log."""
+
+    _node_id: int
+    _timeout_ms: int
+    _intake: Intake
+    _settled: Callable[[Followed], None]
+    """Gets each partition that can be fetched now."""
+    _put_off: Callable[[Followed], None]
+    """Gets each partition whose lookup failed."""
+    _ends: dict[TopicPartition, Followed] = field(default_factory=dict)
+    """Those that wait for the end of the leader's log."""
+    _starts: dict[TopicPartition, Followed] = field(default_factory=dict)
+    """Those that wait for its start."""
+
+    def want_offsets(self, one: Followed) -> None:
+        self._ends[one.name] = one
+
+    def drop(self, one: Followed) -> None:
+        for waiting in (self._ends, self._starts):
+            waiting.pop(one.name, None)
+
+    def next(self) -> LookupRequest | None:
+        """Returns the next request to send. It stays the same until its response is handled."""
+        for waiting, timestamp, handle in (
+            (self._ends, LATEST, self._handle_ends),
+            (self._starts, EARLIEST, self._handle_starts),
+        ):
+            if waiting:
+                chunk = _chunk(waiting)
+                return LookupRequest(
+                    offsets_request(self._node_id, chunk, timestamp, self._timeout_ms), partial(handle, chunk)
+                )
+        return None
+
+    # Where the leader's log ends and begins
+
+    def _handle_ends(self, chunk: Chunk, response: object) -> None:
+        """Truncates if the leader's log ends before the follower's: the leader lost records in an unclean election.
+
+        Otherwise the leader's log has only later records, and the next request looks up its start.
+        """
+        for one, end_offset in self._current(self._ends, chunk, _offsets(response)):
+            if end_offset >= one.log.log_end_offset:
+                self._starts[one.name] = one
+            else:
+                self._settle(one, partial(self._intake.truncate, one, end_offset))
+
+    def _handle_starts(self, chunk: Chunk, response: object) -> None:
+        for one, start_offset in self._current(self._starts, chunk, _offsets(response)):
+            if start_offset > one.log.log_end_offset:
+                self._settle(one, partial(self._intake.start_anew, one, start_offset))
+            else:
+                self._put_off(one)  # The leader's log grew meanwhile: the next fetch finds where they diverge.
+
+    def _settle(self, one: Followed, change: Callable[[], None]) -> None:
+        outcome = self._intake.settle(one, change)
+        (self._settled if outcome is Outcome.TAKEN else self._put_off)(one)
+
+    def _current(
+        self, waiting: dict[TopicPartition, Followed], chunk: Chunk, found: Mapping[TopicPartition, int]
+    ) -> Iterator[tuple[Followed, int]]:
+        """Yields the partitions that still wait under the same leader epoch. Those without a result are put off."""
+        for one, epoch in chunk:
+            if waiting.get(one.name) is not one or one.leader_epoch != epoch:
+                continue
+            del waiting[one.name]
+            offset = found.get(one.name)
+            if offset is None:
+                self._put_off(one)
+            else:
+                yield one, offset
+
+
+def offsets_request(
+    node_id: int, chunk: Chunk, timestamp: int, timeout_ms: int
+) -> "list_offsets_request.ListOffsetsRequest":
+    return list_offsets_request.ListOffsetsRequest(
+        replica_id=BrokerId(node_id),
+        isolation_level=i8(0),
+        topics=tuple(
+            list_offsets_request.ListOffsetsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    list_offsets_request.ListOffsetsPartition(
+                        partition_index=i32(one.name.partition),
+                        current_leader_epoch=i32(epoch),
+                        timestamp=i64(timestamp),
+                    )
+                    for one, epoch in partitions
+                ),
+            )
+            for topic, partitions in _by_topic(chunk)
+        ),
+        timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_ms)),
+    )
+
+
+def _chunk(waiting: Mapping[TopicPartition, Followed]) -> Chunk:
+    return [(one, one.leader_epoch) for one in list(waiting.values())[:PARTITIONS_PER_REQUEST]]
+
+
+def _by_topic(chunk: Chunk) -> Iterable[tuple[str, Chunk]]:
+    topics: dict[str, Chunk] = {}
+    for one, epoch in chunk:
+        topics.setdefault(one.name.topic, []).append((one, epoch))
+    return topics.items()
+
+
+def _offsets(response: object) -> Mapping[TopicPartition, int]:
+    return {name: int(each.offset) for name, each in offset_results(response).items()}
+
+
+def offset_results(response: object) -> Mapping[TopicPartition, "list_offsets_response.ListOffsetsPartitionResponse"]:
+    """Returns the results by partition, without those that are an error or have no offset."""
+    assert isinstance(response, list_offsets_response.ListOffsetsResponse), (
+        f"ListOffsets was answered by {type(response).__name__}"
+    )
+    return {
+        TopicPartition(topic.name, int(each.partition_index)): each
+        for topic in response.topics
+        for each in topic.partitions
+        if not each.error_code and each.offset >= 0
+    }
+
+
+EARLIEST_LOCAL = -4
+
+
+class TierState(NamedTuple):
+    """The state with which a log goes on at ``offset``."""
+
+    offset: int
+    epochs: Sequence[tuple[int, int]]
+    """(epoch, start offset)."""
+    snapshot: bytes
+    """Kafka's file of producers."""
+    producers: ProducerStates
+    """Its decoded content."""
+
+
+class Tier(Protocol):
+    """The remote tier, as a replica uses it."""
+
+    def state_before(
+        self,
+        log: PartitionLog,
+        partition: int,
+        leader_epoch: int,
+        offset: int,
+        done: Callable[[TierState | Error], None],
+    ) -> None:
+        """Calls ``done`` with the state behind the segment with the record before ``offset``, which has that epoch."""
+        ...
+
+
+class _Local(NamedTuple):
+    """Where a leader's local records begin, and the leader epoch of the first one."""
+
+    offset: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class TierStarts:
+    """Partitions of one leader whose requested records are in the remote tier only."""
+
+    _node_id: int
+    _timeout_ms: int
+    _intake: Intake
+    _tier: Callable[[], Tier | None]
+    """Returns None on a node without a tier."""
+    _settled: Callable[[Followed], None]
+    """Gets each partition that can be fetched now."""
+    _put_off: Callable[[Followed], None]
+    """Gets each partition whose lookup failed."""
+    _log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    """The log start offsets of the leader."""
+    _wanted: dict[TopicPartition, Followed] = field(default_factory=dict)
+    """First state: the leader is to return where its local records begin."""
+    _locals: dict[TopicPartition, tuple[Followed, _Local]] = field(default_factory=dict)
+    """Second state: the leader is to return the epoch before them."""
+    _from_tier: dict[TopicPartition, Followed] = field(default_factory=dict)
+    """Third state: the tier is to return its state."""
+
+    def want(self, one: Followed, log_start_offset: int) -> None:
+        """The leader has moved the requested records. ``log_start_offset`` is the leader's."""
+        self._log_starts[one.name] = log_start_offset
+        self._wanted[one.name] = one
+
+    def drop(self, one: Followed) -> None:
+        self._log_starts.pop(one.name, None)
+        self._wanted.pop(one.name, None)
+        self._locals.pop(one.name, None)
+        self._from_tier.pop(one.name, None)
+
+    def next(self) -> LookupRequest | None:
+        """Returns the next request to send, about one partition. It stays the same until its response is handled."""
+        for one in self._wanted.values():
+            body = offsets_request(self._node_id, [(one, one.leader_epoch)], EARLIEST_LOCAL, self._timeout_ms)
+            return LookupRequest(body, partial(self._handle_local, one, one.leader_epoch))
+        for one, local in self._locals.values():
+            handle = partial(self._handle_epoch, one, one.leader_epoch, local)
+            return LookupRequest(self._epoch_request(one, local.epoch - 1), handle, ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        return None
+
+    def _handle_local(self, one: Followed, epoch: int, response: object) -> None:
+        if self._wanted.get(one.name) is not one or one.leader_epoch != epoch:
+            return
+        del self._wanted[one.name]
+        found = offset_results(response).get(one.name)
+        if found is None:
+            self._put_off(one)
+            return
+        local = _Local(int(found.offset), int(found.leader_epoch))
+        if local.epoch > 0:
+            self._locals[one.name] = one, local
+        else:
+            self._read_tier(one, local.epoch, local.offset)
+
+    def _epoch_request(self, one: Followed, epoch: int) -> "epoch_request.OffsetForLeaderEpochRequest":
+        return epoch_request.OffsetForLeaderEpochRequest(
+            replica_id=BrokerId(self._node_id),
+            topics=(
+                epoch_request.OffsetForLeaderTopic(
+                    topic=TopicName(one.name.topic),
+                    partitions=(
+                        epoch_request.OffsetForLeaderPartition(
+                            partition=i32(one.name.partition),
+                            current_leader_epoch=i32(one.leader_epoch),
+                            leader_epoch=i32(epoch),
+                        ),
+                    ),
+                ),
+            ),
+        )
+
+    def _handle_epoch(self, one: Followed, epoch: int, local: _Local, response: object) -> None:
+        waiting = self._locals.get(one.name)
+        if waiting is None or waiting[0] is not one or one.leader_epoch != epoch:
+            return
+        del self._locals[one.name]
+        assert isinstance(response, epoch_response.OffsetForLeaderEpochResponse), type(response).__name__
+        (found,) = (each for topic in response.topics for each in topic.partitions)
+        if found.error_code:
+            self._put_off(one)
+            return
+        is_earlier = found.end_offset > local.offset - 1
+        self._read_tier(one, int(found.leader_epoch) if is_earlier else local.epoch, local.offset)
+
+    def _read_tier(self, one: Followed, leader_epoch: int, offset: int) -> None:
+        tier = self._tier()
+        if tier is None:
+            self._put_off(one)
+            return
+        self._from_tier[one.name] = one
+        done = partial(self._handle_state, one, one.leader_epoch)
+        tier.state_before(one.log, one.name.partition, leader_epoch, offset, done)
+
+    def _handle_state(self, one: Followed, epoch: int, state: TierState | Error) -> None:
+        if self._from_tier.get(one.name) is not one or one.leader_epoch != epoch:
+            return
+        del self._from_tier[one.name]
+        log_start_offset = self._log_starts.pop(one.name)
+        if not isinstance(state, TierState):
+            self._put_off(one)
+            return
+        outcome = self._intake.settle(one, lambda: self._intake.start_in_tier(one, state, log_start_offset))
+        (self._settled if outcome is Outcome.TAKEN else self._put_off)(one)
