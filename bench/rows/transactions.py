@@ -15,8 +15,8 @@ from bench.peers.cluster import Cluster, System
 from bench.peers.consumers import librdkafka_s
 from bench.peers.perf_tools import producer_perf
 from bench.peers.raw_client import RawConnection
-from bench.peers.raw_transactions import RawTransactions, commit_all
 from bench.peers.retrying_client import RetryingClient
+from bench.peers.transaction_clients import RawTransactions, commit_all
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place
 from reference_broker.client.partitions import TopicPartition
