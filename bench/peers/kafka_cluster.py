@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bench.peers.cluster import Cluster
+from bench.peers.cluster import Cluster, target_cluster
 from bench.peers.kafka import HEAP, SETTINGS
-from bench.peers.target_cluster import target_cluster
 from bench.targets.loader import find
 
 NAME = "Apache Kafka"

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.peers.cluster import Cluster, until
-from bench.peers.target_cluster import target_cluster
+from bench.peers.cluster import Cluster, target_cluster, until
 from bench.peers.tiered import BOTH
 from bench.targets.loader import find
 from bench.upgrade import client

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.target_cluster import launched
+from bench.peers.cluster import launched
 from bench.probe.broker import meet
 from bench.targets.errors import TargetError
 from bench.targets.loader import find
