@@ -9,8 +9,8 @@ from pathlib import Path
 from bench.children import end_children, stop_behind
 from bench.options import ROWS, Options
 from bench.peers.cluster import System
-from bench.peers.errors import PeerError
 from bench.peers.kafka import HEAP, SETTINGS
+from bench.peers.node import PeerError
 from bench.peers.systems import systems
 from bench.results import Results
 from bench.rows.context import Progress

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.hostile.course import Plan, play
 from bench.hostile.lives import KINDS
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 
 SECONDS = 90.0
 WAIT_S = 0.1

@@ -18,7 +18,7 @@ from random import Random
 
 from bench.children import ends_with_me
 from bench.hostile.lives import KINDS, Peer
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 
 BETWEEN_S = (0.05, 0.5)
 """The pause between two lives of a peer."""

@@ -15,9 +15,8 @@ import confluent_kafka
 
 from bench.children import ends_with_me
 from bench.peers.cluster import Cluster, until
-from bench.peers.errors import PeerError
 from bench.peers.java import java_command
-from bench.peers.node import BrokerNode
+from bench.peers.node import BrokerNode, PeerError
 from bench.peers.reference import ReferenceNode
 from bench.peers.retrying_client import RetryingClient
 

@@ -13,8 +13,7 @@ from typing import Protocol
 
 import psutil
 
-from bench.peers.errors import PeerError
-from bench.peers.node import BrokerNode, end
+from bench.peers.node import BrokerNode, PeerError, end
 from bench.targets.errors import TargetError
 from bench.targets.layout import Plan
 from bench.targets.model import Chosen

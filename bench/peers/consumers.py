@@ -6,8 +6,8 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench.peers.errors import PeerError
 from bench.peers.java import run_java
+from bench.peers.node import PeerError
 
 LIMIT_S = 120.0
 CHUNK = 10_000

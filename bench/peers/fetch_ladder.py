@@ -1,18 +1,30 @@
 """Measures what one incremental fetch costs, by the number of partitions that its session caches."""
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from bench.peers.node import PeerError
+from bench.peers.raw_client import FETCH_VERSION
+from bench.peers.raw_client import PRODUCE_VERSION
+from bench.peers.raw_client import RawConnection
+from bench.peers.raw_client import create_topic
+from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
 from itertools import groupby
-
-from bench.peers.errors import PeerError
-from bench.peers.raw_client import FETCH_VERSION, PRODUCE_VERSION, RawConnection, create_topic
-from reference_broker.records.record import Record, build
+from reference_broker.records.record import Record
+from reference_broker.records.record import build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from reference_broker.wire.fetch import FetchPartition
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.fetch import FetchResponse
+from reference_broker.wire.fetch import FetchTopic
+from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.messages import decode_response
-from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from reference_broker.wire.produce import ProducePartition
+from reference_broker.wire.produce import ProduceRequest
+from reference_broker.wire.produce import ProduceResponse
+from reference_broker.wire.produce import ProduceTopic
 
 PARTITION_MAX_BYTES = 1 << 20
 CHANGING_PARTITIONS = 100

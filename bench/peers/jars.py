@@ -2,7 +2,7 @@
 
 import sys
 
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.targets.errors import TargetError
 from bench.targets.loader import find
 from bench.targets.providers import kafka

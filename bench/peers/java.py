@@ -3,8 +3,8 @@
 import subprocess
 from collections.abc import Sequence
 
-from bench.peers.errors import PeerError
 from bench.peers.jars import kafka_classpath
+from bench.peers.node import PeerError
 
 
 class ToolError(PeerError):

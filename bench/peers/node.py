@@ -1,4 +1,7 @@
-"""One broker process of either system. It can be killed and launched again, and it always ends with its cluster."""
+"""The error of measurements beside a peer.
+
+One broker process of either system. It can be killed and launched again, and it always ends with its cluster.
+"""
 
 import os
 import re
@@ -10,8 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.children import ends_with_me
-from bench.peers.errors import PeerError
 from bench.ports import API_VERSIONS_0
+
+
+class PeerError(Exception):
+    """A broker or tool is missing, refused a request or took too long. The message is one sentence."""
+
 
 END_LIMIT_S = 40.0
 _CRASH = re.compile(r"^panic:|^fatal error:|^thread '.*' panicked|^Traceback|^# A fatal error")

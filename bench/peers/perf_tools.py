@@ -2,8 +2,8 @@
 
 import re
 
-from bench.peers.errors import PeerError
 from bench.peers.java import run_java
+from bench.peers.node import PeerError
 
 LIMIT_S = 600.0
 _SUMMARY = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec \(.* 99th", re.M)

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from bench.fleet.behaviours.bodies import create_topics_request, new_topic
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.messages import decode_response, encode_request

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.peers.raw_client import RawConnection
 from reference_broker.client import group_requests as requests
 from reference_broker.client.consumer_protocol import Subscription, encode_subscription

@@ -1,22 +1,33 @@
 """A client that retries until its topic is created or its record acknowledged, whatever happens to the nodes."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from bench.fleet.behaviours.bodies import create_topics_request
+from bench.fleet.behaviours.bodies import delete_topics_request
+from bench.fleet.behaviours.bodies import metadata_request
+from bench.fleet.behaviours.bodies import new_topic
+from bench.peers.node import PeerError
+from bench.peers.raw_client import PRODUCE_VERSION
+from bench.peers.raw_client import produce_request
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, TypeVar
-
-from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
+from kio.schema.describe_quorum.v2.request import PartitionData
+from kio.schema.describe_quorum.v2.request import TopicData
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
-
-from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request, metadata_request, new_topic
-from bench.peers.errors import PeerError
-from bench.peers.raw_client import PRODUCE_VERSION, produce_request
-from reference_broker.blocking.transport import Connection, TransportError
-from reference_broker.records.record import Record, build
+from reference_broker.blocking.transport import Connection
+from reference_broker.blocking.transport import TransportError
+from reference_broker.records.record import Record
+from reference_broker.records.record import build
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import ErrorCode, error_name
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.errors import error_name
+from types import TracebackType
+from typing import Any
+from typing import Self
+from typing import TypeVar
 
 CLIENT_ID = "crucible-bench-retrying"
 METADATA_VERSION = 12

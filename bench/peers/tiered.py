@@ -12,7 +12,7 @@ from bench.fleet.behaviours.bodies import list_offsets_request, set_topic_config
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.peers import kafka_cluster, reference
 from bench.peers.cluster import Cluster, System
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.peers.raw_client import RawConnection
 from reference_broker.wire.apis import ApiKey
 

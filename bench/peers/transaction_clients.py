@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.peers.raw_client import RawConnection
 from bench.peers.retrying_groups import RetryingCoordinator
 from reference_broker.client import group_requests

@@ -4,7 +4,7 @@ import time
 
 import confluent_kafka
 
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 
 LIMIT_S = 60.0
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.peers.cluster import Cluster, launched
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.ports import stranger_at
 from bench.probe import kafka_answers
 from bench.probe.broker import Address, Broker, NotKafka, Target, meet

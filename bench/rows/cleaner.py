@@ -2,18 +2,27 @@
 
 import statistics
 import time
-from collections.abc import Sequence
-from pathlib import Path
-
-from bench.alternation import Samples, alternate
+from bench.alternation import Samples
+from bench.alternation import alternate
 from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.options import Options
-from bench.peers.cluster import Cluster, System, until
-from bench.peers.errors import PeerError
-from bench.peers.raw_client import PRODUCE_VERSION, RawConnection, base_offset, produce_request
+from bench.peers.cluster import Cluster
+from bench.peers.cluster import System
+from bench.peers.cluster import until
+from bench.peers.node import PeerError
+from bench.peers.raw_client import PRODUCE_VERSION
+from bench.peers.raw_client import RawConnection
+from bench.peers.raw_client import base_offset
+from bench.peers.raw_client import produce_request
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
-from reference_broker.records.record import Record, build
+from bench.rows.context import LIMIT_S
+from bench.rows.context import Progress
+from bench.rows.context import all_up
+from bench.rows.context import make_topic
+from collections.abc import Sequence
+from pathlib import Path
+from reference_broker.records.record import Record
+from reference_broker.records.record import build
 from reference_broker.wire.apis import ApiKey
 
 CONFIG = {"log.cleaner.backoff.ms": "100"}

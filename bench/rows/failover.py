@@ -13,8 +13,7 @@ from pathlib import Path
 
 from bench.options import Options
 from bench.peers.cluster import Cluster, System, until
-from bench.peers.errors import PeerError
-from bench.peers.node import BrokerNode
+from bench.peers.node import BrokerNode, PeerError
 from bench.peers.retrying_client import RetryingClient
 from bench.results import Figure, Results, Row
 from bench.rows.context import Progress

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.peers.raw_client import FETCH_VERSION, RawConnection
 from bench.peers.raw_group import RawMember, await_coordinator, subscription_of
 from bench.peers.retrying_client import RetryingClient, batch_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.hostile.course import BESIDE_BUDGET_BYTES, BUDGET_BYTES, Longest, Plan, play
 from bench.options import Options
 from bench.peers.cluster import System
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.results import Figure, Results, Row
 from bench.rows.context import Progress, place
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.peers.raw_client import FETCH_VERSION, PRODUCE_VERSION, RawConnection, base_offset, produce_request
 from bench.peers.retrying_client import batch_of
 from bench.results import Curve, Results, Series

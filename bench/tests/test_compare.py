@@ -11,7 +11,7 @@ import pytest
 from bench import compare
 from bench.options import Options
 from bench.peers.cluster import System
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.results import Figure, Results, Row
 from bench.rows.context import Progress
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.peers.consumers import reading_s
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 
 LOG = """[0.010s] java.lang.Object source: shared objects file
 [0.700s] org.apache.kafka.common.requests.FetchResponse source: file:/kafka-clients.jar

@@ -11,7 +11,7 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i32Timedelta
 
 from bench.options import Options, Sizes
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.peers.retrying_client import RetryingClient
 from bench.peers.systems import REFERENCE
 from bench.results import Results

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.peers.perf_tools import producer_perf
 
 pytestmark = pytest.mark.live

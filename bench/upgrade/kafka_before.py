@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.peers.errors import PeerError
-from bench.peers.node import BrokerNode, end
+from bench.peers.node import BrokerNode, PeerError, end
 from bench.ports import free_ports
 from bench.targets.errors import TargetError
 from bench.targets.providers import kafka

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.probe.broker import Address, Broker, NotKafka, meet
 from bench.probe.case import PREPARING, Case, Outcome, Verdict
 from bench.probe.command import started

@@ -1,11 +1,10 @@
 """The commands that measure and that question brokers. Each imports what it needs only when it runs."""
 
+import click
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 if TYPE_CHECKING:
     from bench.options import Options
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, out: Path | None) -> None:
     """Measures one node and three, alone or beside a peer, and writes a page that shows the figures."""
     from bench.options import NODES, QUICK, Options, Sizes
-    from bench.peers.errors import PeerError
+    from bench.peers.node import PeerError
     from bench.report import write
     from bench.results import STORE, table
     from crucible_kafka.terminal import USAGE_ERROR, one_sentence, print_table, shown
@@ -107,7 +106,7 @@ def probe(
     TARGET is HOST:PORT, or a target file or its name (bench/targets), which is started with one node. The probe needs
     no rights beyond topics and groups of its own, which it deletes at its end. Exit code 1: a MUST failed.
     """
-    from bench.peers.errors import PeerError
+    from bench.peers.node import PeerError
     from bench.probe import command
     from bench.probe.broker import NotKafka
     from bench.probe.cases import UnknownCase
@@ -166,7 +165,7 @@ def upgrade_path(
     When all is uploaded, each snapshot in the store is compared with a full replay of the old files, and each segment
     with its old file. Exit code 1: something is missing or differs.
     """
-    from bench.peers.errors import PeerError
+    from bench.peers.node import PeerError
     from bench.upgrade import command
     from bench.upgrade.errors import UpgradeError
     from bench.upgrade.judging import HEADINGS

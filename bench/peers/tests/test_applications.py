@@ -31,8 +31,8 @@ from bench.peers.applications import (
     write_properties,
 )
 from bench.peers.cluster import System, until
-from bench.peers.errors import PeerError
 from bench.peers.jars import applications_classpath
+from bench.peers.node import PeerError
 from bench.peers.reference import reference_with_mutant
 from bench.peers.retrying_client import RetryingClient
 from bench.peers.systems import REFERENCE

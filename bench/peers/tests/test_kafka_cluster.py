@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.peers.errors import PeerError
+from bench.peers.node import PeerError
 from bench.peers.retrying_client import RetryingClient, batch_of
 from bench.peers.systems import KAFKA
 

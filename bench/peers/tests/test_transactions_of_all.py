@@ -8,9 +8,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.peers.errors import PeerError
 from bench.peers.java import run_java
-from bench.peers.node import BrokerNode
+from bench.peers.node import BrokerNode, PeerError
 from bench.peers.tests import transactional_readers as readers
 from bench.peers.tests.group_members import quiet, until
 from bench.peers.tests.java_tools import dump_segments, run_tool
