@@ -9,7 +9,7 @@ import confluent_kafka
 from bench.peers.java import run_java
 from bench.peers.node import PeerError
 
-LIMIT_S = 120.0
+READ_LIMIT_S = 120.0
 CHUNK = 10_000
 
 _FIRST_ANSWER = "org.apache.kafka.common.requests.FetchResponse$$Lambda"
@@ -28,7 +28,7 @@ def java_consumer_s(bootstrap: str, topic: str, records: int, folder: Path) -> f
     options = ["-Xmx512m", f"-Xlog:class+load=info:file={log}:uptime"]
     words = ["--bootstrap-server", bootstrap, "--topic", topic, "--partition", "0", "--offset", "earliest"]
     words += ["--max-messages", str(records), "--formatter", "org.apache.kafka.tools.consumer.NoOpMessageFormatter"]
-    _, errors = run_java("org.apache.kafka.tools.consumer.ConsoleConsumer", words, LIMIT_S, options)
+    _, errors = run_java("org.apache.kafka.tools.consumer.ConsoleConsumer", words, READ_LIMIT_S, options)
     if f"total of {records} messages" not in errors:
         raise PeerError(f"Kafka's console consumer did not read all records: {errors.strip().splitlines()[-1:]}")
     return reading_s(log.read_text())
@@ -68,11 +68,11 @@ def librdkafka_s(
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        first = _count(consumer.consume(1, timeout=LIMIT_S))
+        first = _count(consumer.consume(1, timeout=READ_LIMIT_S))
         began = time.perf_counter()
         read = first
         while read < records:
-            read += _count(consumer.consume(min(CHUNK, records - read), timeout=LIMIT_S))
+            read += _count(consumer.consume(min(CHUNK, records - read), timeout=READ_LIMIT_S))
         return time.perf_counter() - began
     finally:
         consumer.close()

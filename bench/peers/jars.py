@@ -7,13 +7,13 @@ from bench.targets.errors import TargetError
 from bench.targets.loader import find
 from bench.targets.providers import kafka
 
-VERSION = find("kafka").version
+KAFKA_VERSION = find("kafka").version
 
 
 def kafka_classpath() -> str:
     """Returns Java's class path for Kafka's server and tools. Raises PeerError."""
     try:
-        return kafka.classpath(VERSION)
+        return kafka.classpath(KAFKA_VERSION)
     except TargetError as wrong:
         raise PeerError(str(wrong)) from wrong
 
@@ -21,7 +21,7 @@ def kafka_classpath() -> str:
 def applications_classpath() -> str:
     """Returns Java's class path for Kafka Streams, Connect and MirrorMaker, without the server. Raises PeerError."""
     try:
-        return kafka.applications(VERSION)
+        return kafka.applications(KAFKA_VERSION)
     except TargetError as wrong:
         raise PeerError(str(wrong)) from wrong
 

@@ -9,7 +9,7 @@ from bench.peers.cluster import Cluster, target_cluster
 from bench.peers.kafka import HEAP, SETTINGS
 from bench.targets.loader import find
 
-NAME = "Apache Kafka"
+KAFKA_NAME = "Apache Kafka"
 
 
 @contextmanager
@@ -17,6 +17,6 @@ def kafka_cluster(
     folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
 ) -> Iterator[Cluster]:
     """Makes new nodes below ``folder``, which are formatted and not launched. Raises PeerError when that fails."""
-    kafka = replace(find("kafka"), nodes=nodes)
-    with target_cluster(kafka, folder, {**SETTINGS, **config}, {"vm": HEAP}, advertised) as cluster:
+    chosen = replace(find("kafka"), nodes=nodes)
+    with target_cluster(chosen, folder, {**SETTINGS, **config}, {"vm": HEAP}, advertised) as cluster:
         yield cluster

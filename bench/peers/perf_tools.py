@@ -5,7 +5,7 @@ import re
 from bench.peers.java import run_java
 from bench.peers.node import PeerError
 
-LIMIT_S = 600.0
+PERF_LIMIT_S = 600.0
 _SUMMARY = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec \(.* 99th", re.M)
 
 
@@ -21,7 +21,7 @@ def producer_perf(
     words += ["--throughput", "-1", "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all"]
     if transaction_ms is not None:
         words[:0] = ["--transactional-id", f"id-of-{topic}", "--transaction-duration-ms", str(transaction_ms)]
-    printed, _ = run_java("org.apache.kafka.tools.ProducerPerformance", words, LIMIT_S, ["-Xmx512m"])
+    printed, _ = run_java("org.apache.kafka.tools.ProducerPerformance", words, PERF_LIMIT_S, ["-Xmx512m"])
     found = _SUMMARY.findall(printed)
     if not found:
         raise PeerError(f"Kafka's producer perf test printed no summary: {printed.strip().splitlines()[-1:]}")

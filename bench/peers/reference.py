@@ -15,7 +15,7 @@ from bench.peers.cluster import Cluster, System, settings_of
 from bench.peers.node import BrokerNode, end
 from bench.ports import free_ports
 
-NAME = "reference broker"
+REFERENCE_NAME = "reference broker"
 LAUNCHER = Path(__file__).resolve().parents[2] / "crucible_kafka"
 CLUSTER_ID = "crucible-bench-cluster"
 COMMAND = (sys.executable, str(LAUNCHER))
@@ -48,7 +48,7 @@ class ReferenceNode(BrokerNode):
         where = [] if "listeners" in config else ["--listen", f"127.0.0.1:{port}"]
         where += ["--data", str(data), "--node-id", str(node_id)]
         command = [*program, "broker", *where, *words, *settings]
-        super().__init__(NAME, node_id, port, command, data.with_name(f"{data.name}.log"))
+        super().__init__(REFERENCE_NAME, node_id, port, command, data.with_name(f"{data.name}.log"))
         self.data = data
         self._ready: SimpleQueue[bool] = SimpleQueue()
 
@@ -104,7 +104,7 @@ def reference_cluster(
             own |= _two_listeners(port, broker_ports[node], advertised[node])
         members.append(ReferenceNode(node, port, folder / f"node-{node}", own, program=program))
     try:
-        yield Cluster(NAME, members)
+        yield Cluster(REFERENCE_NAME, members)
     finally:
         end(members)
 
@@ -119,7 +119,7 @@ def reference_with_mutant(mutant: str) -> System:
     ) -> AbstractContextManager[Cluster]:
         return reference_cluster(folder, nodes, config, advertised, program)
 
-    return System(f"{NAME} with {mutant}", prepare)
+    return System(f"{REFERENCE_NAME} with {mutant}", prepare)
 
 
 def _two_listeners(port: int, broker_port: int, advertised: str) -> dict[str, str]:

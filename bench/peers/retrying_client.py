@@ -29,9 +29,9 @@ from typing import Any
 from typing import Self
 from typing import TypeVar
 
-CLIENT_ID = "crucible-bench-retrying"
+RETRYING_CLIENT_ID = "crucible-bench-retrying"
 METADATA_VERSION = 12
-CREATE_VERSION = 7
+RETRYING_CREATE_VERSION = 7
 DELETE_VERSION = 5
 """The newest that names topics."""
 QUORUM_VERSION = 1
@@ -90,7 +90,7 @@ class RetryingClient:
         fine = (ErrorCode.none, ErrorCode.topic_already_exists)
 
         def ask() -> bool | None:
-            answer = self._ask_controller(ApiKey.CREATE_TOPICS, CREATE_VERSION, body)
+            answer = self._ask_controller(ApiKey.CREATE_TOPICS, RETRYING_CREATE_VERSION, body)
             return True if answer is not None and self._is_fine(answer.topics[0].error_code, fine) else None
 
         self._until(ask, limit_s, f"topic {name}")
@@ -226,7 +226,7 @@ class RetryingClient:
             connection = self._connections.get(port)
             if connection is None:
                 connection = self._connections[port] = Connection.open("127.0.0.1", port, limit_us)
-            return connection.call(api_key, version, CLIENT_ID, body, limit_us).body
+            return connection.call(api_key, version, RETRYING_CLIENT_ID, body, limit_us).body
         except TransportError as failure:
             self.last_error = str(failure)
             if failure.reason == "timeout":

@@ -1,15 +1,14 @@
 """Clients that retry until their coordinator accepts what they ask, even if it changes."""
 
+from bench.peers.raw_group import VERSIONS
 from bench.peers.retrying_client import RetryingClient
 from reference_broker.client import group_requests as requests
-from reference_broker.client.group_requests import GroupVersions, MemberIdentity
+from reference_broker.client.group_requests import MemberIdentity
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.offset_requests import OffsetToCommit, commit_errors, commit_request
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-
-VERSIONS = GroupVersions()
 
 
 class RetryingCoordinator(RetryingClient):

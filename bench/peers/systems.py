@@ -1,10 +1,11 @@
 """The two systems that are compared: the reference broker and Apache Kafka."""
 
-from bench.peers import kafka_cluster, reference
 from bench.peers.cluster import System
+from bench.peers.kafka_cluster import KAFKA_NAME, kafka_cluster
+from bench.peers.reference import REFERENCE_NAME, reference_cluster
 
-REFERENCE = System(reference.NAME, reference.reference_cluster)
-KAFKA = System(kafka_cluster.NAME, kafka_cluster.kafka_cluster)
+REFERENCE = System(REFERENCE_NAME, reference_cluster)
+KAFKA = System(KAFKA_NAME, kafka_cluster)
 
 
 def systems(peer: str | None) -> list[System]:

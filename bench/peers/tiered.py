@@ -10,10 +10,11 @@ from pathlib import Path
 
 from bench.fleet.behaviours.bodies import list_offsets_request, set_topic_configs_request
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.peers import kafka_cluster, reference
 from bench.peers.cluster import Cluster, System
+from bench.peers.kafka_cluster import KAFKA_NAME, kafka_cluster
 from bench.peers.node import PeerError
 from bench.peers.raw_client import RawConnection
+from bench.peers.reference import reference_cluster
 from reference_broker.wire.apis import ApiKey
 
 BOTH = {
@@ -30,7 +31,7 @@ LATEST_TIERED = -5
 
 def tiered(system: System) -> System:
     """The same broker with a remote tier: the folder ``tier`` beside its nodes."""
-    return System(system.name, _kafka if system.name == kafka_cluster.NAME else _reference)
+    return System(system.name, _kafka if system.name == KAFKA_NAME else _reference)
 
 
 @contextmanager
@@ -38,13 +39,13 @@ def _reference(
     folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
 ) -> Iterator[Cluster]:
     settings = {**BOTH, "crucible.remote.store.url": str(folder / "tier"), **config}
-    with reference.reference_cluster(folder, nodes, settings, advertised) as cluster:
+    with reference_cluster(folder, nodes, settings, advertised) as cluster:
         yield cluster
 
 
 @contextmanager
 def _kafka(folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()) -> Iterator[Cluster]:
-    with kafka_cluster.kafka_cluster(folder, nodes, {**BOTH, **config}, advertised) as cluster:
+    with kafka_cluster(folder, nodes, {**BOTH, **config}, advertised) as cluster:
         yield cluster
 
 

@@ -23,7 +23,8 @@ import aiokafka
 import confluent_kafka
 
 from bench import golang
-from bench.peers import jars, java
+from bench.peers.jars import KAFKA_VERSION
+from bench.peers.java import run_java
 from bench.peers.node import end
 from bench.peers.raw_client import RawConnection, create_topic
 from bench.peers.reference import ReferenceNode
@@ -139,7 +140,7 @@ def _java(bootstrap: str) -> None:
             f"{(key or b'NULL').decode()}\t{(value or b'NULL').decode()}\n"
             for key, value, headers in RECORDS
         )
-        java.run_java("org.apache.kafka.tools.ConsoleProducer", words, LIMIT_S, stdin="".join(lines))
+        run_java("org.apache.kafka.tools.ConsoleProducer", words, LIMIT_S, stdin="".join(lines))
 
 
 def _go(name: str) -> Callable[[str], None]:
@@ -175,7 +176,7 @@ CLIENTS: dict[str, tuple[str, Callable[[str], None]]] = {
     "kafka-python": (version("kafka-python"), _kafka_python),
     "aiokafka": (version("aiokafka"), _aiokafka),
     "librdkafka": (str(confluent_kafka.libversion()[0]), _librdkafka),
-    "java": (jars.VERSION, _java),
+    "java": (KAFKA_VERSION, _java),
     "sarama": ("1.61.1", _go("sarama")),
     "franz-go": ("1.22.3", _go("franz-go")),
     "kafka-go": ("0.4.51", _go("kafka-go")),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.jars import VERSION
+from bench.peers.jars import KAFKA_VERSION
 from bench.peers.systems import KAFKA
 from bench.probe import kafka_answers
 from bench.probe.broker import meet
@@ -31,7 +31,7 @@ def _differences(folder: Path, cases: Sequence[Case]) -> dict[str, tuple[str, st
         outcomes = play(meet(target.address), cases, target=target)
     slowest = sorted(outcomes, key=lambda each: each.seconds, reverse=True)[:SHOWN]
     logging.getLogger(__name__).info("%s", [f"{each.case.id}: {each.seconds:.1f} s" for each in slowest])
-    recorded = kafka_answers.recorded(VERSION)
+    recorded = kafka_answers.recorded(KAFKA_VERSION)
     return {
         each.case.id: (each.verdict.value, recorded[each.case.id][0])
         for each in outcomes
@@ -42,7 +42,7 @@ def _differences(folder: Path, cases: Sequence[Case]) -> dict[str, tuple[str, st
 @pytest.mark.timeout(1200)
 def test_kafka_answers_as_recorded(tmp_path: Path) -> None:
     cases = all_cases()
-    assert {each.id for each in cases} == set(kafka_answers.recorded(VERSION))
+    assert {each.id for each in cases} == set(kafka_answers.recorded(KAFKA_VERSION))
     assert _differences(tmp_path, [each for each in cases if not each.restarts]) == {}
 
 

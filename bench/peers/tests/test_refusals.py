@@ -1,21 +1,20 @@
 """The table of everything that the broker refuses (``bench/peers/refusals.toml``), beside its source."""
 
 import ast
-import tomllib
-from collections.abc import Iterator
-from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any
-
 import pytest
-
 import reference_broker
-from bench.peers.jars import VERSION
+import tomllib
+from bench.peers.jars import KAFKA_VERSION
 from bench.peers.tests.test_batches_like_kafka import DIFFERENT
 from bench.probe import kafka_answers
 from bench.probe.case import Case
 from bench.probe.cases import all_cases
+from collections.abc import Iterator
+from pathlib import Path
 from reference_broker.wire.errors import ErrorCode
+from types import CodeType
+from types import FunctionType
+from typing import Any
 
 SOURCE = Path(reference_broker.__file__).parent
 ROOMS = ("apis", "controller", "coordination", "groups", "sessions", "transactions", "wire")
@@ -117,7 +116,7 @@ def test_each_row_says_what_kafka_does(module: str, row: dict[str, Any]) -> None
     assert not (row.get("state") and row.get("case")), "a request meets it, so it takes no state"
 
 
-RECORDED = kafka_answers.recorded(VERSION)
+RECORDED = kafka_answers.recorded(KAFKA_VERSION)
 
 
 @pytest.mark.parametrize(
