@@ -16,9 +16,9 @@ from bench.hostile.names import HOSTILE_TOPIC, TOPIC
 from bench.hostile.newcomer import Newcomers
 from bench.hostile.processor import Used, used_by_event_loops
 from bench.hostile.swarm import SwarmProcess, swarming
+from bench.peers.clients import RetryingClient
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
-from bench.peers.retrying_client import RetryingClient
 from bench.peers.systems import REFERENCE
 from bench.rows.context import make_topic
 

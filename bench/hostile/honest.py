@@ -6,10 +6,10 @@ import time
 from bench.hostile.names import TOPIC
 from bench.hostile.processor import Since
 from bench.hostile.processor import Used
+from bench.peers.clients import FETCH_VERSION
+from bench.peers.clients import RawConnection
+from bench.peers.clients import RetryingClient
 from bench.peers.node import PeerError
-from bench.peers.raw_client import FETCH_VERSION
-from bench.peers.raw_client import RawConnection
-from bench.peers.retrying_client import RetryingClient
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping

@@ -14,11 +14,11 @@ from typing import Any, Self, TypeAlias
 import confluent_kafka
 
 from bench.children import ends_with_me
+from bench.peers.clients import RetryingClient
 from bench.peers.cluster import Cluster, until
 from bench.peers.java import java_command
 from bench.peers.node import BrokerNode, PeerError
 from bench.peers.reference import ReferenceNode
-from bench.peers.retrying_client import RetryingClient
 
 VM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")
 LIMIT_S = 60.0

@@ -1,11 +1,11 @@
 """Measures what one incremental fetch costs, by the number of partitions that its session caches."""
 
 import time
+from bench.peers.clients import FETCH_VERSION
+from bench.peers.clients import PRODUCE_VERSION
+from bench.peers.clients import RawConnection
+from bench.peers.clients import create_topic
 from bench.peers.node import PeerError
-from bench.peers.raw_client import FETCH_VERSION
-from bench.peers.raw_client import PRODUCE_VERSION
-from bench.peers.raw_client import RawConnection
-from bench.peers.raw_client import create_topic
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass

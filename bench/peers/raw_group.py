@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.peers.clients import RawConnection
 from bench.peers.node import PeerError
-from bench.peers.raw_client import RawConnection
 from reference_broker.client import group_requests as requests
 from reference_broker.client.consumer_protocol import Subscription, encode_subscription
 from reference_broker.client.group_requests import Joined, MemberIdentity

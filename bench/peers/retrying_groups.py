@@ -1,7 +1,7 @@
 """Clients that retry until their coordinator accepts what they ask, even if it changes."""
 
+from bench.peers.clients import RetryingClient
 from bench.peers.raw_group import VERSIONS
-from bench.peers.retrying_client import RetryingClient
 from reference_broker.client import group_requests as requests
 from reference_broker.client.group_requests import MemberIdentity
 from reference_broker.client.metadata_cache import NodeAddress

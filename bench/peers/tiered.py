@@ -10,10 +10,10 @@ from pathlib import Path
 
 from bench.fleet.behaviours.bodies import list_offsets_request, set_topic_configs_request
 from bench.fleet.behaviours.protocol import TopicPartition
+from bench.peers.clients import RawConnection
 from bench.peers.cluster import Cluster, System
 from bench.peers.kafka_cluster import KAFKA_NAME, kafka_cluster
 from bench.peers.node import PeerError
-from bench.peers.raw_client import RawConnection
 from bench.peers.reference import reference_cluster
 from reference_broker.wire.apis import ApiKey
 

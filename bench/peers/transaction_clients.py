@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bench.peers.clients import RawConnection
 from bench.peers.node import PeerError
-from bench.peers.raw_client import RawConnection
 from bench.peers.retrying_groups import RetryingCoordinator
 from reference_broker.client import group_requests
 from reference_broker.client.group_requests import GroupVersions

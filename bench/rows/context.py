@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bench.peers.clients import LedPartition, RetryingClient
 from bench.peers.cluster import Cluster, System
-from bench.peers.retrying_client import LedPartition, RetryingClient
 
 Progress = Callable[[str], None]
 

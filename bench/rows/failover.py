@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.options import Options
+from bench.peers.clients import RetryingClient
 from bench.peers.cluster import Cluster, System, until
 from bench.peers.node import BrokerNode, PeerError
-from bench.peers.retrying_client import RetryingClient
 from bench.results import Figure, Results, Row
 from bench.rows.context import Progress
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bench.alternation import Samples
 from bench.options import Options
+from bench.peers.clients import RetryingClient, batch_of
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
-from bench.peers.retrying_client import RetryingClient, batch_of
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from bench.alternation import Samples, alternate
 from bench.options import Options, Sizes
+from bench.peers.clients import FETCH_VERSION, RawConnection
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
-from bench.peers.raw_client import FETCH_VERSION, RawConnection
 from bench.results import Curve, Results, Row, Series
 from bench.rows.context import Progress, make_topic
 from reference_broker.wire.apis import ApiKey

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from bench.alternation import Samples, alternate
 from bench.options import Options
+from bench.peers.clients import RetryingClient
 from bench.peers.cluster import Cluster, System
 from bench.peers.perf_tools import producer_perf
-from bench.peers.retrying_client import RetryingClient
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from bench.alternation import Samples, alternate
 from bench.options import Options
+from bench.peers.clients import FETCH_VERSION, PRODUCE_VERSION, RawConnection, base_offset, batch_of, produce_request
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
-from bench.peers.raw_client import FETCH_VERSION, PRODUCE_VERSION, RawConnection, base_offset, produce_request
-from bench.peers.retrying_client import batch_of
 from bench.results import Curve, Results, Series
 from bench.rows.context import Progress, all_up, make_topic
 from reference_broker.wire.apis import ApiKey

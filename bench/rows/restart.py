@@ -1,22 +1,30 @@
 """Measures a restart with a log of many producers: with its snapshots of producers, and without."""
 
+from bench.alternation import Samples
+from bench.alternation import alternate
+from bench.options import Options
+from bench.peers.clients import PRODUCE_VERSION
+from bench.peers.clients import RawConnection
+from bench.peers.clients import RetryingClient
+from bench.peers.clients import base_offset
+from bench.peers.clients import batch_of
+from bench.peers.clients import produce_request
+from bench.peers.cluster import Cluster
+from bench.peers.cluster import System
+from bench.peers.node import end
+from bench.results import Results
+from bench.rows.context import LIMIT_S
+from bench.rows.context import Progress
+from bench.rows.context import make_topic
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-
-from bench.alternation import Samples, alternate
-from bench.options import Options
-from bench.peers.cluster import Cluster, System
-from bench.peers.node import end
-from bench.peers.raw_client import PRODUCE_VERSION, RawConnection, base_offset, produce_request
-from bench.peers.retrying_client import RetryingClient, batch_of
-from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, make_topic
-from reference_broker.records.record import Record, build
+from reference_broker.records.record import Record
+from reference_broker.records.record import build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.messages import decode_response
+from time import perf_counter
 
 TOPIC = "crowded"
 BATCH_BYTES = 10_000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.alternation import Samples, alternate
 from bench.options import Options
+from bench.peers.clients import RetryingClient, batch_of
 from bench.peers.cluster import Cluster, System
-from bench.peers.retrying_client import RetryingClient, batch_of
 from bench.results import Results, Row
 from bench.rows.context import LIMIT_S, Progress
 

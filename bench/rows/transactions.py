@@ -11,11 +11,10 @@ import confluent_kafka
 
 from bench.alternation import Samples, alternate
 from bench.options import Options
+from bench.peers.clients import RawConnection, RetryingClient
 from bench.peers.cluster import Cluster, System
 from bench.peers.consumers import librdkafka_s
 from bench.peers.perf_tools import producer_perf
-from bench.peers.raw_client import RawConnection
-from bench.peers.retrying_client import RetryingClient
 from bench.peers.transaction_clients import RawTransactions, commit_all
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place

@@ -11,8 +11,8 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i32Timedelta
 
 from bench.options import Options, Sizes
+from bench.peers.clients import RetryingClient
 from bench.peers.node import PeerError
-from bench.peers.retrying_client import RetryingClient
 from bench.peers.systems import REFERENCE
 from bench.results import Results
 from bench.rows.failover import SUSPECT_S, TRY_S, measure

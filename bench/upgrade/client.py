@@ -12,7 +12,7 @@ from bench.fleet.behaviours.bodies import (
     set_topic_configs_request,
 )
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.peers.raw_client import RawConnection
+from bench.peers.clients import RawConnection
 from bench.upgrade.errors import UpgradeError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name

@@ -23,10 +23,10 @@ import aiokafka
 import confluent_kafka
 
 from bench import golang
+from bench.peers.clients import RawConnection, create_topic
 from bench.peers.jars import KAFKA_VERSION
 from bench.peers.java import run_java
 from bench.peers.node import end
-from bench.peers.raw_client import RawConnection, create_topic
 from bench.peers.reference import ReferenceNode
 from bench.ports import free_ports
 from reference_broker.wire.apis import ApiKey

@@ -30,11 +30,11 @@ from bench.peers.applications import (
     read_committed,
     write_properties,
 )
+from bench.peers.clients import RetryingClient
 from bench.peers.cluster import System, until
 from bench.peers.jars import applications_classpath
 from bench.peers.node import PeerError
 from bench.peers.reference import reference_with_mutant
-from bench.peers.retrying_client import RetryingClient
 from bench.peers.systems import REFERENCE
 from bench.peers.tests.one_node import reference_node
 from bench.peers.tests.three_nodes import ThreeNodes, three_nodes

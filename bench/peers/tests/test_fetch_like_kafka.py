@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from bench.peers.raw_client import RawConnection, create_topic
+from bench.peers.clients import RawConnection, create_topic
 from bench.peers.systems import KAFKA, REFERENCE
 from bench.peers.tests.fetch_sides import OF_DELETED, Answer, Ask, Row, Side, fetch, one_batch, produce
 from bench.peers.tests.fetch_walk import Walk

@@ -6,8 +6,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.peers.clients import RetryingClient, batch_of
 from bench.peers.node import PeerError
-from bench.peers.retrying_client import RetryingClient, batch_of
 from bench.peers.systems import KAFKA
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from bench.peers.raw_client import RawConnection, create_topic
+from bench.peers.clients import RawConnection, create_topic
 from bench.peers.systems import KAFKA
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.blocking.examples import consume_transform_produce

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.peers.clients import LedPartition, RetryingClient
 from bench.peers.cluster import Cluster, System
-from bench.peers.retrying_client import LedPartition, RetryingClient
 from bench.peers.systems import REFERENCE
 
 NODES = 3
