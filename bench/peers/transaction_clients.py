@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.peers.clients import RawConnection
+from bench.peers.group_clients import RetryingCoordinator
 from bench.peers.node import PeerError
-from bench.peers.retrying_groups import RetryingCoordinator
 from reference_broker.client import group_requests
 from reference_broker.client.group_requests import GroupVersions
 from reference_broker.client.partitions import TopicPartition

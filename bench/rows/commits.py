@@ -10,7 +10,7 @@ from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import RawConnection
 from bench.peers.cluster import Cluster, System
-from bench.peers.raw_group import await_coordinator, check_committed, commit_frame
+from bench.peers.group_clients import await_coordinator, check_committed, commit_frame
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
-from bench.peers.retrying_groups import RetryingGroups
+from bench.peers.group_clients import RetryingGroups
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 from bench.rows.leader_killed import NODES, TIMEOUTS

@@ -8,8 +8,8 @@ from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import FETCH_VERSION, RawConnection, RetryingClient, batch_of
 from bench.peers.cluster import Cluster, System
+from bench.peers.group_clients import RawMember, await_coordinator, subscription_of
 from bench.peers.node import PeerError
-from bench.peers.raw_group import RawMember, await_coordinator, subscription_of
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 from reference_broker.wire.apis import ApiKey

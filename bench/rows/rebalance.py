@@ -9,7 +9,7 @@ from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import RawConnection
 from bench.peers.cluster import Cluster, System
-from bench.peers.raw_group import RawMember, await_coordinator, learn_ids, rebalance, subscription_of
+from bench.peers.group_clients import RawMember, await_coordinator, learn_ids, rebalance, subscription_of
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up
 
