@@ -6,8 +6,7 @@ from pathlib import Path
 from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
-from bench.peers.consumers import java_consumer_s, librdkafka_s
-from bench.peers.perf_tools import producer_perf
+from bench.peers.stock_clients import java_consumer_s, librdkafka_s, producer_perf
 from bench.results import Results
 from bench.rows.context import Progress, all_up, make_topic
 

@@ -13,8 +13,7 @@ from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import RawConnection, RetryingClient
 from bench.peers.cluster import Cluster, System
-from bench.peers.consumers import librdkafka_s
-from bench.peers.perf_tools import producer_perf
+from bench.peers.stock_clients import librdkafka_s, producer_perf
 from bench.peers.transaction_clients import RawTransactions, commit_all
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place

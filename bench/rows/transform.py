@@ -6,8 +6,7 @@ from pathlib import Path
 from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.cluster import System
-from bench.peers.perf_tools import producer_perf
-from bench.peers.transforming import transformed_s
+from bench.peers.stock_clients import producer_perf, transformed_s
 from bench.results import Results
 from bench.rows.context import Progress, all_up, make_topic
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.peers.consumers import reading_s
 from bench.peers.node import PeerError
+from bench.peers.stock_clients import reading_s
 
 LOG = """[0.010s] java.lang.Object source: shared objects file
 [0.700s] org.apache.kafka.common.requests.FetchResponse source: file:/kafka-clients.jar

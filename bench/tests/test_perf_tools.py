@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers.node import PeerError
-from bench.peers.perf_tools import producer_perf
+from bench.peers.stock_clients import producer_perf
 
 pytestmark = pytest.mark.live
 

@@ -10,7 +10,7 @@ import pytest
 
 from bench.peers.java import ToolError
 from bench.peers.node import BrokerNode
-from bench.peers.perf_tools import producer_perf
+from bench.peers.stock_clients import producer_perf
 from bench.peers.tests.java_tools import FEATURES, JavaTools, dump_segments, run_tool
 from bench.peers.tests.one_node import reference_node
 from reference_broker.apis.registry import SERVED

@@ -8,7 +8,7 @@ import pytest
 from bench.peers.cluster import until
 from bench.peers.java import ToolError
 from bench.peers.node import PeerError
-from bench.peers.perf_tools import producer_perf
+from bench.peers.stock_clients import producer_perf
 from bench.peers.tests.java_tools import JavaTools
 from bench.peers.tests.three_nodes import NODES, ThreeNodes, three_nodes
 
