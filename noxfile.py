@@ -1,8 +1,7 @@
 """The sessions of nox. Each calls the command line that everybody uses (``./crucible --help``)."""
 
-import sys
-
 import nox
+import sys
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "none"
@@ -47,7 +46,9 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def peer(session: nox.Session) -> None:
     """Runs Apache Kafka's own tools against this broker, then measures it beside Kafka. Needs Java and Maven."""
-    session.run(sys.executable, "-m", "bench.peers.jars", external=True)  # It says what must be installed, if anything.
+    session.run(
+        sys.executable, "-m", "bench.peers.kafka", external=True
+    )  # It says what must be installed, if anything.
     session.run(sys.executable, "-m", "pytest", "-m", "peer", "bench/peers/tests", external=True)
     _crucible(session, "bench", "--peer", "kafka")
 

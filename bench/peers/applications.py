@@ -16,7 +16,7 @@ import confluent_kafka
 from bench.children import ends_with_me
 from bench.peers.clients import RetryingClient
 from bench.peers.cluster import Cluster, until
-from bench.peers.java import java_command
+from bench.peers.kafka import java_command
 from bench.peers.node import BrokerNode, PeerError
 from bench.peers.reference import ReferenceNode
 

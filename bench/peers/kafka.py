@@ -1,4 +1,96 @@
-"""Apache Kafka's settings in measurements, where they differ from those of ``bench/targets/kafka.toml``."""
+"""Apache Kafka's jars in measurements: those of the version that ``kafka.toml`` names (``bench.targets``).
+
+Runs a program of Apache Kafka's jars in a Java process of its own.
+
+Apache Kafka's settings in measurements, where they differ from those of ``bench/targets/kafka.toml``.
+
+Combined nodes of Apache Kafka in KRaft mode, with the heap of its own start script.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from bench.peers.cluster import Cluster, target_cluster
+from bench.peers.node import PeerError
+from bench.targets.errors import TargetError
+from bench.targets.loader import find
+from bench.targets.providers import kafka
+
+KAFKA_VERSION = find("kafka").version
+
+
+def kafka_classpath() -> str:
+    """Returns Java's class path for Kafka's server and tools. Raises PeerError."""
+    try:
+        return kafka.classpath(KAFKA_VERSION)
+    except TargetError as wrong:
+        raise PeerError(str(wrong)) from wrong
+
+
+def applications_classpath() -> str:
+    """Returns Java's class path for Kafka Streams, Connect and MirrorMaker, without the server. Raises PeerError."""
+    try:
+        return kafka.applications(KAFKA_VERSION)
+    except TargetError as wrong:
+        raise PeerError(str(wrong)) from wrong
+
+
+def main() -> int:
+    """Fetches the jars. Returns 2 and prints one sentence if that fails."""
+    try:
+        kafka_classpath()
+        applications_classpath()
+    except PeerError as error:
+        sys.stderr.write(f"crucible: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+class ToolError(PeerError):
+    """A Java program failed or hung. The message is what it printed."""
+
+
+def java_command(
+    main_class: str, words: Sequence[str], options: Sequence[str] = (), classpath: str | None = None
+) -> list[str]:
+    """Returns the command that starts ``main_class`` with ``words``. ``options`` are those of the virtual machine. The
+    default ``classpath`` is that of Kafka's server and tools.
+
+    Raises PeerError when Java or the jars cannot be had.
+    """
+    return ["java", *options, "-XX:-UsePerfData", "-cp", classpath or kafka_classpath(), main_class, *words]
+
+
+def run_java(
+    main_class: str, words: Sequence[str], limit_s: float, options: Sequence[str] = (), stdin: str = ""
+) -> tuple[str, str]:
+    """Runs the program to its end and returns its standard output and standard error.
+
+    Raises ToolError when it fails or does not end within ``limit_s``, and PeerError as ``java_command`` does.
+    """
+    command = java_command(main_class, words, options)
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired as expired:
+        raise ToolError(f"{main_class} did not end within {limit_s:g} s") from expired
+    errors = _without_logging(done.stderr)
+    if done.returncode != 0:
+        raise ToolError(f"{main_class} failed: {done.stdout}{errors}".strip())
+    return done.stdout, errors
+
+
+def _without_logging(text: str) -> str:
+    """Removes what SLF4J says at each start, because Kafka's jars come without a logging back end."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("SLF4J"))
+
 
 HEAP = "-Xms1g -Xmx1g -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35"
 """Kafka's own start script: kafka-server-start.sh and kafka-run-class.sh."""
@@ -10,3 +102,16 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
 }
 """All else stays at Kafka's defaults (8 I/O threads, 3 network threads, no forced flush)."""
+
+
+KAFKA_NAME = "Apache Kafka"
+
+
+@contextmanager
+def kafka_cluster(
+    folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequence[str] = ()
+) -> Iterator[Cluster]:
+    """Makes new nodes below ``folder``, which are formatted and not launched. Raises PeerError when that fails."""
+    chosen = replace(find("kafka"), nodes=nodes)
+    with target_cluster(chosen, folder, {**SETTINGS, **config}, {"vm": HEAP}, advertised) as cluster:
+        yield cluster

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench.peers.java import run_java
+from bench.peers.kafka import run_java
 from bench.peers.node import PeerError
 
 PERF_LIMIT_S = 600.0

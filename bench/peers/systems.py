@@ -1,7 +1,7 @@
 """The two systems that are compared: the reference broker and Apache Kafka."""
 
 from bench.peers.cluster import System
-from bench.peers.kafka_cluster import KAFKA_NAME, kafka_cluster
+from bench.peers.kafka import KAFKA_NAME, kafka_cluster
 from bench.peers.reference import REFERENCE_NAME, reference_cluster
 
 REFERENCE = System(REFERENCE_NAME, reference_cluster)

@@ -12,7 +12,7 @@ from bench.fleet.behaviours.bodies import list_offsets_request, set_topic_config
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.peers.clients import RawConnection
 from bench.peers.cluster import Cluster, System
-from bench.peers.kafka_cluster import KAFKA_NAME, kafka_cluster
+from bench.peers.kafka import KAFKA_NAME, kafka_cluster
 from bench.peers.node import PeerError
 from bench.peers.reference import reference_cluster
 from reference_broker.wire.apis import ApiKey

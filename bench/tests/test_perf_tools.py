@@ -24,7 +24,7 @@ def _java(folder: Path, output: str, status: int = 0) -> None:
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr("bench.peers.java.kafka_classpath", lambda: "none")
+    monkeypatch.setattr("bench.peers.kafka.kafka_classpath", lambda: "none")
     return tmp_path
 
 

@@ -47,7 +47,7 @@ def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bo
 
 def _measured(wanted: "Options") -> "Results":
     from bench.compare import run as measure
-    from bench.peers.jars import kafka_classpath
+    from bench.peers.kafka import kafka_classpath
     from crucible_kafka.terminal import progress
 
     if wanted.peer:

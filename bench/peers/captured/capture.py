@@ -24,8 +24,7 @@ import confluent_kafka
 
 from bench import golang
 from bench.peers.clients import RawConnection, create_topic
-from bench.peers.jars import KAFKA_VERSION
-from bench.peers.java import run_java
+from bench.peers.kafka import KAFKA_VERSION, run_java
 from bench.peers.node import end
 from bench.peers.reference import ReferenceNode
 from bench.ports import free_ports

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers.java import ToolError, java_command, run_java
+from bench.peers.kafka import ToolError, java_command, run_java
 
 LIMIT_S = 60
 """A tool that takes longer has hung; each takes one or two seconds, most of it Java's start."""

@@ -32,7 +32,7 @@ from bench.peers.applications import (
 )
 from bench.peers.clients import RetryingClient
 from bench.peers.cluster import System, until
-from bench.peers.jars import applications_classpath
+from bench.peers.kafka import applications_classpath
 from bench.peers.node import PeerError
 from bench.peers.reference import reference_with_mutant
 from bench.peers.systems import REFERENCE

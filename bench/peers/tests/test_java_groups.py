@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.java import ToolError
+from bench.peers.kafka import ToolError
 from bench.peers.node import BrokerNode
 from bench.peers.tests.group_members import Aiokafka, KafkaPython, Librdkafka, Member, Reference, quiet, until
 from bench.peers.tests.java_tools import JavaTools, console_member, dump_segments

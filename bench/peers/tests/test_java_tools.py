@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.peers.java import ToolError
+from bench.peers.kafka import ToolError
 from bench.peers.node import BrokerNode
 from bench.peers.stock_clients import producer_perf
 from bench.peers.tests.java_tools import FEATURES, JavaTools, dump_segments, run_tool

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.jars import KAFKA_VERSION
+from bench.peers.kafka import KAFKA_VERSION
 from bench.peers.systems import KAFKA
 from bench.probe import kafka_answers
 from bench.probe.broker import meet

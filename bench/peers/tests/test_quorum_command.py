@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
-from bench.peers.java import ToolError
+from bench.peers.kafka import ToolError
 from bench.peers.node import end
 from bench.peers.reference import ReferenceNode
 from bench.peers.systems import REFERENCE

@@ -4,7 +4,7 @@ import ast
 import pytest
 import reference_broker
 import tomllib
-from bench.peers.jars import KAFKA_VERSION
+from bench.peers.kafka import KAFKA_VERSION
 from bench.peers.tests.test_batches_like_kafka import DIFFERENT
 from bench.probe import kafka_answers
 from bench.probe.case import Case

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench.peers.cluster import until
-from bench.peers.java import ToolError
+from bench.peers.kafka import ToolError
 from bench.peers.node import PeerError
 from bench.peers.stock_clients import producer_perf
 from bench.peers.tests.java_tools import JavaTools

@@ -8,7 +8,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.peers.java import run_java
+from bench.peers.kafka import run_java
 from bench.peers.node import BrokerNode, PeerError
 from bench.peers.tests import transactional_readers as readers
 from bench.peers.tests.group_members import quiet, until
