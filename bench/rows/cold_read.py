@@ -8,7 +8,7 @@ from bench.options import Options
 from bench.peers.clients import RawConnection
 from bench.peers.cluster import Cluster, System, until
 from bench.peers.stock_clients import librdkafka_s, producer_perf
-from bench.peers.tiered import EARLIEST_LOCAL, closed_segments, offsets, tiered
+from bench.peers.systems import EARLIEST_LOCAL, closed_segments, offsets, tiered
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from bench.peers.systems import systems
-from bench.peers.tiered import closed_segments, tiered
+from bench.peers.systems import closed_segments, systems, tiered
 
 
 def segment(folder: Path, base_offset: int, size_bytes: int) -> None:

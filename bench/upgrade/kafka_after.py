@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.peers.cluster import Cluster, target_cluster, until
-from bench.peers.tiered import BOTH
+from bench.peers.systems import BOTH
 from bench.targets.loader import find
 from bench.upgrade import client
 from bench.upgrade.full_replay import Told

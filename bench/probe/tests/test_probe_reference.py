@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.systems import REFERENCE
-from bench.peers.tiered import tiered
+from bench.peers.systems import REFERENCE, tiered
 from bench.probe import kafka_answers
 from bench.probe.broker import Broker, meet
 from bench.probe.case import Verdict
