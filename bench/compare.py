@@ -1,28 +1,27 @@
 """Runs the rows of ``crucible bench``. With a peer, both brokers are measured in the same run and take turns."""
 
+import pkgutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from bench import rows
 from bench.children import end_children, stop_behind
 from bench.options import ROWS, Options
-from bench.peers.cluster import System
 from bench.peers.kafka import HEAP, SETTINGS
 from bench.peers.node import PeerError
 from bench.peers.systems import systems
 from bench.results import Results
-from bench.rows.context import Progress
+from bench.rows.context import MEASURES, Progress
 from reference_broker.blocking.transport import TransportError
-
-Measures = Callable[[Results, Sequence[System], Path, Options, Progress], None]
 
 FAILURES = (PeerError, TransportError, OSError, subprocess.TimeoutExpired)
 """Raised when a broker cannot be had, refuses a request, hangs or goes away."""
 
-MEASURES: Mapping[str, Measures] = {row: import_module(f"bench.rows.{row.replace('-', '_')}").measure for row in ROWS}
-"""Each row's function ``measure``, by the name of its file in ``bench/rows``."""
+for _file in pkgutil.iter_modules(rows.__path__):
+    import_module(f"{rows.__name__}.{_file.name}")  # Each file declares its rows.
+assert MEASURES.keys() == set(ROWS), "bench/rows declares other rows than options.ROWS names"
 
 
 def run(progress: Progress, options: Options) -> Results:

@@ -39,21 +39,6 @@ def applications_classpath() -> str:
         raise PeerError(str(wrong)) from wrong
 
 
-def main() -> int:
-    """Fetches the jars. Returns 2 and prints one sentence if that fails."""
-    try:
-        kafka_classpath()
-        applications_classpath()
-    except PeerError as error:
-        sys.stderr.write(f"crucible: {error}\n")
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 class ToolError(PeerError):
     """A Java program failed or hung. The message is what it printed."""
 
@@ -115,3 +100,18 @@ def kafka_cluster(
     chosen = replace(find("kafka"), nodes=nodes)
     with target_cluster(chosen, folder, {**SETTINGS, **config}, {"vm": HEAP}, advertised) as cluster:
         yield cluster
+
+
+def main() -> int:
+    """Fetches the jars. Returns 2 and prints one sentence if that fails."""
+    try:
+        kafka_classpath()
+        applications_classpath()
+    except PeerError as error:
+        sys.stderr.write(f"crucible: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

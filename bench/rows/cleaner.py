@@ -19,6 +19,7 @@ from bench.rows.context import LIMIT_S
 from bench.rows.context import Progress
 from bench.rows.context import all_up
 from bench.rows.context import make_topic
+from bench.rows.context import row
 from collections.abc import Sequence
 from pathlib import Path
 from reference_broker.records.record import Record
@@ -36,7 +37,10 @@ LOAD_BYTES_PER_S = 2_000_000
 CHECKPOINT = "cleaner-offset-checkpoint"
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("cleaner")
+def measure_cleaner(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     names, sizes = [system.name for system in systems], options.sizes
     rates, costs = Samples(names, "MB/s"), Samples(names, "s")
     shares = Samples(names, "%")
@@ -134,8 +138,8 @@ def _checkpoint(home: Path, topic: str) -> int:
             rows = path.read_text().splitlines()[2:]
         except FileNotFoundError:
             continue
-        for row in rows:
-            name, _, offset = row.rpartition(" ")
+        for line in rows:
+            name, _, offset = line.rpartition(" ")
             if name == f"{topic} 0":
                 return int(offset)
     return 0

@@ -10,7 +10,7 @@ from bench.peers.cluster import Cluster, System, until
 from bench.peers.stock_clients import librdkafka_s, producer_perf
 from bench.peers.systems import EARLIEST_LOCAL, closed_segments, offsets, tiered
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 
 TOPIC = "cold"
 SEGMENTS = 16
@@ -19,7 +19,10 @@ CONFIG = {"remote.log.manager.task.interval.ms": "100", "log.retention.check.int
 GOAL = 1.0
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("cold-read")
+def measure_cold_read(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """The tier's files are in the page cache. The first run on each is not counted."""
     names, sizes = [system.name for system in systems], options.sizes
     rates, costs = Samples(names, "MB/s"), Samples(names, "s of processor time for a GB")

@@ -12,7 +12,7 @@ from bench.peers.clients import RawConnection
 from bench.peers.cluster import Cluster, System
 from bench.peers.group_clients import await_coordinator, check_committed, commit_frame
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 
 CONNECTIONS = 8
 IN_FLIGHT = 8
@@ -20,7 +20,10 @@ IN_FLIGHT = 8
 TOPIC = "committed"
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("commits")
+def measure_commits(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     names, block = [system.name for system in systems], options.sizes.commit_block
     rates, costs = Samples(names, "commits/s"), Samples(names, "us")
     with all_up(systems, folder / "commits", 1, {}) as clusters, ExitStack() as stack:

@@ -1,16 +1,33 @@
-"""What the rows share: brokers that are up at the same time, topics, limits, and who hears of the progress."""
+"""What the rows share: their declaration, brokers that are up at the same time, topics, limits, and the progress."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bench.options import ROWS, Options
 from bench.peers.clients import LedPartition, RetryingClient
 from bench.peers.cluster import Cluster, System
+from bench.results import Results
 
 Progress = Callable[[str], None]
+Measures = Callable[[Results, Sequence[System], Path, Options, Progress], None]
+
+MEASURES: dict[str, Measures] = {}
+"""The function that measures each row, by the row's name. ``row`` fills it."""
 
 LIMIT_S = 120.0
 """A broker that needs longer than this for anything has hung."""
+
+
+def row(name: str) -> Callable[[Measures], Measures]:
+    """Declares the function that measures the row ``name``, which is one of ROWS."""
+    assert name in ROWS, f"options.ROWS does not name {name}"
+
+    def declared(measures: Measures) -> Measures:
+        MEASURES[name] = measures
+        return measures
+
+    return declared
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from bench.options import Options
 from bench.peers.cluster import Cluster, System
 from bench.peers.group_clients import RetryingGroups
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 from bench.rows.leader_killed import NODES, TIMEOUTS
 
 TOPIC = "committed"
@@ -25,7 +25,10 @@ CONFIG = {
 }
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("coordinator-killed")
+def measure_coordinator_killed(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     if NODES not in options.nodes:
         return
     taken = Samples([system.name for system in systems], "s")

@@ -16,7 +16,7 @@ from bench.peers.clients import RetryingClient
 from bench.peers.cluster import Cluster, System, until
 from bench.peers.node import BrokerNode, PeerError
 from bench.results import Figure, Results, Row
-from bench.rows.context import Progress
+from bench.rows.context import Progress, row
 
 NODES = 3
 GOAL_S = 2.0
@@ -29,7 +29,10 @@ SETTLE_S = 0.5
 """Quiet time between two rounds."""
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("failover")
+def measure_failover(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     if NODES not in options.nodes:
         return
     rounds = options.sizes.failovers

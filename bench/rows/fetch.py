@@ -8,7 +8,7 @@ from bench.options import Options
 from bench.peers.cluster import Cluster, System
 from bench.peers.stock_clients import java_consumer_s, librdkafka_s, producer_perf
 from bench.results import Results
-from bench.rows.context import Progress, all_up, make_topic
+from bench.rows.context import Progress, all_up, make_topic, row
 
 RECORD_BYTES = 1_024
 GOAL = 1.0
@@ -17,7 +17,10 @@ Reads = Callable[[str, str, int, Path], float]
 CONSUMERS: Sequence[tuple[str, Reads]] = (("Kafka's consumer", java_consumer_s), ("librdkafka", librdkafka_s))
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("fetch")
+def measure_fetch(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """Reads on one node, from the page cache. The first run of each reader is not counted."""
     records = options.sizes.fetch_bytes // RECORD_BYTES
     with all_up(systems, folder / "fetch", 1, {}) as clusters:

@@ -11,7 +11,7 @@ from bench.peers.cluster import Cluster, System
 from bench.peers.group_clients import RawMember, await_coordinator, subscription_of
 from bench.peers.node import PeerError
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
@@ -22,7 +22,10 @@ DELAYS_MS = (3000, 0)
 TOPIC = "joined"
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("group-join")
+def measure_group_join(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     names = [system.name for system in systems]
     for delay_ms in DELAYS_MS:
         taken = Samples(names, "ms")

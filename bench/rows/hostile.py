@@ -11,13 +11,16 @@ from bench.options import Options
 from bench.peers.cluster import System
 from bench.peers.node import PeerError
 from bench.results import Figure, Results, Row
-from bench.rows.context import Progress, place
+from bench.rows.context import Progress, place, row
 
 GOAL_MS = 100.0
 MIB = 1 << 20
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("hostile")
+def measure_hostile(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     sizes = options.sizes
     for nodes in options.nodes:
         progress(f"hostile peers: {sizes.hostile_peers} of each kind against {place(nodes)}")

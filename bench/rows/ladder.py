@@ -9,7 +9,7 @@ from bench.options import Options
 from bench.peers.cluster import System
 from bench.peers.fetch_ladder import LadderSession
 from bench.results import Curve, Figure, Results, Row, Series
-from bench.rows.context import Progress, all_up
+from bench.rows.context import Progress, all_up, row
 
 FLATNESS_GOAL = 1.3
 WARM_BLOCKS = 2
@@ -31,7 +31,10 @@ CHANGES: Mapping[str, Callable[[int], int]] = {
 Measured = dict[tuple[int, str], Samples]
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("ladder")
+def measure_ladder(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """Measures the fetches in blocks. The brokers take turns at each step of the ladder."""
     sizes, names = options.sizes, [system.name for system in systems]
     sessions: dict[tuple[int, str], LadderSession] = {}

@@ -11,7 +11,7 @@ from bench.peers.clients import RetryingClient, batch_of
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 
 NODES = 3
 GOAL = 1.0
@@ -26,7 +26,10 @@ TOPIC_CONFIG = {"min.insync.replicas": "2"}
 KINDS = ("another node is the controller", "it is the controller too")
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("leader-killed")
+def measure_leader_killed(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     if NODES not in options.nodes:
         return
     names, kills = [system.name for system in systems], options.sizes.kills

@@ -12,7 +12,7 @@ from bench.peers.clients import FETCH_VERSION, RawConnection
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
 from bench.results import Curve, Results, Row, Series
-from bench.rows.context import Progress, make_topic
+from bench.rows.context import Progress, make_topic, row
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
@@ -26,7 +26,10 @@ QUIET_S = 2.0
 PARTITION_MAX_BYTES = 1 << 20
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("memory")
+def measure_memory(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     names, sizes = [system.name for system in systems], options.sizes
     idle = Samples(names, "MiB")
     memory = {step: Samples(names, "MiB") for step in sizes.session_steps}

@@ -20,6 +20,7 @@ from bench.results import Row
 from bench.results import better_lower
 from bench.rows.context import LIMIT_S
 from bench.rows.context import Progress
+from bench.rows.context import row
 from collections.abc import Callable
 from collections.abc import Sequence
 from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
@@ -39,7 +40,10 @@ TOPIC = "large"
 NEVER = str(2**62)
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("metadata")
+def measure_metadata(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """Measures the reference broker alone, because the logs are loaded in this process."""
     if VOTERS in options.nodes:
         _creation(results, systems[0], folder / "cluster", options.sizes, progress)

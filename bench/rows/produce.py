@@ -9,7 +9,7 @@ from bench.peers.clients import RetryingClient
 from bench.peers.cluster import Cluster, System
 from bench.peers.stock_clients import producer_perf
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place, row
 
 PARTITIONS = 8
 RECORD_BYTES = (100, 1_024)
@@ -17,7 +17,10 @@ GOALS: Mapping[tuple[int, int], float] = {(100, 1): 1.3, (100, 3): 1.0, (1_024, 
 """By record size in bytes and number of nodes."""
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("produce")
+def measure_produce(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """All brokers stay up, and one is loaded at a time. The first run on each is not counted."""
     for nodes in options.nodes:
         with all_up(systems, folder / f"produce-{nodes}", nodes, {}) as clusters:

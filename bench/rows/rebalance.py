@@ -11,7 +11,7 @@ from bench.peers.clients import RawConnection
 from bench.peers.cluster import Cluster, System
 from bench.peers.group_clients import RawMember, await_coordinator, learn_ids, rebalance, subscription_of
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up
+from bench.rows.context import LIMIT_S, Progress, all_up, row
 
 CONFIG = {"group.initial.rebalance.delay.ms": "2000"}
 """Long enough for all to come into the first generation."""
@@ -19,7 +19,10 @@ WARM = 5
 TOPIC = "shared"
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("rebalance")
+def measure_rebalance(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     count = options.sizes.rebalance_members
     taken = Samples([system.name for system in systems], "ms")
     with all_up(systems, folder / "rebalance", 1, CONFIG) as clusters, ExitStack() as stack:

@@ -12,7 +12,7 @@ from bench.peers.clients import FETCH_VERSION, PRODUCE_VERSION, RawConnection, b
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
 from bench.results import Curve, Results, Series
-from bench.rows.context import Progress, all_up, make_topic
+from bench.rows.context import Progress, all_up, make_topic, row
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.messages import decode_response
@@ -21,7 +21,10 @@ TOPIC = "records"
 WARM_BLOCKS = 8
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("records")
+def measure_records(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     sizes, names = options.sizes, [system.name for system in systems]
     produced = {size: Samples(names, "ms") for size in sizes.record_bytes}
     fetched = {size: Samples(names, "ms") for size in sizes.record_bytes}

@@ -8,7 +8,7 @@ from bench.alternation import Samples
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
 from bench.results import Results
-from bench.rows.context import Progress, all_up, make_topic
+from bench.rows.context import Progress, all_up, make_topic, row
 
 NODES = 3
 GOAL = 1.0
@@ -16,7 +16,10 @@ PARTITIONS_PER_TOPIC = 2_500
 """Kafka creates a topic in one request only if its metadata records fit into one batch."""
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("rest")
+def measure_rest(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """All clusters rest at the same time, so that each window is the same for all of them."""
     if NODES not in options.nodes:
         return

@@ -16,6 +16,7 @@ from bench.results import Results
 from bench.rows.context import LIMIT_S
 from bench.rows.context import Progress
 from bench.rows.context import make_topic
+from bench.rows.context import row
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ SEGMENTS = 10
 KINDS = ("with its snapshots of producers", "without them")
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("restart")
+def measure_restart(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """Every stop is a clean one, and the files are in the page cache."""
     sizes, names = options.sizes, [system.name for system in systems]
     taken = {kind: Samples(names, "s") for kind in KINDS}

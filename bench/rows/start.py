@@ -10,7 +10,7 @@ from bench.options import Options
 from bench.peers.clients import RetryingClient, batch_of
 from bench.peers.cluster import Cluster, System
 from bench.results import Results, Row
-from bench.rows.context import LIMIT_S, Progress
+from bench.rows.context import LIMIT_S, Progress, row
 
 GOAL = 8.0
 READY_GOAL_S = 0.6
@@ -18,7 +18,10 @@ TOPIC = "first"
 BROKER = Path(__file__).resolve().parents[2] / "reference_broker"
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("start")
+def measure_start(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     names = [system.name for system in systems]
     compileall.compile_dir(BROKER, quiet=2)  # So that no start compiles the broker, as after an installation.
     for nodes in options.nodes:

@@ -11,7 +11,7 @@ from bench.peers.cluster import Cluster, System, until
 from bench.peers.stock_clients import producer_perf
 from bench.peers.systems import LATEST_TIERED, closed_segments, make_tiered, offsets, tiered
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 
 PARTITIONS = 4
 SEGMENTS = 8
@@ -21,7 +21,10 @@ CONFIG = {"remote.log.manager.task.interval.ms": "100"}
 GOAL = 1.0
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("tier-upload")
+def measure_tier_upload(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """A full log becomes a tiered one. It is in the page cache. The first run on each is not counted."""
     names, sizes = [system.name for system in systems], options.sizes
     rates, costs = Samples(names, "MB/s"), Samples(names, "s of processor time for a GiB")

@@ -16,7 +16,7 @@ from bench.peers.cluster import Cluster, System
 from bench.peers.stock_clients import librdkafka_s, producer_perf
 from bench.peers.transaction_clients import RawTransactions, commit_all
 from bench.results import Results
-from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place, row
 from reference_broker.client.partitions import TopicPartition
 
 PARTITIONS = 8
@@ -30,7 +30,10 @@ BLOCKS = 20
 """Parts of ``sizes.transactions`` that a block of transactions of one record has."""
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("transactions")
+def measure_transactions(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """The first run of each is not counted."""
     for nodes in options.nodes:
         with all_up(systems, folder / f"transactions-{nodes}", nodes, _config(nodes)) as clusters:

@@ -8,7 +8,7 @@ from bench.options import Options
 from bench.peers.cluster import System
 from bench.peers.stock_clients import producer_perf, transformed_s
 from bench.results import Results
-from bench.rows.context import Progress, all_up, make_topic
+from bench.rows.context import Progress, all_up, make_topic, row
 
 SOURCE, TARGET = "source", "target"
 RECORD_BYTES = 1_024
@@ -19,7 +19,10 @@ PARTITIONS = 4
 GOAL = 1.0
 
 
-def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+@row("transform")
+def measure_transform(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
     """The first run of each is not counted."""
     names, records = [system.name for system in systems], options.sizes.transform_records
     with all_up(systems, folder / "transform", 1, {}) as clusters:
