@@ -1,5 +1,8 @@
 """Measures transactions: Kafka's perf test in transactions of 100 ms, transactions of one record, commits without
-records, and committed reads."""
+records, and committed reads.
+
+Measures consume, transform, produce: what is read, what is written and where reading goes on are one transaction.
+"""
 
 import time
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import RawConnection, RetryingClient
 from bench.peers.cluster import Cluster, System
-from bench.peers.stock_clients import librdkafka_s, producer_perf
+from bench.peers.stock_clients import librdkafka_s, producer_perf, transformed_s
 from bench.peers.transaction_clients import RawTransactions, commit_all
 from bench.results import Results
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place, row
@@ -162,3 +165,38 @@ def _read(results: Results, clusters: Sequence[Cluster], folder: Path, options: 
                 rates.add(cluster.name, rate)
         work = f"fetch of transactions of {TRANSACTION_MS} ms, librdkafka, {isolation}"
         results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL)
+
+
+SOURCE, TARGET = "source", "target"
+COPIED_BYTES = 1_024
+COPIED_AT_ONCE = (100, 1_000)
+"""Records in one transaction."""
+COPIED_PARTITIONS = 4
+"""Of the target."""
+TRANSFORM_GOAL = 1.0
+
+
+@row("transform")
+def measure_transform(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
+    """The first run of each is not counted."""
+    names, records = [system.name for system in systems], options.sizes.transform_records
+    with all_up(systems, folder / "transform", 1, {}) as clusters:
+        for cluster in clusters:
+            make_topic(cluster, SOURCE)
+            make_topic(cluster, TARGET, COPIED_PARTITIONS)
+            producer_perf(cluster.bootstrap, SOURCE, records, COPIED_BYTES)
+        for at_once in COPIED_AT_ONCE:
+            rates = Samples(names, "thousand records/s")
+            costs = Samples(names, "s of processor time for a million")
+            for pair, cluster in alternate(clusters, options.sizes.transform_pairs + 1):
+                cpu_s = cluster.cpu_s()
+                taken_s = transformed_s(cluster.bootstrap, SOURCE, TARGET, f"mover-{at_once}-{pair}", records, at_once)
+                progress(f"transform, {at_once} at once: {cluster.name} {records / taken_s / 1000:.1f} thousand/s")
+                if pair:
+                    rates.add(cluster.name, records / taken_s / 1000)
+                    costs.add(cluster.name, (cluster.cpu_s() - cpu_s) * 1e6 / records)
+            work = f"consume, transform, produce, {at_once} records of {COPIED_BYTES} bytes in a transaction"
+            results.beside(work, rates.figures(), less_is_better=False, at_least=TRANSFORM_GOAL)
+            results.beside(f"{work}: processor time of the broker", costs.figures(), less_is_better=True)
