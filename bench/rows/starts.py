@@ -1,5 +1,10 @@
-"""Measures a restart with a log of many producers: with its snapshots of producers, and without."""
+"""Measures the time from exec to the first acknowledged record (acks=all) on fresh nodes. It includes a new topic.
 
+Measures a restart with a log of many producers: with its snapshots of producers, and without.
+"""
+
+import compileall
+import time
 from bench.alternation import Samples
 from bench.alternation import alternate
 from bench.options import Options
@@ -13,6 +18,7 @@ from bench.peers.cluster import Cluster
 from bench.peers.cluster import System
 from bench.peers.node import end
 from bench.results import Results
+from bench.results import Row
 from bench.rows.context import LIMIT_S
 from bench.rows.context import Progress
 from bench.rows.context import make_topic
@@ -27,7 +33,54 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.messages import decode_response
 from time import perf_counter
 
-TOPIC = "crowded"
+GOAL = 8.0
+READY_GOAL_S = 0.6
+TOPIC = "first"
+BROKER = Path(__file__).resolve().parents[2] / "reference_broker"
+
+
+@row("start")
+def measure_start(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
+    names = [system.name for system in systems]
+    compileall.compile_dir(BROKER, quiet=2)  # So that no start compiles the broker, as after an installation.
+    for nodes in options.nodes:
+        pairs = options.sizes.starts if nodes == 1 else options.sizes.cluster_starts
+        ready, acknowledged = Samples(names[:1], "s"), Samples(names, "s")
+        for pair, system in alternate(systems, pairs):
+            progress(f"start: {nodes} node(s) of {system.name}, {pair + 1} of {pairs}")
+            with system.prepare(folder / f"start-{nodes}-{pair}-{names.index(system.name)}", nodes, {}) as cluster:
+                acknowledged.add(system.name, _first_acknowledged_s(cluster, nodes))
+            if nodes == 1 and system is systems[0]:
+                with system.prepare(folder / f"ready-{pair}", 1, {}) as cluster:
+                    ready.add(system.name, _ready_s(cluster))
+        if nodes == 1:
+            first, _ = ready.figures()
+            goal = f"within {READY_GOAL_S} s"
+            results.rows.append(Row("exec to ready", first, goal=goal, reached=first.median <= READY_GOAL_S))
+        work = f"start to first acknowledged record, {nodes} node{'s' * (nodes > 1)}"
+        results.beside(work, acknowledged.figures(), less_is_better=True, at_least=GOAL, nodes=nodes)
+
+
+def _ready_s(cluster: Cluster) -> float:
+    began = time.perf_counter()
+    cluster.launch()
+    cluster.await_ready()
+    return time.perf_counter() - began
+
+
+def _first_acknowledged_s(cluster: Cluster, replicas: int) -> float:
+    batch = batch_of(100)
+    began = time.perf_counter()
+    cluster.launch()
+    with RetryingClient(cluster.ports) as client:
+        client.create_topic(TOPIC, 1, replicas, LIMIT_S)
+        client.acknowledged(TOPIC, 0, batch, LIMIT_S)
+    return time.perf_counter() - began
+
+
+CROWDED_TOPIC = "crowded"
 BATCH_BYTES = 10_000
 IN_FLIGHT = 16
 SEGMENTS = 10
@@ -69,7 +122,7 @@ class _Log:
     def fill(self, batches: int, producers: int) -> None:
         """The producers take turns. Raises PeerError."""
         segment_bytes = max(batches * BATCH_BYTES // SEGMENTS, 1_000_000)
-        make_topic(self.cluster, TOPIC, config={"segment.bytes": str(segment_bytes)})
+        make_topic(self.cluster, CROWDED_TOPIC, config={"segment.bytes": str(segment_bytes)})
         value = bytes(BATCH_BYTES)
         with RawConnection(self.cluster.ports[0]) as connection:
             for number in range(batches + IN_FLIGHT):
@@ -77,7 +130,7 @@ class _Log:
                     turn, producer_id = divmod(number, producers)
                     records = [Record(timestamp_ms=0, value=value)]
                     batch = build(records, producer_id=producer_id, producer_epoch=0, base_sequence=turn)
-                    request = produce_request(TOPIC, 0, batch)
+                    request = produce_request(CROWDED_TOPIC, 0, batch)
                     connection.send(connection.encode(ApiKey.PRODUCE, PRODUCE_VERSION, request))
                 if number >= IN_FLIGHT:
                     answer = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, memoryview(connection.receive()))[1]
@@ -87,10 +140,10 @@ class _Log:
         """Returns the seconds from exec to the next acknowledged record. Raises PeerError."""
         end(self.cluster.members)
         if not keeps_snapshots:
-            for path in self.folder.glob(f"**/{TOPIC}-0/*.snapshot"):
+            for path in self.folder.glob(f"**/{CROWDED_TOPIC}-0/*.snapshot"):
                 path.unlink()
         began = perf_counter()
         self.cluster.launch()
         with RetryingClient(self.cluster.ports) as client:
-            client.acknowledged(TOPIC, 0, batch_of(100), LIMIT_S)
+            client.acknowledged(CROWDED_TOPIC, 0, batch_of(100), LIMIT_S)
         return perf_counter() - began
