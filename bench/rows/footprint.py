@@ -1,4 +1,7 @@
-"""Measures the resident memory of one node, first idle, then with fetch sessions of 50 partitions each."""
+"""Measures the processor time of a cluster at rest: three nodes, many partitions with three replicas, no client.
+
+Measures the resident memory of one node, first idle, then with fetch sessions of 50 partitions each.
+"""
 
 import statistics
 import time
@@ -12,13 +15,61 @@ from bench.peers.clients import FETCH_VERSION, RawConnection
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
 from bench.results import Curve, Results, Row, Series
-from bench.rows.context import Progress, make_topic, row
+from bench.rows.context import Progress, all_up, make_topic, row
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
-GOAL = 3.0
+NODES = 3
+REST_GOAL = 1.0
+PARTITIONS_PER_TOPIC = 2_500
+"""Kafka creates a topic in one request only if its metadata records fit into one batch."""
+
+
+@row("rest")
+def measure_rest(
+    results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress
+) -> None:
+    """All clusters rest at the same time, so that each window is the same for all of them."""
+    if NODES not in options.nodes:
+        return
+    sizes = options.sizes
+    spent = Samples([system.name for system in systems], "ms of processor time a second, all nodes")
+    memory = Samples([system.name for system in systems], "MiB, all nodes")
+    with all_up(systems, folder / "rest", NODES, {}) as clusters:
+        for cluster in clusters:
+            progress(f"at rest: {sizes.rest_partitions:,} partitions with {NODES} replicas on {cluster.name}")
+            _create_topics(cluster, sizes.rest_partitions)
+        progress(f"at rest: {sizes.rest_settle_s:g} s to settle")
+        time.sleep(sizes.rest_settle_s)
+        for window in range(sizes.rest_windows):
+            progress(f"at rest: window {window + 1} of {sizes.rest_windows}")
+            _window(clusters, sizes.rest_window_s, spent)
+        for cluster in clusters:
+            memory.add(cluster.name, cluster.rss_bytes() / 2**20)
+    what = f"{NODES} nodes, {sizes.rest_partitions:,} partitions with {NODES} replicas"
+    results.beside(
+        f"processor time at rest, {what}", spent.figures(), less_is_better=True, at_least=REST_GOAL, nodes=NODES
+    )
+    results.beside(f"memory at rest, {what}", memory.figures(), less_is_better=True, nodes=NODES)
+
+
+def _create_topics(cluster: Cluster, partitions: int) -> None:
+    for first in range(0, partitions, PARTITIONS_PER_TOPIC):
+        make_topic(cluster, f"rest-{first}", min(PARTITIONS_PER_TOPIC, partitions - first), NODES)
+
+
+def _window(clusters: Sequence[Cluster], window_s: float, spent: Samples) -> None:
+    began_s = time.perf_counter()
+    before = [cluster.cpu_s() for cluster in clusters]
+    time.sleep(window_s)
+    taken_s = time.perf_counter() - began_s
+    for cluster, used_s in zip(clusters, before, strict=True):
+        spent.add(cluster.name, (cluster.cpu_s() - used_s) / taken_s * 1000)
+
+
+MEMORY_GOAL = 3.0
 IDLE_GOAL_MIB = 110
-TOPIC = "sessions"
+SESSIONS_TOPIC = "sessions"
 WARM_FETCHES = 5
 """The warm-up fetches this many times as often as what is counted."""
 QUIET_S = 2.0
@@ -49,10 +100,10 @@ def _rows(results: Results, idle: Samples, memory: dict[int, Samples], sizes: Si
     reference, _ = idle.figures()
     goal = f"under {IDLE_GOAL_MIB} MiB"
     results.rows.append(Row("memory, idle", reference, goal=goal, reached=reference.median < IDLE_GOAL_MIB))
-    results.beside("memory, idle, beside the peer", idle.figures(), less_is_better=True, at_least=GOAL)
+    results.beside("memory, idle, beside the peer", idle.figures(), less_is_better=True, at_least=MEMORY_GOAL)
     most = sizes.session_steps[-1]
     work = f"memory, {most:,} sessions of {sizes.session_partitions} partitions"
-    results.beside(work, memory[most].figures(), less_is_better=True, at_least=GOAL)
+    results.beside(work, memory[most].figures(), less_is_better=True, at_least=MEMORY_GOAL)
 
 
 def _curve(title: str, cost: str, names: Sequence[str], measured: dict[int, Samples]) -> Curve:
@@ -68,7 +119,7 @@ def _mib(cluster: Cluster) -> float:
 
 def _sessions(cluster: Cluster, sizes: Sizes, memory: dict[int, Samples], times: dict[int, Samples]) -> None:
     """Opens more and more sessions on connections of their own. A session that is gone raises PeerError."""
-    make_topic(cluster, TOPIC, sizes.session_partitions)
+    make_topic(cluster, SESSIONS_TOPIC, sizes.session_partitions)
     with ExitStack() as stack:
         sessions: list[_Session] = []
         for step in sizes.session_steps:
@@ -97,7 +148,7 @@ class _Session:
         self._epoch = 0
         self._session_id = 0
         wanted = [FetchPartition(number, 0, PARTITION_MAX_BYTES) for number in range(partitions)]
-        self._session_id = self._ask([FetchTopic(TOPIC, NO_TOPIC_ID, wanted)])
+        self._session_id = self._ask([FetchTopic(SESSIONS_TOPIC, NO_TOPIC_ID, wanted)])
         if not self._session_id:
             raise PeerError(f"{name} opened no fetch session")
 
