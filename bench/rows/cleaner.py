@@ -2,8 +2,6 @@
 
 import statistics
 import time
-from bench.alternation import Samples
-from bench.alternation import alternate
 from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.options import Options
 from bench.peers.clients import PRODUCE_VERSION
@@ -15,6 +13,8 @@ from bench.peers.cluster import System
 from bench.peers.cluster import until
 from bench.peers.node import PeerError
 from bench.results import Results
+from bench.results import Samples
+from bench.results import alternate
 from bench.rows.context import LIMIT_S
 from bench.rows.context import Progress
 from bench.rows.context import all_up

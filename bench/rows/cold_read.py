@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import RawConnection
 from bench.peers.cluster import Cluster, System, until
 from bench.peers.stock_clients import librdkafka_s, producer_perf
 from bench.peers.systems import EARLIEST_LOCAL, closed_segments, offsets, tiered
-from bench.results import Results
+from bench.results import Results, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 
 TOPIC = "cold"

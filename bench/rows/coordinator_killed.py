@@ -5,11 +5,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.cluster import Cluster, System
 from bench.peers.group_clients import RetryingGroups
-from bench.results import Results
+from bench.results import Results, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 from bench.rows.leader_killed import NODES, TIMEOUTS
 

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.alternation import Samples, alternate
 from bench.options import Options, Sizes
 from bench.peers.clients import FETCH_VERSION, RawConnection
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
-from bench.results import Curve, Results, Row, Series
+from bench.results import Curve, Results, Row, Samples, Series, alternate
 from bench.rows.context import Progress, all_up, make_topic, row
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic

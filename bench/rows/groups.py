@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import FETCH_VERSION, RawConnection, RetryingClient, batch_of
 from bench.peers.cluster import Cluster, System
@@ -25,7 +24,7 @@ from bench.peers.group_clients import (
     subscription_of,
 )
 from bench.peers.node import PeerError
-from bench.results import Results
+from bench.results import Results, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode

@@ -5,12 +5,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.alternation import Samples
 from bench.options import Options
 from bench.peers.clients import RetryingClient, batch_of
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
-from bench.results import Results
+from bench.results import Results, Samples
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 
 NODES = 3

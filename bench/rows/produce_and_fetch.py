@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import (
     FETCH_VERSION,
@@ -25,7 +24,7 @@ from bench.peers.clients import (
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
 from bench.peers.stock_clients import java_consumer_s, librdkafka_s, producer_perf
-from bench.results import Curve, Results, Series
+from bench.results import Curve, Results, Samples, Series, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place, row
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic

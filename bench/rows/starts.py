@@ -5,8 +5,6 @@ Measures a restart with a log of many producers: with its snapshots of producers
 
 import compileall
 import time
-from bench.alternation import Samples
-from bench.alternation import alternate
 from bench.options import Options
 from bench.peers.clients import PRODUCE_VERSION
 from bench.peers.clients import RawConnection
@@ -19,6 +17,8 @@ from bench.peers.cluster import System
 from bench.peers.node import end
 from bench.results import Results
 from bench.results import Row
+from bench.results import Samples
+from bench.results import alternate
 from bench.rows.context import LIMIT_S
 from bench.rows.context import Progress
 from bench.rows.context import make_topic

@@ -4,13 +4,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import RawConnection
 from bench.peers.cluster import Cluster, System, until
 from bench.peers.stock_clients import producer_perf
 from bench.peers.systems import LATEST_TIERED, closed_segments, make_tiered, offsets, tiered
-from bench.results import Results
+from bench.results import Results, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
 
 PARTITIONS = 4

@@ -12,13 +12,12 @@ from statistics import median
 
 import confluent_kafka
 
-from bench.alternation import Samples, alternate
 from bench.options import Options
 from bench.peers.clients import RawConnection, RetryingClient
 from bench.peers.cluster import Cluster, System
 from bench.peers.stock_clients import librdkafka_s, producer_perf, transformed_s
 from bench.peers.transaction_clients import RawTransactions, commit_all
-from bench.results import Results
+from bench.results import Results, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place, row
 from reference_broker.client.partitions import TopicPartition
 

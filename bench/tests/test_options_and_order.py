@@ -2,10 +2,9 @@
 
 import pytest
 
-from bench.alternation import Samples, alternate
 import bench.compare  # noqa: F401  (imports all rows)
 from bench.options import ALONE, OURS, ROWS, Options
-from bench.results import Figure
+from bench.results import Figure, Samples, alternate
 from bench.rows.context import MEASURES
 
 
