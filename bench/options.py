@@ -26,7 +26,7 @@ ROWS = (
     "metadata",
     "hostile",
 )
-"""Names of the measurements, in the order in which they run; ``bench/rows`` has a file for each."""
+"""Names of the measurements, in the order in which they run; ``bench/rows`` declares each."""
 ALONE = ("ladder", "start", "memory", "records")
 """What is measured when there is no peer and nothing was chosen."""
 OURS = ("failover", "metadata", "hostile")

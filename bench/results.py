@@ -1,7 +1,7 @@
-"""Benchmark results: figures with their spread, stored as JSON with machine and commit, printed as a table.
+"""Benchmark results: samples and figures with their spread, stored as JSON with machine and commit, printed as a table.
 
-The order in which brokers are measured. They take turns, and each pair has the reverse order of the one before. So a
-drift of the machine hits all of them alike.
+Brokers take turns, and each pair has the reverse order of the one before (``alternate``). So a drift of the machine
+affects all of them alike.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""A minimal blocking connection for measurements, with nothing between the clock and the socket.
-
-A client that retries until its topic is created or its record acknowledged, whatever happens to the nodes.
-"""
+"""Blocking clients: a connection with nothing between the clock and the socket, and a client that retries."""
 
 import socket
 import struct

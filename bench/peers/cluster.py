@@ -1,6 +1,6 @@
-"""Clusters that are measured: of either system, with one node or several. They always end with their block.
+"""Clusters that are measured: of either system or of any target file, with one node or several.
 
-The nodes of any target file whose processes we start. They can be killed and started again, and are always ended.
+Their nodes can be killed and started again, and always end with their block.
 """
 
 import signal

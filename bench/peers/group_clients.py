@@ -1,7 +1,4 @@
-"""Group requests on raw connections, for one member, or for many whose answers are read in turn.
-
-Clients that retry until their coordinator accepts what they ask, even if it changes.
-"""
+"""Clients of groups: raw members, one or many whose responses are read in turn, and a client that retries its commits."""
 
 import time
 from collections.abc import Mapping, Sequence

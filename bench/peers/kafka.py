@@ -1,10 +1,7 @@
-"""Apache Kafka's jars in measurements: those of the version that ``kafka.toml`` names (``bench.targets``).
+"""Apache Kafka in measurements: its jars, programs in a Java process of their own, and combined nodes in KRaft mode.
 
-Runs a program of Apache Kafka's jars in a Java process of its own.
-
-Apache Kafka's settings in measurements, where they differ from those of ``bench/targets/kafka.toml``.
-
-Combined nodes of Apache Kafka in KRaft mode, with the heap of its own start script.
+The jars are those of the version that ``kafka.toml`` names (``bench.targets``). ``python -m bench.peers.kafka`` fetches
+them.
 """
 
 import subprocess

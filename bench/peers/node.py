@@ -1,7 +1,4 @@
-"""The error of measurements beside a peer.
-
-One broker process of either system. It can be killed and launched again, and it always ends with its cluster.
-"""
+"""One broker process of either system. It can be killed and launched again, and it always ends with its cluster."""
 
 import os
 import re

@@ -1,9 +1,4 @@
-"""Runs Kafka's own producer performance test against any broker.
-
-Measures how long stock consumers take to read a whole partition, which is assigned by hand.
-
-One client that reads, writes what it has read, and commits both in transactions: librdkafka with its defaults.
-"""
+"""Other people's clients under measurement: Kafka's perf test, its console consumer, and librdkafka."""
 
 import re
 import time

@@ -1,6 +1,4 @@
-"""The two systems that are compared: the reference broker and Apache Kafka.
-
-Either broker with a remote tier in a local folder, and what is asked of that tier.
+"""The two systems that are compared, the reference broker and Apache Kafka, also with a remote tier in a local folder.
 
 Apache Kafka has LocalTieredStorage (``bench/targets/kafka.toml``), which writes files and does not sync them. The
 reference broker writes them through obstore, and syncs each before its segment is listed.

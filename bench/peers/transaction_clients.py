@@ -1,7 +1,4 @@
-"""Transactions without records on raw connections: one of them, or many at once whose answers are read in turn.
-
-A client that retries each step of a transaction until it is accepted, even if the coordinator changes.
-"""
+"""Clients with transactions without records: raw ones, one or many at once, and one that retries each step."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,6 +1,7 @@
-"""Measures the processor time of a cluster at rest: three nodes, many partitions with three replicas, no client.
+"""What a broker needs: the processor time of a cluster at rest, and the memory of a node.
 
-Measures the resident memory of one node, first idle, then with fetch sessions of 50 partitions each.
+- ``rest``: three nodes, many partitions with three replicas, no client.
+- ``memory``: one node, first idle, then with fetch sessions of 50 partitions each.
 """
 
 import statistics

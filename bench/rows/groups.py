@@ -1,8 +1,9 @@
-"""Measures a new consumer of a new group from first request to first record, with Kafka's default delay and without.
+"""Groups: the first join, rebalances and commits.
 
-Measures a rebalance of many members, which all join again at once and sync at once, until all are assigned.
-
-Measures commits on one coordinator: 8 connections, each with 8 requests in flight, the same bytes for both.
+- ``group-join``: a new consumer of a new group, from first request to first record, with Kafka's default delay and
+  without.
+- ``rebalance``: many members all join again at once and sync at once, until all are assigned.
+- ``commits``: 8 connections to one coordinator, each with 8 requests in flight, the same bytes for both brokers.
 """
 
 import time

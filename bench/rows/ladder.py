@@ -1,7 +1,4 @@
-"""Measures what one incremental fetch costs, by the number of partitions that its session caches.
-
-Measures incremental fetches, by the number of partitions that the session caches.
-"""
+"""Incremental fetches, by the number of partitions that the session caches."""
 
 import statistics
 import time

@@ -1,8 +1,8 @@
-"""Measures produce with Kafka's perf test: acks=all, 8 partitions, records of 100 bytes and 1 KiB, one and 3 nodes.
+"""Produce and fetch.
 
-Measures how fast Kafka's own consumer and librdkafka read a log. Its partition is assigned by hand.
-
-Measures what a produce and a fetch of one record cost, by the record's size. One request is in flight at a time.
+- ``produce``: Kafka's perf test with acks=all, 8 partitions, records of 100 bytes and 1 KiB, one and 3 nodes.
+- ``fetch``: Kafka's own consumer and librdkafka read a log, whose partition is assigned by hand.
+- ``records``: a produce and a fetch of one record, by the record's size, with one request in flight at a time.
 """
 
 import statistics

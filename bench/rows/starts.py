@@ -1,6 +1,7 @@
-"""Measures the time from exec to the first acknowledged record (acks=all) on fresh nodes. It includes a new topic.
+"""Starts and restarts.
 
-Measures a restart with a log of many producers: with its snapshots of producers, and without.
+- ``start``: fresh nodes, from exec to the first acknowledged record (acks=all). It includes a new topic.
+- ``restart``: with a log of many producers, with its snapshots of producers and without.
 """
 
 import compileall

@@ -1,7 +1,8 @@
-"""Measures transactions: Kafka's perf test in transactions of 100 ms, transactions of one record, commits without
-records, and committed reads.
+"""Transactions.
 
-Measures consume, transform, produce: what is read, what is written and where reading goes on are one transaction.
+- ``transactions``: Kafka's perf test in transactions of 100 ms, transactions of one record, commits without records,
+  and committed reads.
+- ``transform``: consume, transform, produce. What is read, what is written and the read position are one transaction.
 """
 
 import time

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     "\n  ./crucible bench --row failover"
 )
 @click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker, too. It takes turns with ours.")
-@click.option("--row", "rows", multiple=True, metavar="NAME", help="Measure only this row (a file in bench/rows).")
+@click.option("--row", "rows", multiple=True, metavar="NAME", help="Measure only this row (see bench/options.py).")
 @click.option("--nodes", type=click.Choice(["1", "3"]), multiple=True, help="Measure only clusters of this size.")
 @click.option(
     "--quick", is_flag=True, help="Measure little of everything, to see that it works. No figure is worth quoting."
