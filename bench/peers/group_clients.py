@@ -1,4 +1,4 @@
-"""Clients of groups: raw members, one or many whose responses are read in turn, and a client that retries its commits."""
+"""Clients of groups: raw members, one or many whose responses are read in turn, and a client that retries commits."""
 
 import time
 from collections.abc import Mapping, Sequence
