@@ -1,7 +1,8 @@
 """The sessions of nox. Each calls the command line that everybody uses (``./crucible --help``)."""
 
-import nox
 import sys
+
+import nox
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "none"

@@ -3,28 +3,16 @@ them all back at the end."""
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
 from bench.hostile.names import TOPIC
-from bench.hostile.processor import Since
-from bench.hostile.processor import Used
-from bench.peers.clients import FETCH_VERSION
-from bench.peers.clients import RawConnection
-from bench.peers.clients import RetryingClient
+from bench.hostile.processor import Since, Used
+from bench.peers.clients import FETCH_VERSION, RawConnection, RetryingClient
 from bench.peers.node import PeerError
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
-from reference_broker.records.record import read_all
+from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import FetchTopic
-from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 VALUE_BYTES = 1000
 WRITE_LIMIT_S = 60.0

@@ -5,26 +5,16 @@ that changes something names objects of its own. They are made before each reque
 """
 
 import time
-from bench.peers.clients import PRODUCE_VERSION
-from bench.peers.clients import RawConnection
-from bench.peers.clients import produce_request
-from bench.probe.conversation import body
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import fields
-from dataclasses import is_dataclass
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
-from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.apis import VERSIONS
-from reference_broker.wire.apis import api_name
-from reference_broker.wire.errors import ErrorCode
-from typing import Any
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Final
 from uuid import UUID
+
+from bench.peers.clients import PRODUCE_VERSION, RawConnection, produce_request
+from bench.probe.conversation import body
+from reference_broker.records.record import Record, build
+from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
+from reference_broker.wire.errors import ErrorCode
 
 TOPIC, OTHER_TOPIC, GROUP, TRANSACTIONAL_ID = "t", "u", "g", "tx"
 PARTITIONS = 2

@@ -2,28 +2,17 @@
 
 import statistics
 import time
-from bench.fleet.behaviours.bodies import set_topic_configs_request
-from bench.options import Options
-from bench.peers.clients import PRODUCE_VERSION
-from bench.peers.clients import RawConnection
-from bench.peers.clients import base_offset
-from bench.peers.clients import produce_request
-from bench.peers.cluster import Cluster
-from bench.peers.cluster import System
-from bench.peers.cluster import until
-from bench.peers.node import PeerError
-from bench.results import Results
-from bench.results import Samples
-from bench.results import alternate
-from bench.rows.context import LIMIT_S
-from bench.rows.context import Progress
-from bench.rows.context import all_up
-from bench.rows.context import make_topic
-from bench.rows.context import row
 from collections.abc import Sequence
 from pathlib import Path
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
+
+from bench.fleet.behaviours.bodies import set_topic_configs_request
+from bench.options import Options
+from bench.peers.clients import PRODUCE_VERSION, RawConnection, base_offset, produce_request
+from bench.peers.cluster import Cluster, System, until
+from bench.peers.node import PeerError
+from bench.results import Results, Samples, alternate
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 
 CONFIG = {"log.cleaner.backoff.ms": "100"}

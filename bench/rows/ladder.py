@@ -2,44 +2,23 @@
 
 import statistics
 import time
-from bench.options import Options
-from bench.peers.clients import FETCH_VERSION
-from bench.peers.clients import PRODUCE_VERSION
-from bench.peers.clients import RawConnection
-from bench.peers.clients import create_topic
-from bench.peers.cluster import System
-from bench.peers.node import PeerError
-from bench.results import Curve
-from bench.results import Figure
-from bench.results import Results
-from bench.results import Row
-from bench.results import Samples
-from bench.results import Series
-from bench.rows.context import Progress
-from bench.rows.context import all_up
-from bench.rows.context import row
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
+
+from bench.options import Options
+from bench.peers.clients import FETCH_VERSION, PRODUCE_VERSION, RawConnection, create_topic
+from bench.peers.cluster import System
+from bench.peers.node import PeerError
+from bench.results import Curve, Figure, Results, Row, Samples, Series
+from bench.rows.context import Progress, all_up, row
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import FetchTopic
-from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from reference_broker.wire.messages import decode_response
-from reference_broker.wire.produce import ProducePartition
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceResponse
-from reference_broker.wire.produce import ProduceTopic
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 PARTITION_MAX_BYTES = 1 << 20
 CHANGING_PARTITIONS = 100

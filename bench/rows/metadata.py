@@ -7,28 +7,21 @@ replaces it. A load ends when the metadata image is published.
 
 import shutil
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
+
 from bench.fleet.behaviours.bodies import set_topic_configs_request
-from bench.micro.node import MemoryNode
-from bench.micro.node import NOW
-from bench.options import Options
-from bench.options import Sizes
+from bench.micro.node import NOW, MemoryNode
+from bench.options import Options, Sizes
 from bench.peers.clients import RetryingClient
 from bench.peers.cluster import System
-from bench.results import Figure
-from bench.results import Results
-from bench.results import Row
-from bench.results import better_lower
-from bench.rows.context import LIMIT_S
-from bench.rows.context import Progress
-from bench.rows.context import row
-from collections.abc import Callable
-from collections.abc import Sequence
-from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
-from pathlib import Path
+from bench.results import Figure, Results, Row, better_lower
+from bench.rows.context import LIMIT_S, Progress, row
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.controller_term import Endpoint
-from reference_broker.controller.metadata_replica import Home
-from reference_broker.controller.metadata_replica import MetadataReplica
+from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Now

@@ -6,33 +6,21 @@
 
 import compileall
 import time
-from bench.options import Options
-from bench.peers.clients import PRODUCE_VERSION
-from bench.peers.clients import RawConnection
-from bench.peers.clients import RetryingClient
-from bench.peers.clients import base_offset
-from bench.peers.clients import batch_of
-from bench.peers.clients import produce_request
-from bench.peers.cluster import Cluster
-from bench.peers.cluster import System
-from bench.peers.node import end
-from bench.results import Results
-from bench.results import Row
-from bench.results import Samples
-from bench.results import alternate
-from bench.rows.context import LIMIT_S
-from bench.rows.context import Progress
-from bench.rows.context import make_topic
-from bench.rows.context import row
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
+from time import perf_counter
+
+from bench.options import Options
+from bench.peers.clients import PRODUCE_VERSION, RawConnection, RetryingClient, base_offset, batch_of, produce_request
+from bench.peers.cluster import Cluster, System
+from bench.peers.node import end
+from bench.results import Results, Row, Samples, alternate
+from bench.rows.context import LIMIT_S, Progress, make_topic, row
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.messages import decode_response
-from time import perf_counter
 
 GOAL = 8.0
 READY_GOAL_S = 0.6

@@ -10,37 +10,22 @@ import re
 import sys
 import tempfile
 import time
-from bench.peers.cluster import launched
-from bench.probe.broker import Broker
-from bench.probe.broker import meet
-from bench.probe.case import ANY
-from bench.probe.case import Case
-from bench.probe.case import MUST
-from bench.probe.context import Belongings
-from bench.probe.context import ProbeContext
-from bench.probe.context import Topic
-from bench.probe.context import single
-from bench.probe.conversation import Asked
-from bench.probe.conversation import Conversation
-from bench.probe.conversation import body
-from bench.probe.data import FETCH
-from bench.probe.data import Session
-from bench.probe.data import fetch_request
-from bench.probe.data import rows
-from bench.probe.data import wanted
-from bench.probe.transactional import COMMIT_OFFSETS
-from bench.probe.transactional import Transactional
-from bench.targets.loader import find
 from collections import Counter
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from bench.peers.cluster import launched
+from bench.probe.broker import Broker, meet
+from bench.probe.case import ANY, MUST, Case
+from bench.probe.context import Belongings, ProbeContext, Topic, single
+from bench.probe.conversation import Asked, Conversation, body
+from bench.probe.data import FETCH, Session, fetch_request, rows, wanted
+from bench.probe.transactional import COMMIT_OFFSETS, Transactional
+from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
-from typing import Any
 
 LIMIT_S = 60.0
 LONG_MS = 1_000

@@ -11,28 +11,20 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from bench.children import ends_with_me
-from bench.peers.cluster import Cluster
-from bench.peers.cluster import System
-from bench.peers.cluster import until
-from bench.peers.node import PeerError
-from bench.ports import free_ports
-from campaigns.suites.suite import Outcome
-from campaigns.suites.suite import Outcomes
-from campaigns.suites.suite import Suite
-from campaigns.suites.suite import SuiteError
-from campaigns.suites.suite import outcomes
-from chaos.live.toxiproxy_server import ToxiproxyServer
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-from contextlib import contextmanager
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from bench.children import ends_with_me
+from bench.peers.cluster import Cluster, System, until
+from bench.peers.node import PeerError
+from bench.ports import free_ports
+from campaigns.suites.suite import Outcome, Outcomes, Suite, SuiteError, outcomes
+from chaos.live.toxiproxy_server import ToxiproxyServer
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "suites"
 FETCH_LIMIT_S = 600.0

@@ -1,10 +1,11 @@
 """The commands that measure and that question brokers. Each imports what it needs only when it runs."""
 
-import click
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
     from bench.options import Options

@@ -5,41 +5,30 @@ its ID behind: its *label*, such as ``b#2``, stands for that ID, or for its name
 """
 
 import time
-from bench.fleet.behaviours.bodies import create_topics_request
-from bench.fleet.behaviours.bodies import delete_topics_request
-from bench.peers.clients import RawConnection
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from kio.schema.create_topics.v7.request import CreatableReplicaAssignment
-from kio.schema.create_topics.v7.request import CreatableTopic
-from kio.schema.delete_records.v2.request import DeleteRecordsPartition
-from kio.schema.delete_records.v2.request import DeleteRecordsRequest
-from kio.schema.delete_records.v2.request import DeleteRecordsTopic
-from kio.schema.types import BrokerId
-from kio.schema.types import TopicName
-from kio.static.primitive import i16
-from kio.static.primitive import i32
-from kio.static.primitive import i32Timedelta
-from kio.static.primitive import i64
+
+from kio.schema.create_topics.v7.request import CreatableReplicaAssignment, CreatableTopic
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i16, i32, i32Timedelta, i64
+
+from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request
+from bench.peers.clients import RawConnection
 from reference_broker.records.batch import iterate
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import FetchTopic
-from reference_broker.wire.fetch import ForgottenTopic
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.produce import ProducePartition
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceResponse
-from reference_broker.wire.produce import ProduceTopic
+from reference_broker.wire.fetch import (
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from reference_broker.wire.retired_fields import MetadataRequest
 
 UNKNOWN = "unknown"

@@ -1,30 +1,22 @@
 """Batches with one field changed: both brokers answer alike, but for what ``DIFFERENT`` lists."""
 
-import pytest
 import time
-from bench.fleet.behaviours.bodies import create_topics_request
-from bench.fleet.behaviours.bodies import new_topic
-from bench.peers.clients import CREATE_VERSION
-from bench.peers.clients import PRODUCE_VERSION
-from bench.peers.clients import RawConnection
-from bench.peers.clients import TIMEOUT_MS
-from bench.peers.systems import KAFKA
-from bench.peers.systems import REFERENCE
-from bench.probe.data import altered
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+
+import pytest
+
+from bench.fleet.behaviours.bodies import create_topics_request, new_topic
+from bench.peers.clients import CREATE_VERSION, PRODUCE_VERSION, TIMEOUT_MS, RawConnection
+from bench.peers.systems import KAFKA, REFERENCE
+from bench.probe.data import altered
 from reference_broker.records.compression import Compression
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.produce import ProducePartition
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceResponse
-from reference_broker.wire.produce import ProduceTopic
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 TOPICS = {
     "delete": {},

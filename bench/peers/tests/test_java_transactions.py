@@ -1,29 +1,20 @@
 """Apache Kafka's ``kafka-transactions`` finds a transaction that hangs on the reference broker, and aborts it."""
 
-import pytest
 import time
-from bench.peers.clients import RawConnection
-from bench.peers.clients import create_topic
-from bench.peers.node import BrokerNode
-from bench.peers.tests.java_tools import CONSUMER
-from bench.peers.tests.java_tools import FEATURES
-from bench.peers.tests.java_tools import JavaTools
-from bench.peers.tests.java_tools import run_tool
-from bench.peers.tests.one_node import reference_node
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
-from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchTopic
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.produce import ProducePartition
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceTopic
 from typing import Any
+
+import pytest
+
+from bench.peers.clients import RawConnection, create_topic
+from bench.peers.node import BrokerNode
+from bench.peers.tests.java_tools import CONSUMER, FEATURES, JavaTools, run_tool
+from bench.peers.tests.one_node import reference_node
+from reference_broker.records.record import Record, build
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 pytestmark = pytest.mark.peer
 

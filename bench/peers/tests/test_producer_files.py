@@ -1,22 +1,22 @@
 """Snapshots of producers, transaction indexes: Kafka's dump tool reads ours, and a log of ours starts with Kafka's."""
 
-import pytest
 import re
 import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
 from bench.peers.clients import RetryingClient
 from bench.peers.systems import KAFKA
 from bench.peers.tests.java_tools import dump_segments
-from confluent_kafka import Producer
-from pathlib import Path
 from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log
-from reference_broker.log.opening import run_to_end
+from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.ports.node_ports import Now
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
+from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 from reference_broker.serve.disk import FileDisk
 

@@ -1,20 +1,21 @@
 """The table of everything that the broker refuses (``bench/peers/refusals.toml``), beside its source."""
 
 import ast
-import pytest
-import reference_broker
 import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+import reference_broker
 from bench.peers.kafka import KAFKA_VERSION
 from bench.peers.tests.test_batches_like_kafka import DIFFERENT
 from bench.probe import kafka_answers
 from bench.probe.case import Case
 from bench.probe.cases import all_cases
-from collections.abc import Iterator
-from pathlib import Path
 from reference_broker.wire.errors import ErrorCode
-from types import CodeType
-from types import FunctionType
-from typing import Any
 
 SOURCE = Path(reference_broker.__file__).parent
 ROOMS = ("apis", "controller", "coordination", "groups", "sessions", "transactions", "wire")
