@@ -1,1 +1,1 @@
-"""Long work that plays and judges: nights, evidence about brokers, suites of client projects."""
+"""Long work that plays and judges: nights, evidence about brokers, suites of client projects, experiments."""

@@ -38,7 +38,7 @@ def checks(seed: int, minutes: float) -> dict[str, Check]:
         "quick tests": Check((*tests, "--part", "quick"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)),
         "nightly tests": Check((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
         "two judges": Check(("-m", "tools.two_judges", "--seeds", "20", *within)),
-        "revisions compared": Check(("-m", "chaos.search.revisions_compared", "--seeds", "5")),
+        "revisions compared": Check(("-m", "campaigns.experiments.revisions", "--seeds", "5")),
     }
 
 

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from chaos.search.fetch_meter import Counted
-from chaos.search.revisions_compared import (
+from campaigns.experiments.revisions import (
     COSTS,
     TROUBLES,
     VARIANTS,
+    Counted,
     Part,
     Seen,
     Size,
     Trouble,
     Variant,
+    bytes_of_a_partition,
     grouped,
     main,
     parts_for,
@@ -23,7 +24,6 @@ from chaos.search.revisions_compared import (
     table,
     told,
 )
-from chaos.search.session_memory import bytes_of_a_partition
 from reference_broker.wire.apis import FETCH_FIRST_REVISION
 from reports.verdict import Outcome
 
@@ -102,7 +102,7 @@ def test_a_cached_partition_takes_some_hundred_bytes(version: int) -> None:
 
 
 def test_the_table_tells_median_least_and_greatest(tmp_path: Path) -> None:
-    from chaos.search.revisions_drawn import draw
+    from campaigns.experiments.revisions import draw
 
     sums = Counted(fetches=10, request_bytes=1000, response_bytes=2000, layout_bytes=2500, named=15, told=20)
     seen = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.search.epochs_compared import seen
+from campaigns.experiments.epochs import seen
 from scenarios import loader
 
 pytestmark = pytest.mark.simulated

@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from chaos.search.catch_up import Caught
-from chaos.search.horizon_compared import VARIANTS, Cut, Part, Size, main, played, table
+from campaigns.experiments.horizon import VARIANTS, Caught, Cut, Part, Size, main, played, table
 
 pytestmark = pytest.mark.simulated
 
