@@ -1,0 +1,54 @@
+"""Write the file tables of READMEs from the first sentence of each module's docstring: ``python -m tools.file_tables``.
+
+A table stands between ``<!-- files -->`` and ``<!-- end of files -->``. It lists the modules and packages in the folder
+of its README, in alphabetical order, without tests. A test fails while a table is not up to date.
+"""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- files -->\n", "<!-- end of files -->"
+_TABLE = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+_SENTENCE = re.compile(r"(.+?[.:])(?=\s|$)", re.DOTALL)
+_NOT_LISTED = {"__init__.py", "__main__.py", "conftest.py"}
+
+
+def readmes(root: Path = ROOT) -> list[Path]:
+    """Return the READMEs of the repository that have such a table."""
+    listed = subprocess.run(["git", "ls-files", "*README.md"], cwd=root, capture_output=True, text=True, check=True)
+    return [root / path for path in listed.stdout.split() if BEGIN in (root / path).read_text(encoding="utf-8")]
+
+
+def updated(readme: Path) -> str:
+    """Return the README's text with a new table."""
+    rows = "".join(f"| `{name}` | {text} |\n" for name, text in _rows(readme.parent))
+    table = f"{BEGIN}| file | contents |\n| --- | --- |\n{rows}{END}"
+    return _TABLE.sub(lambda _: table, readme.read_text(encoding="utf-8"))
+
+
+def _rows(folder: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".py" and path.name not in _NOT_LISTED:
+            yield path.name, first_sentence(path)
+        elif path.name != "tests" and (path / "__init__.py").exists():
+            yield f"{path.name}/", first_sentence(path / "__init__.py")
+
+
+def first_sentence(module: Path) -> str:
+    """Return the first sentence of a module's docstring in one line, without its period. Raises ValueError if the
+    module has no docstring."""
+    paragraph = (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+    if not paragraph:
+        raise ValueError(f"{module} has no docstring")
+    sentence = _SENTENCE.match(paragraph)
+    text = " ".join((sentence[1] if sentence else paragraph).split()).rstrip(".:")
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for each in readmes():
+        each.write_text(updated(each), encoding="utf-8")

@@ -1,0 +1,30 @@
+"""The file tables of READMEs."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.file_tables import BEGIN, END, ROOT, first_sentence, readmes, updated
+
+
+@pytest.mark.parametrize("readme", readmes(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_table_is_up_to_date(readme: Path) -> None:
+    assert readme.read_text(encoding="utf-8") == updated(readme), "run: python -m tools.file_tables"
+
+
+def test_a_table_lists_modules_and_packages_and_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "log" / "__init__.py").write_text('"""One log: the\nrest."""')
+    (tmp_path / "tests" / "__init__.py").write_text('"""Not listed."""')
+    (tmp_path / "epochs.py").write_text('"""Leader epochs (KIP-101), in\n``file``. More.\n\nMuch more.\n"""')
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n\n{BEGIN}old\n{END}\n\nafter\n")
+    rows = "| `epochs.py` | Leader epochs (KIP-101), in `file` |\n| `log/` | One log |\n"
+    assert updated(page) == f"before\n\n{BEGIN}| file | contents |\n| --- | --- |\n{rows}{END}\n\nafter\n"
+
+
+def test_a_module_without_a_docstring_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("A = 1\n")
+    with pytest.raises(ValueError, match="has no docstring"):
+        first_sentence(tmp_path / "a.py")
