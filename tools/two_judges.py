@@ -93,14 +93,14 @@ def opinions_of_checks(world: World) -> dict[str, Opinion]:
     """Returns what the simulator's checks say of each guarantee that is compared in this run."""
     told: dict[str, Opinion] = {}
     for name in COMPARED:
-        if GUARANTEES[name].keeps_writes and not world.history.writes_promised:
+        if GUARANTEES[name].keeps_writes and not world.history.writes_guaranteed:
             continue  # Physical: the only replica lost what it had not synced.
         checks = [each for each in world.checks if each.guarantee == name and not is_judged_here(each)]
         breaches = sorted((each for check in checks for each in check.violations), key=lambda each: each.at_us)
         if breaches:
             told[name] = Opinion("broken", breaches[0].at_us, breaches[0].story)
         else:
-            told[name] = Opinion("holds" if any(check.looked_at for check in checks) else "nothing to judge")
+            told[name] = Opinion("holds" if any(check.evidence for check in checks) else "nothing to judge")
     return told
 
 

@@ -49,7 +49,7 @@ class Readable(Protocol):
 
 
 def batches_of(data: bytes) -> Iterator[tuple[Batch, bytes]]:
-    """Yields the whole batches in ``data``, each with its bytes. Ends at a length that no batch has: a client's bytes
+    """Yield the whole batches in ``data``, each with its bytes. Ends at a length that no batch has: a client's bytes
     may be damaged, and what follows cannot be found."""
     position, size = 0, len(data)
     while position + _PREFIX.size <= size:
@@ -62,7 +62,7 @@ def batches_of(data: bytes) -> Iterator[tuple[Batch, bytes]]:
 
 
 def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[Batch, bytes]]:
-    """Yields the batches of [offset, end_offset), each with its bytes."""
+    """Yield the batches of [offset, end_offset), each with its bytes."""
     while offset < end_offset:
         last_offset = offset - 1
         with WatchedDisk.looked_at():
@@ -76,7 +76,7 @@ def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[
 
 
 def record_count(batch: bytes) -> int:
-    """Returns how many records a batch has, as its header says."""
+    """Return how many records a batch has, as its header says."""
     return int.from_bytes(batch[57:61])
 
 
@@ -102,13 +102,13 @@ class Producing(NamedTuple):
 
 
 def producing_of(batch: bytes) -> Producing:
-    """Reads the header of one whole batch."""
+    """Read the header of one whole batch."""
     _, _, _, _, _, attributes, _, _, largest_ms, producer_id, _, first_sequence, _ = _HEADER.unpack_from(batch)
     return Producing(producer_id, first_sequence, largest_ms, bool(attributes & _TRANSACTIONAL))
 
 
 def last_sequence_of(batch: bytes) -> tuple[int, int, int]:
-    """Returns the producer ID, the producer epoch and the last sequence of one whole batch. After the sequence 2^31 - 1
+    """Return the producer ID, the producer epoch and the last sequence of one whole batch. After the sequence 2^31 - 1
     comes 0. A batch without sequences has -1, however many records it holds."""
     header = _HEADER.unpack_from(batch)
     producer_id, epoch, first = header[9:12]
@@ -123,7 +123,7 @@ class PlainRecord(NamedTuple):
 
 
 def records_in(batch: bytes) -> Iterator[PlainRecord]:
-    """Yields the records of one whole batch, also those of a control batch. Raises ValueError if they do not fill the
+    """Yield the records of one whole batch, also those of a control batch. Raises ValueError if they do not fill the
     batch exactly."""
     base, length, _, _, _, attributes, _, base_ms, largest_ms, _, _, _, count = _HEADER.unpack_from(batch)
     plain = _PLAIN[attributes & _CODEC](bytes(batch[_HEADER.size : 12 + length]))
@@ -143,7 +143,7 @@ def records_in(batch: bytes) -> Iterator[PlainRecord]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the zigzag number at this place, and the place after it."""
+    """Return the zigzag number at this place, and the place after it."""
     number, shift = 0, 0
     while True:
         byte = data[at]
@@ -184,7 +184,7 @@ _PLAIN: Mapping[int, Callable[[bytes], bytes]] = {
 
 
 def left_of_keys(log: PartitionLog, end_offset: int) -> dict[bytes | None, int]:
-    """Returns the newest offset below ``end_offset`` at which the log has each key. Tombstones count."""
+    """Return the newest offset below ``end_offset`` at which the log has each key. Tombstones count."""
     return {
         record.key: record.offset
         for batch, data in read_batches(log, log.log_start_offset, end_offset)

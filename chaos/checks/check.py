@@ -10,19 +10,22 @@ jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check o
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar
 
-from chaos.checks.history import Place
-from reference_broker.core.events import Effect, Event, Note
+from chaos.checks.history import Place, without_node
+from reference_broker.core.events import Effect, Event, Note, Reply, Request
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow
 
 if TYPE_CHECKING:
-    from chaos.checks.fetch_model import Answer
+    from chaos.checks.fetch_model import AnsweredFetch
     from chaos.checks.history import History
     from chaos.checks.quorum_view import Member, QuorumView
     from chaos.checks.replica_view import ReplicaView
     from reference_broker.core.node import Node
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class Check:
         self.context = context
         self.violations: list[Violation] = []
         """in the order of their times"""
-        self.looked_at = 0
+        self.evidence = 0
         """how many things it judged by what clients or traces tell; without any there was nothing to judge"""
 
     def trace(self, row: TraceRow) -> None:
@@ -112,7 +115,7 @@ class Check:
         """Called with what a node did with an event (None for its start), before ``node`` is called. An event may touch
         none of ``acts_on``."""
 
-    def answered(self, at_us: int, answer: "Answer") -> None:
+    def fetched(self, at_us: int, fetch: "AnsweredFetch") -> None:
         """Called with each answer to a client's fetch that has no top-level error; see ``judges_followers``."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
@@ -136,6 +139,33 @@ class Check:
         del self.violations[MAX_VIOLATIONS:]
 
 
+class PendingRequests(Generic[T]):
+    """What a check keeps of requests until their responses, by node and connection, then by correlation ID."""
+
+    def __init__(self) -> None:
+        self._pending: dict[tuple[int, int], dict[int, T]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def add(self, node_id: int, request: Request, kept: T) -> None:
+        self._pending.setdefault((node_id, request.connection), {})[request.correlation_id] = kept
+
+    def pop(self, node_id: int, reply: Reply) -> T | None:
+        """Remove and return what was kept of the request that this is the reply to."""
+        return self._pending.get((node_id, reply.connection), {}).pop(reply.correlation_id, None)
+
+    def get(self, node_id: int, request: Request) -> T | None:
+        """Return what was kept of the request, if it still waits."""
+        return self._pending.get((node_id, request.connection), {}).get(request.correlation_id)
+
+    def closed(self, node_id: int, connection: int) -> None:
+        self._pending.pop((node_id, connection), None)
+
+    def restarted(self, node_id: int) -> None:
+        self._pending = without_node(self._pending, node_id)
+
+
 def overriding(checks: Iterable[Check], method: str) -> list[Check]:
-    """Returns the checks that override this method of Check."""
+    """Return the checks that override this method of Check."""
     return [each for each in checks if getattr(type(each), method) is not getattr(Check, method)]

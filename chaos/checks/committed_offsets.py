@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, PendingRequests
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.reads import reads
 from reference_broker.core.events import Effect, Event, Reply, Request
@@ -63,7 +63,7 @@ class Asked:
 
 
 def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
-    """Returns requests by their key.
+    """Return requests by their key.
 
     For ``kind`` COMMIT these are the requests that wrote or may have written. For FETCHED they are those that were
     answered.
@@ -74,7 +74,7 @@ def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
 
 
 def requests(history: History, kind: str) -> Iterator[Asked]:
-    """Yields all requests of this kind, also refused ones."""
+    """Yield all requests of this kind, also refused ones."""
     for row in history.commits:
         if row.kind != kind:
             continue
@@ -86,7 +86,7 @@ def requests(history: History, kind: str) -> Iterator[Asked]:
 
 
 def deleted(history: History) -> dict[str, int]:
-    """Returns when somebody first asked to delete a topic, by topic. A refused deletion does not count.
+    """Return when somebody first asked to delete a topic, by topic. A refused deletion does not count.
 
     Kafka's coordinator forgets the offsets of a deleted topic.
     """
@@ -116,7 +116,7 @@ class CommitRegression(Check):
         commits = asked(history, COMMIT)
         gone = deleted(history)
         for written in commits.values():
-            self.looked_at += sum(each.acked for each in written)
+            self.evidence += sum(each.acked for each in written)
             self._smaller_epochs(written)
             self._older_generations(written)
         for key, fetches in asked(history, FETCHED).items():
@@ -169,7 +169,7 @@ class CommitRegression(Check):
 
 
 def _ordered_pairs(acked: list[Asked], value: Callable[[Asked], int]) -> Iterator[tuple[Asked, Asked]]:
-    """Yields (later, earlier) where the earlier request had ended when the later one began, and has a greater value.
+    """Yield (later, earlier) where the earlier request had ended when the later one began, and has a greater value.
 
     Of all earlier requests it takes the one with the greatest value, and of those the newest.
     """
@@ -247,7 +247,7 @@ class CommitsFenced(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._stale: dict[tuple[int, int, int], str] = {}
+        self._stale = PendingRequests[str]()
         """by (node, connection, correlation ID): commits from another generation than the group's, with the story to
         report if they are acknowledged"""
 
@@ -258,7 +258,7 @@ class CommitsFenced(Check):
             return
         for effect in effects:
             if type(effect) is Reply and effect.api_key == OFFSET_COMMIT:
-                story = self._stale.pop((node.broker.node_id, effect.connection, effect.correlation_id), None)
+                story = self._stale.pop(node.broker.node_id, effect)
                 if story is not None and _acknowledges(effect.body):
                     self.violated(at_us, story)
 
@@ -270,11 +270,12 @@ class CommitsFenced(Check):
         known = (each.groups.get(str(body.group_id)) for each in node.broker.groups.active())
         group = next((each for each in known if each is not None), None)
         if group is None or group.generation != generation or str(body.member_id) not in group.members:
-            self._stale[node.broker.node_id, event.connection, event.correlation_id] = (
+            story = (
                 f"node {node.broker.node_id} acknowledged a commit of {event.client_id} in generation {generation} "
                 f"of group {body.group_id}, "
                 + ("which it does not know" if group is None else f"whose generation is {group.generation}")
             )
+            self._stale.add(node.broker.node_id, event, story)
 
 
 def _acknowledges(body: Any) -> bool:
@@ -327,7 +328,7 @@ class NoCommittedLost(Check):
                 )
 
     def _held(self, key: Key) -> int | None:
-        """Returns the offset in the memory of whoever coordinates the group. It shares no code with what is judged but
+        """Return the offset in the memory of whoever coordinates the group. It shares no code with what is judged but
         the look into that memory."""
         for node in self._nodes.values():
             for coordinated in node.broker.groups.active():
@@ -362,7 +363,7 @@ class Redelivery(Check):
     def end(self, history: History) -> None:
         if not history.memberships:
             return
-        self.looked_at += assigned_times(history)
+        self.evidence += assigned_times(history)
         commits = asked(history, COMMIT)
         resets = (row for row in history.resets if row.reason != NO_OFFSET)
         moves = grouped(resets, lambda row: (row.process, place(row)))
@@ -390,12 +391,12 @@ class Redelivery(Check):
 
 
 def assigned_times(history: History) -> int:
-    """Returns how often a partition was given to a member."""
+    """Return how often a partition was given to a member."""
     return sum(row.event == "assigned" for row in history.memberships)
 
 
 def first_reads(history: History) -> Iterator[FirstRead]:
-    """Yields them in the order of reading."""
+    """Yield them in the order of reading."""
     assigned = (row for row in history.memberships if row.event == "assigned")
     given = grouped(assigned, lambda row: (row.process, place(row)))
     seen: set[tuple[str, Place, int]] = set()

@@ -47,14 +47,14 @@ class LastBatch(NamedTuple):
 
 
 def records_of(batch: bytes, at_us: int) -> Iterator[tuple[int, CommittedRecord]]:
-    """Yields the records of a batch with their offsets. A control batch has none."""
+    """Yield the records of a batch with their offsets. A control batch has none."""
     for header, data in batches_of(batch):
         for each in () if header.control else records_in(data):
             yield each.offset, CommittedRecord(header.epoch, each.key, each.value, each.timestamp_ms, at_us)
 
 
 def marker_in(batch: bytes) -> PlainRecord | None:
-    """Returns the record of a control batch. Once a cleaner has emptied the batch there is none."""
+    """Return the record of a control batch. Once a cleaner has emptied the batch there is none."""
     return next(records_in(batch), None)
 
 
@@ -95,7 +95,7 @@ class Compacted:
     """by producer ID"""
 
     def commit(self, batch: bytes, at_us: int) -> None:
-        """Notes batches that are below the high watermark from now on."""
+        """Note batches that are below the high watermark from now on."""
         for header, data in batches_of(batch):
             if header.control:
                 self._end(header, data, at_us)
@@ -146,7 +146,7 @@ class Compacted:
         self._marker_offsets.clear()
 
     def is_marker(self, offset: int, data: bytes, marker: PlainRecord | None) -> bool:
-        """Returns whether this marker was committed at this offset."""
+        """Return whether this marker was committed at this offset."""
         known = self.markers.get(offset)
         kind = _kind_of(marker)
         return known is not None and (known.producer_id, known.is_commit) == (
@@ -155,27 +155,27 @@ class Compacted:
         )
 
     def stable_end(self, committed_end: int) -> int:
-        """Returns the last stable offset of who knows all that is committed (X-4)."""
+        """Return the last stable offset of who knows all that is committed (X-4)."""
         return min((each.batches[0] for each in self._open.values() if each.batches), default=committed_end)
 
     def between(self, begin: int, end: int) -> Sequence[int]:
-        """Returns the offsets of records in [begin, end)."""
+        """Return the offsets of records in [begin, end)."""
         return self._offsets[bisect_left(self._offsets, begin) : bisect_left(self._offsets, end)]
 
     def markers_between(self, begin: int, end: int) -> Sequence[int]:
-        """Returns the offsets of markers in [begin, end)."""
+        """Return the offsets of markers in [begin, end)."""
         offsets = self._marker_offsets
         return offsets[bisect_left(offsets, begin) : bisect_left(offsets, end)]
 
     def counts(self, offset: int) -> bool:
-        """Returns whether the record took effect: it belongs to no transaction, or to one that was committed."""
+        """Return whether the record took effect: it belongs to no transaction, or to one that was committed."""
         key = self.records[offset].key
         offsets = self._by_key.get(key, []) if key is not None else []
         at = bisect_left(offsets, offset)
         return at < len(offsets) and offsets[at] == offset
 
     def next_of_key(self, offset: int) -> int | None:
-        """Returns the offset of the next record with the same key that took effect."""
+        """Return the offset of the next record with the same key that took effect."""
         key = self.records[offset].key
         if key is None:
             return None
@@ -184,13 +184,13 @@ class Compacted:
         return offsets[at] if at < len(offsets) else None
 
     def last_of_key(self, offset: int) -> int:
-        """Returns the offset of the last record with the same key that took effect, or -1."""
+        """Return the offset of the last record with the same key that took effect, or -1."""
         key = self.records[offset].key
         offsets = self._by_key.get(key, []) if key is not None else []
         return offsets[-1] if offsets else -1
 
     def may_lack(self, offset: int, at_us: int) -> bool:
-        """Returns whether a replica may lack this record, because its cleaner or that of its leader took it (X-11)."""
+        """Return whether a replica may lack this record, because its cleaner or that of its leader took it (X-11)."""
         if offset >= self.cleanable_end:
             return False
         newer = self.next_of_key(offset)
@@ -201,7 +201,7 @@ class Compacted:
         return record.value is None and is_old
 
     def may_lack_marker(self, offset: int, at_us: int) -> bool:
-        """Returns whether a cleaner may have taken this marker, if no batch of its transaction is left. KIP-534: it
+        """Return whether a cleaner may have taken this marker, if no batch of its transaction is left. KIP-534: it
         stays for delete.retention.ms after the pass that has found none left."""
         return offset < self.cleanable_end and at_us - self.markers[offset].at_us >= self.delete_retention_us
 
@@ -220,7 +220,7 @@ class Left:
 
 
 def wrongly_cleaned(at_us: int, compacted: Compacted, left: Left) -> str:
-    """Returns what the replica lacks and must hold, or holds and must lack; empty if nothing."""
+    """Return what the replica lacks and must hold, or holds and must lack; empty if nothing."""
     return _records(at_us, compacted, left) or _markers(at_us, compacted, left) or _last_batches(compacted, left)
 
 

@@ -40,7 +40,7 @@ class KeyedWrite:
 
 @once
 def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
-    """Returns all records that were sent to compacted topics."""
+    """Return all records that were sent to compacted topics."""
     if not history.keyed_writes:
         return {}
     read = _read(history)
@@ -65,7 +65,7 @@ def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
 
 
 def _read(history: History) -> dict[Value, tuple[int, int]]:
-    """Returns the offset at which each value was read, and the greatest isolation level of its readers."""
+    """Return the offset at which each value was read, and the greatest isolation level of its readers."""
     found: dict[Value, tuple[int, int]] = {}
     for run in history.runs:
         operation = history.operation_of.get((run.process, run.index))
@@ -77,7 +77,7 @@ def _read(history: History) -> dict[Value, tuple[int, int]]:
 
 
 def _found(run: RunRow, told: str, in_transaction: bool, read: dict[Value, tuple[int, int]]) -> tuple[int, str]:
-    """Returns the first offset of a run that was sent (-1 if unknown), and its fate. A batch is written whole, so what
+    """Return the first offset of a run that was sent (-1 if unknown), and its fate. A batch is written whole, so what
     was read of it tells of all of it."""
     first = run.first_offset
     seen = [
@@ -94,7 +94,7 @@ def _found(run: RunRow, told: str, in_transaction: bool, read: dict[Value, tuple
 
 @once
 def by_key(history: History) -> dict[tuple[Place, str], list[KeyedWrite]]:
-    """Returns the writes of each key, in the order of their offsets."""
+    """Return the writes of each key, in the order of their offsets."""
     found = grouped(keyed_writes(history).values(), lambda each: (place(each.row), each.row.key))
     for writes in found.values():
         writes.sort(key=lambda each: each.offset)
@@ -103,7 +103,7 @@ def by_key(history: History) -> dict[tuple[Place, str], list[KeyedWrite]]:
 
 @once
 def missable(history: History) -> dict[Value, int]:
-    """Returns since when a reader may miss each record: since a newer one of its key may have taken effect, since it is
+    """Return since when a reader may miss each record: since a newer one of its key may have taken effect, since it is
     a tombstone past its time, or always if it was not committed. One that must be there to the end is not in the
     result."""
     found: dict[Value, int] = {}
@@ -121,7 +121,7 @@ def missable(history: History) -> dict[Value, int]:
 
 @once
 def excused(history: History) -> dict[int, dict[Value, None]]:
-    """Returns by isolation level the records that need not have been read, whoever read their partition.
+    """Return by isolation level the records that need not have been read, whoever read their partition.
 
     A cleaner may have taken them before the first reader got past them. At level 1 only readers with read_committed
     count. A reader gets all records that are there between its positions before and after an answer (F-16, X-4), so one
@@ -145,7 +145,7 @@ def excused(history: History) -> dict[int, dict[Value, None]]:
 
 
 def _passed_us(history: History, offsets: dict[Place, dict[int, None]], level: int) -> dict[Place, dict[int, int]]:
-    """Returns when the first reader of at least this isolation level had got past each of these offsets."""
+    """Return when the first reader of at least this isolation level had got past each of these offsets."""
     levels: dict[str, int] = {}
     for run in history.runs:
         if run.kind == "read":
@@ -170,7 +170,7 @@ def _passed_us(history: History, offsets: dict[Place, dict[int, None]], level: i
 
 @once
 def missable_offsets(history: History) -> dict[Place, dict[int, int]]:
-    """Returns the same by partition and offset. Partitions of other topics are not in the result."""
+    """Return the same by partition and offset. Partitions of other topics are not in the result."""
     found: dict[Place, dict[int, int]] = {}
     missing = missable(history)
     for key, each in keyed_writes(history).items():
@@ -181,7 +181,7 @@ def missable_offsets(history: History) -> dict[Place, dict[int, int]]:
 
 
 def newest_below(writes: list[KeyedWrite], position: int) -> KeyedWrite | None:
-    """Returns the last of a key's writes that took effect below this position."""
+    """Return the last of a key's writes that took effect below this position."""
     below = writes[: bisect_right(writes, position - 1, key=lambda each: each.offset)]
     return next((each for each in reversed(below) if each.fate == "ok"), None)
 
@@ -200,13 +200,13 @@ class MaterializedView(Check):
     guarantee = "materialized-view"
 
     def end(self, history: History) -> None:
-        if not history.writes_promised:
+        if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
         ends = {place(row): row.high_watermark for row in history.ends}
         keys = grouped(by_key(history), lambda each: each[0])
         for rows in grouped(history.views, lambda row: (row.process, row.from_us, place(row))).values():
             head, held = rows[0], {row.key: row for row in rows if row.key}
-            self.looked_at += 1
+            self.evidence += 1
             at_end = head.position >= ends.get(place(head), NEVER_US)
             for where, key in keys.get(place(head), ()):
                 writes = by_key(history)[where, key]
@@ -275,7 +275,7 @@ def _told_the_horizon(history: History) -> set[tuple[str, Place]]:
 
 @once
 def _answers(history: History) -> dict[tuple[str, Place], list[tuple[int, int]]]:
-    """Returns when each answer came that moved a reader, and where it stood then, in the order of time."""
+    """Return when each answer came that moved a reader, and where it stood then, in the order of time."""
     found: dict[tuple[str, Place], list[tuple[int, int]]] = {}
     for row in history.positions:
         operation = history.operation_of.get((row.process, row.index))

@@ -40,16 +40,16 @@ class Graph:
         self.after.setdefault(after, {})
 
     def only(self, events: Collection[Event]) -> "Graph":
-        """Returns the graph of these events. ``events`` must be quick to look up."""
+        """Return the graph of these events. ``events`` must be quick to look up."""
         after = {each: {to: kind for to, kind in self.after[each].items() if to in events} for each in events}
         return Graph(after, {each: self.at_us[each] for each in events if each in self.at_us})
 
     def core(self) -> "Graph":
-        """Returns what is left once events with none before them, or none after them, are dropped again and again."""
+        """Return what is left once events with none before them, or none after them, are dropped again and again."""
         return self._without_sources()._turned()._without_sources()._turned()
 
     def until(self, at_us: int) -> "Graph":
-        """Returns the graph without what is known to be later."""
+        """Return the graph without what is known to be later."""
         return self.only({each: None for each in self.after if self.at_us.get(each, at_us) <= at_us})
 
     def _without_sources(self) -> "Graph":
@@ -75,7 +75,7 @@ class Graph:
         return Graph(turned, self.at_us)
 
     def components(self) -> list[list[Event]]:
-        """Returns the strongly connected components of more than one event (Tarjan, without recursion). Only TIME could
+        """Return the strongly connected components of more than one event (Tarjan, without recursion). Only TIME could
         be followed by itself, and it is not."""
         found: list[list[Event]] = []
         number: dict[Event, int] = {}
@@ -109,7 +109,7 @@ class Graph:
         return found
 
     def shortest_circle(self) -> list[Event]:
-        """Returns a circle of as few edges as possible; going on in one log, or in time, takes none. Empty if there is
+        """Return a circle of as few edges as possible; going on in one log, or in time, takes none. Empty if there is
         no circle."""
         starts = [each for each in sorted(self.after) if each.kind not in (APPENDED, TIME)][:MOST_STARTS]
         circles = (self._circle_through(each) for each in starts)
@@ -167,9 +167,9 @@ class DependencyCycle(Check):
     guarantee = "dependency-cycle"
 
     def end(self, history: History) -> None:
-        if not history.transactions or not history.writes_promised:
+        if not history.transactions or not history.writes_guaranteed:
             return  # Physical: a log that lost what it held is written again from there.
-        self.looked_at += sum(row.asked == "commit" for row in history.transactions)
+        self.evidence += sum(row.asked == "commit" for row in history.transactions)
         order = order_of(history)
         add_time(order)
         core = order.core()
@@ -179,7 +179,7 @@ class DependencyCycle(Check):
 
 
 def add_time(graph: Graph) -> None:
-    """Lets all that begins come after what had ended before. One event for each moment at which something begins keeps
+    """Let all that begins come after what had ended before. One event for each moment at which something begins keeps
     the number of edges linear."""
     starts = sorted({at_us for each, at_us in graph.at_us.items() if each.kind != ENDED})
     timed = list(graph.at_us.items())
@@ -195,7 +195,7 @@ def add_time(graph: Graph) -> None:
 
 
 def strongest_circle(whole: Graph, history: History) -> tuple[Graph, list[Event]]:
-    """Returns a shortest circle that needs no time, else one that needs only the order of processes, else any, with the
+    """Return a shortest circle that needs no time, else one that needs only the order of processes, else any, with the
     graph in which it lies. ``whole`` is a component."""
     graph = whole.only({each: None for each in whole.after if each.kind != TIME})
     for add in (add_inputs, add_processes):
@@ -206,7 +206,7 @@ def strongest_circle(whole: Graph, history: History) -> tuple[Graph, list[Event]
 
 
 def add_inputs(graph: Graph, history: History) -> None:
-    """Lets a worker ask for its commit after its inputs took effect. That they were read before is known anyway, by the
+    """Let a worker ask for its commit after its inputs took effect. That they were read before is known anyway, by the
     times of the reads; so this adds no circle, but one may need no time then."""
     wrote: dict[tuple[Place, int], Event] = {}
     for each in transactions(history):
@@ -221,7 +221,7 @@ def add_inputs(graph: Graph, history: History) -> None:
 
 
 def add_processes(graph: Graph, _: History) -> None:
-    """Lets each operation come after those of its process that had ended before."""
+    """Let each operation come after those of its process that had ended before."""
     for events in grouped(list(graph.at_us), lambda each: each.of).values():
         following: Event | None = None
         for each in sorted(events, key=lambda each: (graph.at_us[each], each.kind != ENDED), reverse=True):
@@ -231,13 +231,13 @@ def add_processes(graph: Graph, _: History) -> None:
 
 
 def first_moment(graph: Graph) -> int:
-    """Returns when the first circle of the graph is closed. It has one."""
+    """Return when the first circle of the graph is closed. It has one."""
     starts = sorted(at_us for each, at_us in graph.at_us.items() if each.kind != ENDED)
     return starts[bisect_left(starts, True, key=lambda at_us: bool(graph.until(at_us).core().after))]
 
 
 def told(graph: Graph, circle: list[Event]) -> str:
-    """Returns the circle in words, with its name as Adya and Elle have it."""
+    """Return the circle in words, with its name as Adya and Elle have it."""
     edges = [(one, other, graph.after[one][other]) for one, other in pairwise(circle)]
     kinds = {kind for *_, kind in edges}
     suffix = f"-{REALTIME}" if REALTIME in kinds else f"-{PROCESS}" if PROCESS in kinds else ""
@@ -258,7 +258,7 @@ def _words(graph: Graph, event: Event) -> str:
 
 
 def order_of(history: History) -> Graph:
-    """Returns the events of a history with all that orders them but time."""
+    """Return the events of a history with all that orders them but time."""
     return _Order(history).graph
 
 
@@ -338,7 +338,7 @@ class _Order:
                 self.graph.add(self._appended(place(run), last_offset), self._ended(operation), WITHIN)
 
     def _placed(self, run: RunRow, *, is_told: bool) -> Iterator[tuple[int, int]]:
-        """Yields the first and the last offset of each place where the run's values are: as acknowledged or, if nobody
+        """Yield the first and the last offset of each place where the run's values are: as acknowledged or, if nobody
         was told, as they were read."""
         if is_told:
             yield run.first_offset, run.first_offset + run.count - 1

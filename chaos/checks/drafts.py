@@ -179,7 +179,7 @@ class DraftLayout(Check):
 
 
 def read(layout: Any, frame: bytes, at: int) -> tuple[Any, int]:
-    """Reads what a layout says. Returns dictionaries for structs, lists for arrays, and the place behind it. Raises
+    """Read what a layout says. Returns dictionaries for structs, lists for arrays, and the place behind it. Raises
     ValueError if the frame ends before."""
     if isinstance(layout, tuple):
         fields = {}
@@ -213,7 +213,7 @@ def _number(kind: Struct, frame: bytes, at: int) -> tuple[Any, int]:
 
 
 def difference(said: Any, meant: Any, place: str) -> str:
-    """Returns where the bytes say something else than what was meant, or nothing. What the value does not have by that
+    """Return where the bytes say something else than what was meant, or nothing. What the value does not have by that
     name is not compared: the class of another version may name it differently."""
     if isinstance(said, dict):
         pairs = [(f"{place}.{name}", each, getattr(meant, name)) for name, each in said.items() if hasattr(meant, name)]

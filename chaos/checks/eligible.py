@@ -62,17 +62,17 @@ class Eligible:
 
     @property
     def are_all_gone(self) -> bool:
-        """Whether no member keeps the records any more."""
+        """Return whether no member keeps the records any more."""
         return sum(member not in self.unclean for member in self.members) <= self.uncertain
 
     def lost_bytes(self, node_id: int, end_offset: int) -> None:
-        """Notes that a replica lost its power when its log ended at ``end_offset``. It may be joining the ISR."""
+        """Note that a replica lost its power when its log ended at ``end_offset``. It may be joining the ISR."""
         known = 0 if node_id in self.registered else self.tainted.get(node_id, 0)
         self.tainted[node_id] = max(known, end_offset)
         self.registered.pop(node_id, None)
 
     def had(self, node_id: int, end_offset: int) -> bool:
-        """Returns whether the node held all below ``end_offset`` until it lost its power.
+        """Return whether the node held all below ``end_offset`` until it lost its power.
 
         Physical: a leader may count a member whose unsynced bytes are gone, because the member held them when it told
         how far it was. Nobody hears of the loss before the member registers (E-4).
@@ -84,7 +84,7 @@ class Eligible:
             self.unclean[node_id] = None
 
     def came_back_damaged(self, node_id: int) -> None:
-        """Notes that files of the replica were damaged. E-7: that is a directory which no longer holds the records."""
+        """Note that files of the replica were damaged. E-7: that is a directory which no longer holds the records."""
         if node_id in self.members:
             self.unclean[node_id] = self.damaged[node_id] = None
 
@@ -93,7 +93,7 @@ class Eligible:
             self.registered[node_id] = None
 
     def minimum_changed(self, state: PartitionImage, min_isr: int) -> None:
-        """Notes another min.insync.replicas, which came into force while ``state`` held or in the jump that follows."""
+        """Note another min.insync.replicas, which came into force while ``state`` held or in the jump that follows."""
         self.min_isr = min(min_isr, len(state.replicas))
         if state.isr:
             self._keep_only(state.isr)
@@ -149,14 +149,14 @@ class UncleanEnds:
             self._ended[node_id] = None
 
     def started(self, node_id: int) -> bool:
-        """Returns whether the node starts after an unclean shutdown."""
+        """Return whether the node starts after an unclean shutdown."""
         if node_id not in self._ended:
             return False
         self._started[node_id] = None
         return True
 
     def registered(self, news: HasBrokers) -> Iterator[int]:
-        """Yields the brokers that have registered since such a start."""
+        """Yield the brokers that have registered since such a start."""
         for broker_id, broker in news.brokers.items():
             if broker is None or broker.broker_epoch <= self._epochs.get(broker_id, -1):
                 continue

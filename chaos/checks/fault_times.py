@@ -20,32 +20,32 @@ class FaultTimes:
     """How often a fault has replaced each node's directory."""
 
     def directory(self, node_id: int) -> None:
-        """Notes that the node has another directory from now on. It remembers nothing, or what it was long ago."""
+        """Note that the node has another directory from now on. It remembers nothing, or what it was long ago."""
         self.directories[node_id] = self.directories.get(node_id, 0) + 1
 
     def node(self, node_id: int, until_us: int) -> None:
         self.nodes[node_id] = max(self.nodes.get(node_id, NEVER_US), until_us)
 
     def back(self, node_id: int, until_us: int) -> None:
-        """Notes that a node that was gone starts anew."""
+        """Note that a node that was gone starts anew."""
         self.nodes[node_id] = until_us
 
     def link(self, source: int, target: int, until_us: int) -> None:
-        """Notes a fault of the link on which ``source`` dials ``target``."""
+        """Note a fault of the link on which ``source`` dials ``target``."""
         pair = (source, target)
         self.links[pair] = max(self.links.get(pair, NEVER_US), until_us)
 
     def node_since(self, node_id: int, since_us: int) -> bool:
-        """Returns whether a fault touched the node at or after that time."""
+        """Return whether a fault touched the node at or after that time."""
         return self.nodes.get(node_id, NEVER_US) >= since_us
 
     def touches_since(self, node_id: int, since_us: int) -> bool:
-        """Returns whether a fault touched the node, or a link between it and any other node."""
+        """Return whether a fault touched the node, or a link between it and any other node."""
         return self.node_since(node_id, since_us) or any(
             until_us >= since_us for pair, until_us in self.links.items() if node_id in pair and min(pair) >= 0
         )
 
     def between_since(self, one: int, other: int, since_us: int) -> bool:
-        """Returns whether a fault touched a link between the two, whoever dials."""
+        """Return whether a fault touched a link between the two, whoever dials."""
         links = self.links
         return links.get((one, other), NEVER_US) >= since_us or links.get((other, one), NEVER_US) >= since_us

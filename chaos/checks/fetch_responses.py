@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from chaos.checks.batches import batches_of, read_batches, record_count
 from chaos.checks.check import Check
-from chaos.checks.fetch_model import Answer, Named, Wish
+from chaos.checks.fetch_model import AnsweredFetch, PartitionName, WantedPartition
 from chaos.checks.replica_view import ReplicaCheck
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import PartitionData
@@ -15,19 +15,26 @@ from reference_broker.wire.fetch import PartitionData
 NO_REPLICA = -1
 
 
-def selects(answer: Answer) -> bool:
-    """Whether the node sends consumers to followers, and the client names a rack."""
-    return bool(answer.asked.rack and answer.node.broker.config.replica_selector_class)
+# The followers that a leader may name as preferred read replicas (KIP-392, Kafka's RackAwareReplicaSelector)
 
 
-def in_rack(answer: Answer, node_id: int) -> bool:
-    found = answer.node.broker.controller.image.brokers.get(node_id)
-    return found is not None and not found.fenced and found.rack == answer.asked.rack
+def selects(fetch: AnsweredFetch) -> bool:
+    """Return whether the node sends consumers to followers, and the client names a rack."""
+    return bool(fetch.request.rack and fetch.node.broker.config.replica_selector_class)
 
 
-def may_be_read(answer: Answer, partition: Partition, offset: int) -> list[int]:
-    """Returns the followers to which the leader may send the client that asks for this offset."""
-    if not selects(answer) or in_rack(answer, answer.node.broker.node_id):
+def in_rack(fetch: AnsweredFetch, node_id: int) -> bool:
+    found = fetch.node.broker.controller.image.brokers.get(node_id)
+    return found is not None and not found.fenced and found.rack == fetch.request.rack
+
+
+def may_be_read(fetch: AnsweredFetch, partition: Partition, offset: int) -> list[int]:
+    """Return the followers to which the leader may send the client that requests this offset.
+
+    These are in sync, registered in the client's rack and not fenced, and have reported that their logs hold the
+    offset. If the leader is in that rack itself, no other node is preferred.
+    """
+    if not selects(fetch) or in_rack(fetch, fetch.node.broker.node_id):
         return []
     followers = partition.followers
     if followers is None:
@@ -36,92 +43,105 @@ def may_be_read(answer: Answer, partition: Partition, offset: int) -> list[int]:
         node_id
         for node_id, state in followers.states.items()
         if node_id in followers.isr
-        and in_rack(answer, node_id)
+        and in_rack(fetch, node_id)
         and state.log_start_offset <= offset <= state.log_end_offset
     ]
 
 
 LOOKS_AT_ONCE = 64
-"""So many partitions of a session are looked at for each answer."""
+"""Partitions of a session that are compared for each response. More would cost too much."""
 
 
 @dataclass(slots=True)
 class _Turns:
-    """``answers`` counts a session's answers. No partition waits for longer than since ``counted_from``. ``most`` is
-    the largest number of partitions that the session has had, and ``number`` that of its last request."""
+    """Whose turn it is in a session. Responses are counted from 1."""
 
-    answers: int = 0
+    responses: int = 0
     counted_from: int = 0
+    """number of the response since which a partition may wait at most"""
     most: int = 0
+    """largest number of partitions that the session has had"""
     number: int = 0
+    """epoch or number of its last request"""
 
 
 class NoStarvation(Check):
-    guarantee = "no-starvation"
-    needs_one_node = True
+    """no-starvation: at most P-1 responses in a row omit a partition with data, in a session of P partitions.
 
-    def answered(self, at_us: int, answer: Answer) -> None:
-        # F-15 and G-7 speak of sessions. G-6: an answer that is told again is no other one.
-        if answer.session_id == 0 or answer.repeated:
-            return
-        wishes = answer.asked.wishes
-        turns = answer.session.kept(_Turns)
-        turns.answers += 1
-        turns.most = max(turns.most, len(wishes))
-        if answer.asked.is_first and answer.asked.number != turns.number + 1:
-            turns.counted_from = turns.answers  # G-7: numbers that got no answer may have been a partition's turns.
-        turns.number = answer.asked.number
-        for named, data in answer.data.items():
-            if named in wishes and (data.records or data.error_code or data.diverging_epoch is not None):
-                wishes[named].fed_at = turns.answers
-        if turns.answers % max(1, len(wishes) // LOOKS_AT_ONCE) == 0:
-            for named, wish in wishes.items():
-                self._look(at_us, answer, named, wish, turns)
+    The final revision moves a partition that was served to the end of its list. The first revision begins request N at
+    position N modulo the number of partitions (F-15, G-7). By F-16 the first partition in that order is served.
 
-    def _look(self, at_us: int, answer: Answer, named: Named, wish: Wish, turns: _Turns) -> None:
-        partition = answer.served(named)
-        if partition is None or may_be_read(answer, partition, wish.offset):
-            wish.fed_at = 0  # KIP-392: the client is to read elsewhere.
-            return
-        log = partition.log
-        # X-4: a reader of committed records is told nothing above the last stable offset.
-        end = log.last_stable_offset if answer.asked.reads_committed else log.high_watermark
-        # Physical: records of the remote tier come when the store gives them, which may take long or fail.
-        if not log.local_log_start_offset <= wish.offset < end:
-            wish.fed_at = 0
-            return
-        wish.fed_at = max(wish.fed_at or turns.answers, turns.counted_from)
-        left_out = turns.answers - wish.fed_at
-        if left_out >= turns.most and next(read_batches(log, wish.offset, end), None) is not None:
-            # Physical: where a cleaner has taken all that is left up to the end, the log holds no batch there.
-            self.violated(
-                at_us,
-                f"{answer.client_id}, session {answer.session_id}: {partition.topic}-{partition.index} has data from "
-                f"{wish.offset} to {end}, but {left_out} answers in a row left it out, in a "
-                f"session of {turns.most} partitions",
-            )
-            wish.fed_at = turns.answers
-
-
-class NoEmptyAnswer(Check):
-    """no-starvation within one partition: an answer that has batches has a record, if one follows that its reader may
-    read (F-16, KIP-74).
-
-    A cleaner keeps batches without records. Kafka's protocol guide counts the records of a batch in its header, and
-    clients take an answer without any for one whose next record is too large for it.
+    All partitions of a small session are compared after each response, those of a large one after every P/64 responses.
+    Starvation is then seen by as many responses later.
     """
 
     guarantee = "no-starvation"
     needs_one_node = True
 
-    def answered(self, at_us: int, answer: Answer) -> None:
-        for named, data in answer.data.items():
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+        # F-15 and G-7 speak of sessions. G-6: a response that is sent again is the same one.
+        if fetch.session_id == 0 or fetch.repeated:
+            return
+        partitions = fetch.request.partitions
+        turns = fetch.session.kept(_Turns)
+        turns.responses += 1
+        turns.most = max(turns.most, len(partitions))
+        if fetch.request.is_first and fetch.request.number != turns.number + 1:
+            turns.counted_from = turns.responses  # G-7: numbers without a response may have been a partition's turns.
+        turns.number = fetch.request.number
+        for named, data in fetch.data.items():
+            if named in partitions and (data.records or data.error_code or data.diverging_epoch is not None):
+                partitions[named].fed_at = turns.responses
+        if turns.responses % max(1, len(partitions) // LOOKS_AT_ONCE) == 0:
+            for named, wanted in partitions.items():
+                self._look(at_us, fetch, named, wanted, turns)
+
+    def _look(
+        self, at_us: int, fetch: AnsweredFetch, named: PartitionName, wanted: WantedPartition, turns: _Turns
+    ) -> None:
+        partition = fetch.served(named)
+        if partition is None or may_be_read(fetch, partition, wanted.offset):
+            wanted.fed_at = 0  # KIP-392: the client is to read elsewhere.
+            return
+        log = partition.log
+        # X-4: a reader of committed records gets nothing above the last stable offset.
+        end = log.last_stable_offset if fetch.request.reads_committed else log.high_watermark
+        # Physical: records of the remote tier come when the store gives them, which may take long or fail.
+        if not log.local_log_start_offset <= wanted.offset < end:
+            wanted.fed_at = 0
+            return
+        wanted.fed_at = max(wanted.fed_at or turns.responses, turns.counted_from)
+        omitted = turns.responses - wanted.fed_at
+        if omitted >= turns.most and next(read_batches(log, wanted.offset, end), None) is not None:
+            # Physical: where a cleaner has removed all records up to the end, the log has no batch there.
+            self.violated(
+                at_us,
+                f"{fetch.client_id}, session {fetch.session_id}: {partition.topic}-{partition.index} has data from "
+                f"{wanted.offset} to {end}, but {omitted} answers in a row left it out, in a "
+                f"session of {turns.most} partitions",
+            )
+            wanted.fed_at = turns.responses
+
+
+class NoEmptyResponse(Check):
+    """no-starvation within one partition: a response that has batches has a record, if one follows that its reader may
+    read (F-16, KIP-74).
+
+    A cleaner keeps batches without records. Kafka's protocol guide counts the records of a batch in its header, and
+    clients take a response without any for one whose next record is too large for it.
+    """
+
+    guarantee = "no-starvation"
+    needs_one_node = True
+
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+        for named, data in fetch.data.items():
             sent = list(batches_of(bytes(data.records or b"")))
             if not sent or any(record_count(batch) for _, batch in sent):
                 continue
-            partition = answer.served(named)
+            partition = fetch.served(named)
             begin = sent[-1][0].last_offset + 1
-            end = data.last_stable_offset if answer.asked.reads_committed else data.high_watermark
+            end = data.last_stable_offset if fetch.request.reads_committed else data.high_watermark
             if partition is None or begin < partition.log.local_log_start_offset:
                 continue  # Physical: the following records are in the remote tier, which may be away.
             follows = (each for each, batch in read_batches(partition.log, begin, end) if record_count(batch))
@@ -129,7 +149,7 @@ class NoEmptyAnswer(Check):
             if record is not None and record.last_offset < end:
                 self.violated(
                     at_us,
-                    f"{answer.client_id} was sent no record of {partition.topic}-{partition.index}, only batches "
+                    f"{fetch.client_id} was sent no record of {partition.topic}-{partition.index}, only batches "
                     f"without records up to {begin - 1}, although {record.named} follows below {end}",
                 )
 
@@ -139,187 +159,193 @@ ERROR, NEWS, DATA, ELSEWHERE = "has an error", "has changed", "has data", "has a
 
 @dataclass(slots=True)
 class _Session:
-    """``answers`` counts its answers. ``first_told`` are the partitions of the first answer to its last request, and
-    ``changed_since`` are those that changed before that request was answered again. ``idle_epochs`` has the leader
-    epochs in which partitions were last seen without data."""
+    """What IncrementalExact keeps of a session."""
 
-    answers: int = 0
-    first_told: dict[Named, None] = field(default_factory=dict)
-    changed_since: dict[Named, None] = field(default_factory=dict)
-    idle_epochs: dict[Named, int] = field(default_factory=dict)
+    responses: int = 0
+    first_sent: dict[PartitionName, None] = field(default_factory=dict)
+    """partitions of the first response to its last request"""
+    changed_since: dict[PartitionName, None] = field(default_factory=dict)
+    """partitions that changed before that request was answered again"""
+    idle_epochs: dict[PartitionName, int] = field(default_factory=dict)
+    """leader epochs in which partitions were last seen without data"""
 
 
 class IncrementalExact(Check):
-    """incremental-answer-exact: an incremental answer holds each line that is due, and no line that nothing justifies.
+    """incremental-answer-exact: an incremental response has each partition that is due, and none without a reason.
 
-    Final revision (F-14): a partition is told if and only if its high watermark or log start differs from what was last
-    told, or it has data within the limits, or it has an error, a diverging epoch or a preferred replica. After an
-    error, and of a new partition, the next state is told in any case. F-16: if there is any data, the answer has some.
-    Sessions of followers are judged, too.
+    Final revision (F-14): a partition is sent if and only if its high watermark or log start differs from what was last
+    sent, or it has data within the limits, or it has an error, a diverging epoch or a preferred replica. After an
+    error, and of a new partition, the next state is sent in any case. F-16: if there is any data, the response has
+    some. Sessions of followers are judged, too.
 
-    First revision (G-5, G-6): what has changed is told. An answer that is told again holds all partitions of the first
+    First revision (G-5, G-6): what has changed is sent. A response that is sent again has all partitions of the first
     one.
 
-    Any other line is known to be due only if it was due after the event of an earlier answer already. Physical: one
-    event may change a partition after it has made an answer. In sessions of more than 64 partitions due lines are
-    looked for after every P/64 answers, since more would cost too much.
+    A partition is known to be due only if it was due after the event of an earlier response already. Physical: one
+    event may change a partition after it has made a response. In sessions of more than 64 partitions the check looks
+    for due ones after every P/64 responses, since more would cost too much.
     """
 
     guarantee = "incremental-answer-exact"
     needs_one_node = True
     judges_followers = True
 
-    def answered(self, at_us: int, answer: Answer) -> None:
-        if answer.session_id == 0:
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+        if fetch.session_id == 0:
             return  # F-7: the session is closed. F-4, F-5: there is none.
-        session = answer.session.kept(_Session)
-        if answer.asked.incremental:
-            for named, data in answer.data.items():
-                self._justified(at_us, answer, session, named, data)
-            if answer.repeated:
-                self._told_again(at_us, answer, session)
-        session.answers += 1
-        if not answer.repeated:
-            session.first_told = dict.fromkeys(answer.data) if answer.asked.incremental else {}
+        session = fetch.session.kept(_Session)
+        if fetch.request.incremental:
+            for named, data in fetch.data.items():
+                self._check_justified(at_us, fetch, session, named, data)
+            if fetch.repeated:
+                self._check_repeated(at_us, fetch, session)
+        session.responses += 1
+        if not fetch.repeated:
+            session.first_sent = dict.fromkeys(fetch.data) if fetch.request.incremental else {}
             session.changed_since = {}
-        for named, data in answer.data.items():
-            wish = answer.asked.wishes.get(named)
-            if wish is not None:
-                told = None if data.error_code else (data.high_watermark, data.log_start_offset)
-                if answer.repeated and (named not in session.first_told or told != wish.told):
+        for named, data in fetch.data.items():
+            wanted = fetch.request.partitions.get(named)
+            if wanted is not None:
+                sent = None if data.error_code else (data.high_watermark, data.log_start_offset)
+                if fetch.repeated and (named not in session.first_sent or sent != wanted.sent):
                     session.changed_since[named] = None
-                wish.told = told
-                wish.served = wish.served or bool(data.records)
-                wish.owed = ""
-        if session.answers % max(1, len(answer.asked.wishes) // LOOKS_AT_ONCE) == 0:
-            self._look_for_due(at_us, answer, session)
+                wanted.sent = sent
+                wanted.served = wanted.served or bool(data.records)
+                wanted.due = ""
+        if session.responses % max(1, len(fetch.request.partitions) // LOOKS_AT_ONCE) == 0:
+            self._check_due(at_us, fetch, session)
 
-    # Each line is justified
+    # No partition without a reason
 
-    def _justified(self, at_us: int, answer: Answer, session: _Session, named: Named, data: PartitionData) -> None:
-        wish = answer.asked.wishes.get(named)
-        if wish is None:
-            self._tell(at_us, answer, named, "is not in the session, and was told")
+    def _check_justified(
+        self, at_us: int, fetch: AnsweredFetch, session: _Session, named: PartitionName, data: PartitionData
+    ) -> None:
+        wanted = fetch.request.partitions.get(named)
+        if wanted is None:
+            self._report(at_us, fetch, named, "is not in the session, and was told")
             return
         if data.records or data.error_code or data.diverging_epoch or data.preferred_read_replica != NO_REPLICA:
             return
-        if wish.told != (data.high_watermark, data.log_start_offset):
+        if wanted.sent != (data.high_watermark, data.log_start_offset):
             return
-        if answer.asked.is_first and not self._is_unchanged_in_first(answer, session, named, wish):
+        if fetch.request.is_first and not self._is_unchanged_in_first(fetch, session, named, wanted):
             return
-        self._tell(at_us, answer, named, f"was told again, without records, and with {wish.told} as before")
+        self._report(at_us, fetch, named, f"was told again, without records, and with {wanted.sent} as before")
 
     @staticmethod
-    def _is_unchanged_in_first(answer: Answer, session: _Session, named: Named, wish: Wish) -> bool:
-        """G-5: data that was left out, a change of the log's end, or an offset that was named makes a partition dirty.
-        G-6: so does the first answer, if it is told again. What changes after the first answer to N has the number
-        N+1 (G-5). So a second answer to N tells it, and the answer to N+1 tells it once more."""
-        partition = answer.led(named)
-        is_read_up = partition is not None and wish.offset >= partition.log.log_end_offset
-        is_new = answer.repeated or named in answer.asked.named or named in session.changed_since
+    def _is_unchanged_in_first(
+        fetch: AnsweredFetch, session: _Session, named: PartitionName, wanted: WantedPartition
+    ) -> bool:
+        """Return whether the partition is not dirty.
+
+        G-5: data that was omitted, a change of the log's end, or an offset that was named makes a partition dirty. G-6:
+        so does the first response, if it is sent again. What changes after the first response to N has the number N+1
+        (G-5). So a second response to N has it, and the response to N+1 has it once more.
+        """
+        partition = fetch.led(named)
+        is_read_up = partition is not None and wanted.offset >= partition.log.log_end_offset
+        is_new = fetch.repeated or named in fetch.request.named or named in session.changed_since
         # While another node led there was an error to send, and a dirty number only grows (G-5).
         is_led_on = partition is not None and session.idle_epochs.get(named) == partition.leader_epoch
-        return is_read_up and is_led_on and not is_new and 0 < session.answers == wish.idle_at
+        return is_read_up and is_led_on and not is_new and 0 < session.responses == wanted.idle_at
 
-    def _told_again(self, at_us: int, answer: Answer, session: _Session) -> None:
-        for named in session.first_told:
-            wish = answer.asked.wishes.get(named)
-            # G-4: of a partition that a full request has put there anew, nothing has been told.
-            if wish is not None and wish.told is not None and named not in answer.data:
-                self._tell(at_us, answer, named, "was told by the first answer to this request, and not by the second")
+    def _check_repeated(self, at_us: int, fetch: AnsweredFetch, session: _Session) -> None:
+        for named in session.first_sent:
+            wanted = fetch.request.partitions.get(named)
+            # G-4: nothing has been sent of a partition that a full request has added.
+            if wanted is not None and wanted.sent is not None and named not in fetch.data:
+                self._report(at_us, fetch, named, "was told by the first answer to this request, and not by the second")
 
-    # Each due line is there
+    # Each partition that is due
 
-    def _look_for_due(self, at_us: int, answer: Answer, session: _Session) -> None:
-        sent_bytes = sum(len(data.records or b"") for data in answer.data.values())
-        for named, wish in answer.asked.wishes.items():
-            partition = answer.served(named)
-            owed = self._owed(answer, wish, partition)
-            lacks = answer.asked.incremental and not answer.repeated and named not in answer.data
-            if lacks and wish.told is None and not answer.asked.is_first:
-                self._tell(
+    def _check_due(self, at_us: int, fetch: AnsweredFetch, session: _Session) -> None:
+        sent_bytes = sum(len(data.records or b"") for data in fetch.data.values())
+        for named, wanted in fetch.request.partitions.items():
+            partition = fetch.served(named)
+            due = self._due(fetch, wanted, partition)
+            lacks = fetch.request.incremental and not fetch.repeated and named not in fetch.data
+            if lacks and wanted.sent is None and not fetch.request.is_first:
+                self._report(
                     at_us,
-                    answer,
+                    fetch,
                     named,
                     "is new or had an error in the previous response, and is missing now",
                 )
-            elif lacks and owed and owed == wish.owed and self._has_room(answer, wish, partition, sent_bytes):
-                self._tell(at_us, answer, named, f"{owed}, and was not told; last told: {wish.told}")
-            wish.owed = owed
-            if partition is not None and wish.offset >= partition.log.log_end_offset:
-                wish.idle_at = session.answers
+            elif lacks and due and due == wanted.due and self._has_room(fetch, wanted, partition, sent_bytes):
+                self._report(at_us, fetch, named, f"{due}, and was not told; last told: {wanted.sent}")
+            wanted.due = due
+            if partition is not None and wanted.offset >= partition.log.log_end_offset:
+                wanted.idle_at = session.responses
                 session.idle_epochs[named] = partition.leader_epoch
 
     @staticmethod
-    def _owed(answer: Answer, wish: Wish, partition: Partition | None) -> str:
-        """Returns why the next answer must tell the partition, or nothing if it need not."""
-        if partition is None or wish.leader_epoch not in (-1, partition.leader_epoch):
+    def _due(fetch: AnsweredFetch, wanted: WantedPartition, partition: Partition | None) -> str:
+        """Return why the next response must have the partition, or nothing if it need not."""
+        if partition is None or wanted.leader_epoch not in (-1, partition.leader_epoch):
             return ERROR
         log = partition.log
-        if answer.asked.by_follower and wish.offset < log.local_log_start_offset:
+        if fetch.request.by_follower and wanted.offset < log.local_log_start_offset:
             return ERROR  # KIP-405: a follower begins where the local records begin.
-        # Unlike Kafka (card of Fetch): above the high watermark a session may hear of a replica only when that moves.
-        if wish.offset <= log.high_watermark and may_be_read(answer, partition, wish.offset):
+        # Unlike Kafka (card of Fetch): above the high watermark a session may be sent a replica only when that moves.
+        if wanted.offset <= log.high_watermark and may_be_read(fetch, partition, wanted.offset):
             return ELSEWHERE
-        if not log.log_start_offset <= wish.offset <= log.log_end_offset:
+        if not log.log_start_offset <= wanted.offset <= log.log_end_offset:
             return ERROR
         # Physical: records of the remote tier come when the store gives them, which may take long or fail.
-        has_data = log.local_log_start_offset <= wish.offset < _end(answer, partition)
-        if answer.asked.is_first and has_data:
+        has_data = log.local_log_start_offset <= wanted.offset < _end(fetch, partition)
+        if fetch.request.is_first and has_data:
             # G-5: news of a partition with data wait with it. G-3: the client has processed what was sent.
-            return "" if wish.served else DATA
-        if wish.told != (log.high_watermark, log.log_start_offset):
+            return "" if wanted.served else DATA
+        if wanted.sent != (log.high_watermark, log.log_start_offset):
             return NEWS
-        # X-4: of records above the last stable offset a reader of committed ones is told nothing.
-        is_stable = not answer.asked.reads_committed or log.last_stable_offset == log.high_watermark
+        # X-4: a reader of committed records is sent nothing above the last stable offset.
+        is_stable = not fetch.request.reads_committed or log.last_stable_offset == log.high_watermark
         return DATA if has_data and is_stable else ""
 
     @staticmethod
-    def _has_room(answer: Answer, wish: Wish, partition: Partition | None, sent_bytes: int) -> bool:
-        """Returns whether the limits leave room for the line. Only records need any (F-15, G-5)."""
-        if wish.owed != DATA or partition is None:
+    def _has_room(fetch: AnsweredFetch, wanted: WantedPartition, partition: Partition | None, sent_bytes: int) -> bool:
+        """Return whether the limits leave room for the partition. Only records need any (F-15, G-5)."""
+        if wanted.due != DATA or partition is None:
             return True
         batch = b""
-        for _, data in read_batches(partition.log, wish.offset, _end(answer, partition)):
+        for _, data in read_batches(partition.log, wanted.offset, _end(fetch, partition)):
             batch = batch or data
             if record_count(data):  # A fetch reads past batches that the cleaner has emptied.
                 batch = data
                 break
         if not batch:
             return False  # Physical: the log holds no record there any more (compaction).
-        left = answer.asked.max_bytes - sent_bytes
-        # G-5: what the limit leaves out is due in the next answer, so only an answer without records is known to err.
-        has_left = not answer.asked.is_first and len(batch) <= wish.max_bytes <= left
+        left = fetch.request.max_bytes - sent_bytes
+        # G-5: what the limit excludes is due in the next response, so only one without records is known to err.
+        has_left = not fetch.request.is_first and len(batch) <= wanted.max_bytes <= left
         return has_left or not sent_bytes  # F-16.
 
-    def _tell(self, at_us: int, answer: Answer, named: Named, what: str) -> None:
+    def _report(self, at_us: int, fetch: AnsweredFetch, named: PartitionName, what: str) -> None:
         topic = named[0] if isinstance(named[0], str) else named[0].hex()
-        who = f"{answer.client_id}, session {answer.session_id}, answer to {answer.asked.number}"
+        who = f"{fetch.client_id}, session {fetch.session_id}, answer to {fetch.request.number}"
         self.violated(at_us, f"{who}: {topic}-{named[1]} {what}")
 
 
-def _end(answer: Answer, partition: Partition) -> int:
-    """Followers read beyond the high watermark."""
-    return partition.log.log_end_offset if answer.asked.by_follower else partition.log.high_watermark
+def _end(fetch: AnsweredFetch, partition: Partition) -> int:
+    """Return where the fetcher's data ends. Followers read beyond the high watermark."""
+    return partition.log.log_end_offset if fetch.request.by_follower else partition.log.high_watermark
 
 
-class FullAnswerExact(Check):
-    """unrequested-partition for full answers: they hold the partitions that the request names, and no others (F-5,
-    G-4).
-    """
+class FullResponseExact(Check):
+    """unrequested-partition for full responses: they have no partition that the request does not name (F-5, G-4)."""
 
     guarantee = "unrequested-partition"
     needs_one_node = True
 
-    def answered(self, at_us: int, answer: Answer) -> None:
-        if answer.asked.incremental:
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+        if fetch.request.incremental:
             return
-        for named in answer.data:
-            if named not in answer.asked.wishes:
+        for named in fetch.data:
+            if named not in fetch.request.partitions:
                 topic = named[0] if isinstance(named[0], str) else named[0].hex()
                 self.violated(
                     at_us,
-                    f"{answer.client_id} was answered about {topic}-{named[1]}, which its full request did not name",
+                    f"{fetch.client_id} was answered about {topic}-{named[1]}, which its full request did not name",
                 )
 
 
@@ -333,16 +359,16 @@ class NoUncommittedRead(Check):
     guarantee = "no-uncommitted-read"
     needs_one_node = True
 
-    def answered(self, at_us: int, answer: Answer) -> None:
-        for named, data in answer.data.items():
-            partition = answer.served(named) if data.records else None
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+        for named, data in fetch.data.items():
+            partition = fetch.served(named) if data.records else None
             if partition is None or not data.records:
                 continue
             last = max((batch.last_offset for batch, _ in batches_of(bytes(data.records))), default=-1)
             if last >= partition.log.high_watermark:
                 self.violated(
                     at_us,
-                    f"{answer.client_id} was sent offset {last} of {partition.topic}-{partition.index}; the high "
+                    f"{fetch.client_id} was sent offset {last} of {partition.topic}-{partition.index}; the high "
                     f"watermark there is {partition.log.high_watermark}",
                 )
 
@@ -353,53 +379,53 @@ class StaleLeaderEpochFenced(Check):
 
     A follower that serves a consumer compares the leader epoch that it follows (KIP-392).
 
-    This holds also if the fetch does not name the partition, but its session holds it from an earlier fetch (F-13).
+    This holds also if the fetch does not name the partition, but its session has it from an earlier fetch (F-13).
     """
 
     guarantee = "stale-leader-epoch-fenced"
     needs_one_node = True
 
-    def answered(self, at_us: int, answer: Answer) -> None:
-        for named, data in answer.data.items():
-            wish = answer.asked.wishes.get(named)
-            if wish is None or data.error_code or wish.leader_epoch < 0:
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+        for named, data in fetch.data.items():
+            wanted = fetch.request.partitions.get(named)
+            if wanted is None or data.error_code or wanted.leader_epoch < 0:
                 continue
-            partition = answer.served(named)
-            if partition is not None and wish.leader_epoch != partition.leader_epoch:
+            partition = fetch.served(named)
+            if partition is not None and wanted.leader_epoch != partition.leader_epoch:
                 self.violated(
                     at_us,
-                    f"{answer.client_id} asked for {partition.topic}-{partition.index} in leader epoch "
-                    f"{wish.leader_epoch} and was answered in {partition.leader_epoch}",
+                    f"{fetch.client_id} asked for {partition.topic}-{partition.index} in leader epoch "
+                    f"{wanted.leader_epoch} and was answered in {partition.leader_epoch}",
                 )
 
 
 class ReadReplicaEligible(ReplicaCheck):
     """read-replica-eligible: a consumer is sent only to a follower that is in sync, in its rack, and holds its offset.
 
-    The answer that names a preferred read replica has no records (KIP-392). The follower's own log is looked at, too:
-    the leader knows only what the follower has told. Of offsets that are not committed nothing is required there, since
+    The response that names a preferred read replica has no records (KIP-392). The follower's own log is compared, too:
+    the leader knows only what the follower has reported. Nothing is required of offsets that are not committed, since
     another leader may have made the follower truncate them.
     """
 
     guarantee = "read-replica-eligible"
 
-    def answered(self, at_us: int, answer: Answer) -> None:
-        for named, data in answer.data.items():
-            partition, wish = answer.led(named), answer.asked.wishes.get(named)
-            if data.preferred_read_replica != NO_REPLICA and wish is not None and partition is not None:
-                wrong = self._wrong(answer, partition, data, wish.offset)
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+        for named, data in fetch.data.items():
+            partition, wanted = fetch.led(named), fetch.request.partitions.get(named)
+            if data.preferred_read_replica != NO_REPLICA and wanted is not None and partition is not None:
+                wrong = self._wrong(fetch, partition, data, wanted.offset)
                 if wrong:
                     self.violated(
                         at_us,
-                        f"{answer.client_id} was sent to node {data.preferred_read_replica} for offset {wish.offset} "
+                        f"{fetch.client_id} was sent to node {data.preferred_read_replica} for offset {wanted.offset} "
                         f"of {partition.topic}-{partition.index}: {wrong}",
                     )
 
-    def _wrong(self, answer: Answer, partition: Partition, data: PartitionData, offset: int) -> str:
+    def _wrong(self, fetch: AnsweredFetch, partition: Partition, data: PartitionData, offset: int) -> str:
         node_id = data.preferred_read_replica
-        if not selects(answer) or not in_rack(answer, node_id):
-            return f"it does not stand in the rack {answer.asked.rack!r}"
-        if in_rack(answer, answer.node.broker.node_id):
+        if not selects(fetch) or not in_rack(fetch, node_id):
+            return f"it does not stand in the rack {fetch.request.rack!r}"
+        if in_rack(fetch, fetch.node.broker.node_id):
             return "the leader stands in the client's rack itself"
         if partition.followers is None or node_id not in partition.followers.isr:
             return "it is not in sync"
@@ -408,10 +434,10 @@ class ReadReplicaEligible(ReplicaCheck):
         return self._lacks(partition, node_id, offset)
 
     def _lacks(self, partition: Partition, node_id: int, offset: int) -> str:
-        """Says what the follower's log lacks."""
+        """Return what the follower's log lacks, or nothing."""
         known = self.replicas.partitions.get((partition.topic_id, partition.index))
         copy = None if known is None else known.copies.get(node_id)
-        # Physical: unsynced bytes that were lost with the power are told when the node registers (E-4).
+        # Physical: the loss of unsynced bytes with the power is reported when the node registers (E-4).
         if known is None or copy is None or copy.log is None or node_id in known.eligible.tainted:
             return ""
         if copy.held.end_offset < min(offset, known.committed_end):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.check import Check, CheckContext
-from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, Named, partitions_of
+from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, PartitionName, partitions_of
 from reference_broker.core.events import Close, Closed, Effect, Event, Note, Reply, Request
 from reference_broker.metrics.metrics import Counter, Gauge
 from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, FetchRequest, FetchResponse
@@ -29,7 +29,7 @@ class _Session:
 
     is_first: bool
     by_follower: bool
-    held: dict[Named, None]
+    held: dict[PartitionName, None]
     created_ms: int
     used_ms: int
     min_ms: int
@@ -47,7 +47,7 @@ class _Asked(NamedTuple):
     opening: bool
     wants: bool
     full: bool
-    named: dict[Named, None]
+    named: dict[PartitionName, None]
     emptying: bool = False
 
 
@@ -134,7 +134,7 @@ class EvictionRules(Check):
         asked: _Asked,
         answer: FetchResponse,
     ) -> None:
-        """Judges a full fetch outside any session, which was given one or declined (ID 0)."""
+        """Judge a full fetch outside any session, which was given one or declined (ID 0)."""
         node_id, wall_ms, config = node.broker.node_id, node.broker.now.wall_ms, node.broker.config
         slots, most = config.max_incremental_fetch_session_cache_slots, config.crucible_fetch_session_cache_partitions
         size = len(asked.named)
@@ -156,7 +156,7 @@ class EvictionRules(Check):
         if has_place and size and (answer.session_id == 0 or denied):
             self.violated(at_us, f"node-{node_id} gave no session to {newcomer}, with {len(left)} in {slots} slots")
         if answer.session_id:
-            held: dict[Named, None] = {} if denied else asked.named
+            held: dict[PartitionName, None] = {} if denied else asked.named
             alive[answer.session_id] = _Session(asked.is_first, asked.by_follower, held, wall_ms, wall_ms, asked.min_ms)
             if len(alive) > slots:
                 self.violated(at_us, f"{len(alive)} sessions live on node-{node_id} in {slots} slots")
@@ -216,13 +216,13 @@ def _held(sessions: Mapping[int, _Session]) -> int:
 
 
 def _denies(asked: _Asked, answer: FetchResponse) -> bool:
-    """Whether the session caches nothing and only full fetches are served (G-10). Only the first revision has such."""
+    """Return whether the session caches nothing and serves only full fetches (G-10), as in the first revision only."""
     return asked.is_first and not answer.response_flags & INCREMENTAL_FETCH_OK
 
 
 def _is_refused(request: Request, effects: Sequence[Effect]) -> bool:
-    """Whether the request gets a top-level error at once, or its connection is closed instead. It changes nothing in
-    its session then (F-10)."""
+    """Return whether the request gets a top-level error at once, or its connection is closed instead. Then it changes
+    nothing in its session (F-10)."""
     return any(
         (type(each) is Close and each.connection == request.connection)
         or (
@@ -285,7 +285,7 @@ class MetricsExact(Check):
 
 
 def session_metrics(node: "Node") -> _Numbers:
-    """Returns sessions, cached partitions and evictions as the node's registry shows them."""
+    """Return sessions, cached partitions and evictions as the node's registry shows them."""
     metrics, kind = node.broker.metrics, "FetchSessionCache"
     return (
         metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions"),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, PendingRequests
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS
 from chaos.checks.history import without_node
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request, Send
@@ -53,7 +53,7 @@ class SessionTrace(Check):
 
     @abstractmethod
     def _restarted(self, node_id: int) -> None:
-        """Forgets what it knows of the node, which has a new process."""
+        """Forget what it knows of the node, which has a new process."""
 
     def _request(self, row: TraceRow) -> None:
         """Takes in a request of any API."""
@@ -110,7 +110,7 @@ class OrderTrace(SessionTrace):
 
     @abstractmethod
     def _judges(self, row: TraceRow) -> bool:
-        """Returns whether this fetch belongs to a session of the revision."""
+        """Return whether this fetch belongs to a session of the revision."""
 
     @abstractmethod
     def _asked(self, row: TraceRow, session: Session | None) -> None:
@@ -118,10 +118,10 @@ class OrderTrace(SessionTrace):
 
     @abstractmethod
     def _answered(self, row: TraceRow, pending: Pending) -> None:
-        """Judges the reply."""
+        """Judge the reply."""
 
     def _await(self, row: TraceRow, session: Session | None, must: int, following: int) -> None:
-        """Notes the request. If it must be accepted, its session's number becomes ``following``."""
+        """Note the request. If it must be accepted, its session's number becomes ``following``."""
         before = 0 if session is None else session.number
         if session is not None and must == 0:
             session.accepted += following != session.number  # A retransmission overtakes nothing.
@@ -139,7 +139,7 @@ class OrderTrace(SessionTrace):
     def _reply(self, row: TraceRow) -> None:
         pending = self._pending.pop((row.node, row.connection), None)
         if pending is not None:
-            self.looked_at += row.session_id != 0 and row.session_epoch > 0
+            self.evidence += row.session_id != 0 and row.session_epoch > 0
             self._answered(row, pending)
 
     def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
@@ -333,7 +333,7 @@ class SessionLost(SessionTrace):
             self._closed_by[row.node, cause.connection] = session_id
 
     def _judge(self, row: TraceRow, closed: int) -> None:
-        self.looked_at += row.session_epoch > 0
+        self.evidence += row.session_epoch > 0
         who = f"session {row.session_id} epoch {row.session_epoch} of {row.client_id}"
         known = (row.node, row.session_id) in self._alive
         if row.api_version in FIRST_REVISIONS:
@@ -381,18 +381,19 @@ class SessionLines(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._asked: dict[tuple[int, int], dict[int, _Sent]] = {}
+        self._pending = PendingRequests[_Sent]()
         self._makers: dict[tuple[int, int], str] = {}
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
         if event is None:
-            self._asked, self._makers = without_node(self._asked, node_id), without_node(self._makers, node_id)
+            self._pending.restarted(node_id)
+            self._makers = without_node(self._makers, node_id)
         elif type(event) is Closed:
-            self._asked.pop((node_id, event.connection), None)
+            self._pending.closed(node_id, event.connection)
         elif type(event) is Request and isinstance(event.body, FetchRequest):
             asked = self._read(at_us, event.body, event.tag, event.client_id)
-            self._asked.setdefault((node_id, event.connection), {})[event.correlation_id] = asked
+            self._pending.add(node_id, event, asked)
         made: dict[int, str] = {}
         for effect in effects:
             if type(effect) is Send and isinstance(effect.body, FetchRequest):
@@ -406,7 +407,7 @@ class SessionLines(Check):
                     maker = self._makers.pop((node_id, session_id), None)
                     self._names(at_us, effect.what, session_id, said, maker)
             elif type(effect) is Reply and effect.api_key == FETCH:
-                found = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
+                found = self._pending.pop(node_id, effect)
                 if found is None:
                     continue
                 self._compare(at_us, "answer", found, effect.tag)
@@ -474,7 +475,7 @@ class FirstAnswers(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._sessions: dict[tuple[int, int], bool | None] = {}
-        self._asked: dict[tuple[int, int], dict[int, _Asked]] = {}
+        self._pending = PendingRequests[_Asked]()
         """by node and connection, then by correlation ID"""
         self._processes: dict[int, Node] = {}
 
@@ -483,29 +484,29 @@ class FirstAnswers(Check):
         if self._processes.get(node_id) is not node:
             self._processes[node_id] = node
             self._sessions = without_node(self._sessions, node_id)
-            self._asked = without_node(self._asked, node_id)
+            self._pending.restarted(node_id)
         if type(event) is Closed:
-            self._asked.pop((node_id, event.connection), None)
+            self._pending.closed(node_id, event.connection)
         elif type(event) is Request and isinstance(event.body, FetchRequest) and event.api_version in FIRST_REVISIONS:
             session_id, incremental = event.body.session_id, event.body.fetch_type == INCREMENTAL
             if not incremental and (node_id, session_id) in self._sessions:
                 self._sessions[node_id, session_id] = None
             asked = _Asked(session_id, incremental, self._sessions.get((node_id, session_id)))
-            self._asked.setdefault((node_id, event.connection), {})[event.correlation_id] = asked
+            self._pending.add(node_id, event, asked)
         for effect in effects:
             if type(effect) is Note and effect.what == CREATED:
                 self._sessions[node_id, int(dict(effect.fields)["session_id"])] = None
             elif type(effect) is Note and effect.what in ENDS:
                 self._sessions.pop((node_id, int(dict(effect.fields)["session_id"])), None)
             elif type(effect) is Reply and isinstance(effect.body, FetchResponse):
-                found = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
+                found = self._pending.pop(node_id, effect)
                 if found is not None:
                     for wrong in self._wrong(node_id, found, effect.body):
                         who = f"{effect.tag.client_id}, session {found.session_id}"
                         self.violated(at_us, f"node-{node_id} answered {who}: {wrong}")
 
     def _wrong(self, node_id: int, asked: _Asked, answer: FetchResponse) -> list[str]:
-        """Returns what is wrong with an answer, and takes in what it says."""
+        """Return what is wrong with an answer, and takes in what it says."""
         wrong, flags, error = [], answer.response_flags, answer.error_code
         if bool(flags & IS_INCREMENTAL) != asked.incremental or flags & ~(IS_INCREMENTAL | MAY_FOLLOW):
             wrong.append(f"flags {flags}, to {'an incremental' if asked.incremental else 'a full'} request")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, PendingRequests
 from chaos.node_requests import BY_CLIENTS, FORGED, tells_a_lie
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.wire.apis import ApiKey, api_name
@@ -36,21 +36,21 @@ class ForgedRefused(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._forged: dict[tuple[int, int], dict[int, str]] = {}
+        self._pending = PendingRequests[str]()
         """what was asked, by node and connection, and by correlation ID"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
         if type(event) is Request and event.api_key in FORGED and _is_forged(event):
             told = f"{api_name(event.api_key)} of {event.client_id.partition(':')[0]}"
-            self._forged.setdefault((node_id, event.connection), {})[event.correlation_id] = told
+            self._pending.add(node_id, event, told)
         elif type(event) is Closed:
-            self._forged.pop((node_id, event.connection), None)
-        if not self._forged:
+            self._pending.closed(node_id, event.connection)
+        if not self._pending:
             return
         for effect in effects:
             if type(effect) is Reply:
-                asked = self._forged.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
+                asked = self._pending.pop(node_id, effect)
                 if asked is not None and not refuses(effect.body):
                     self.violated(at_us, f"node {node_id} granted a forged request: {asked}")
 
@@ -62,7 +62,7 @@ def _is_forged(request: Request) -> bool:
 
 
 def refuses(body: Any) -> bool:
-    """Returns whether an answer refuses what was forged."""
+    """Return whether an answer refuses what was forged."""
     if not isinstance(body, AddPartitionsToTxnResponse):
         return tells_an_error(body)
     return all(
@@ -75,7 +75,7 @@ def refuses(body: Any) -> bool:
 
 
 def tells_an_error(body: Any) -> bool:
-    """Returns whether an answer, or any part of it, has an error code."""
+    """Return whether an answer, or any part of it, has an error code."""
     if isinstance(body, list | tuple):
         return any(tells_an_error(each) for each in body)
     if not is_dataclass(body):

@@ -148,7 +148,7 @@ class GroupSkip(Check):
         if not history.memberships:
             return
         group_of = {row.process: row.group for row in history.memberships}
-        self.looked_at += sum(row.event == "assigned" for row in history.memberships)
+        self.evidence += sum(row.event == "assigned" for row in history.memberships)
         read: dict[tuple[str, Place], dict[int, None]] = {}
         begun: dict[tuple[str, Place], list[tuple[int, int]]] = {}
         level: dict[tuple[str, Place], int] = {}
@@ -183,7 +183,7 @@ class GroupSkip(Check):
 
 
 def _taken(since_us: Mapping[int, int], begun: list[tuple[int, int]]) -> dict[int, None]:
-    """Returns the offsets whose records a cleaner may have taken before the first read that began behind them ended.
+    """Return the offsets whose records a cleaner may have taken before the first read that began behind them ended.
     ``begun`` holds the first offset and the end of each read of the group."""
     starts = sorted(begun)
     ends = [end_us for _, end_us in starts]

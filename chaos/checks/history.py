@@ -56,7 +56,7 @@ class Sent(NamedTuple):
 
 
 def expanded(run: RunRow) -> Iterator[Sent]:
-    """Yields the values of a run. A value that no writer of this run made has an empty writer and sequence -1."""
+    """Yield the values of a run. A value that no writer of this run made has an empty writer and sequence -1."""
     for step in range(run.count):
         sequence = run.first_sequence + step if run.writer else -1
         yield Sent(run.first_offset + step, run.writer, sequence, run.producer_id)
@@ -73,7 +73,7 @@ NodeKey = TypeVar("NodeKey", bound=tuple[int, ...])
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Returns the items by key, in their order."""
+    """Return the items by key, in their order."""
     found: dict[Key, list[Item]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -81,7 +81,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def without_node(table: dict[NodeKey, Item], node_id: int) -> dict[NodeKey, Item]:
-    """Returns a table without the entries whose key begins with this node."""
+    """Return a table without the entries whose key begins with this node."""
     return {key: item for key, item in table.items() if key[0] != node_id}
 
 
@@ -103,7 +103,7 @@ Found = TypeVar("Found")
 class History:
     """A run's history rows by table, in the order of recording.
 
-    ``writes_promised`` says whether acknowledged writes must survive. After a power loss or a failed sync they need
+    ``writes_guaranteed`` says whether acknowledged writes must survive. After a power loss or a failed sync they need
     not, unless each was flushed before its answer.
     """
 
@@ -125,8 +125,8 @@ class History:
     resets: list[ResetRow] = field(default_factory=list)
     copies: list[CopyRow] = field(default_factory=list)
     target_runs: list[TargetRunRow] = field(default_factory=list)
-    writes_promised: bool = True
-    unpromised: tuple[str, ...] = ()
+    writes_guaranteed: bool = True
+    unguaranteed: tuple[str, ...] = ()
     """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
     clock_steps_us: int = 0
     """sum of the sizes of all steps that faults made with clocks of nodes"""
@@ -134,7 +134,7 @@ class History:
     """what functions that are ``once`` have found in it"""
 
     def without(self, places: Iterable[Place], is_lost: Callable[[str], bool]) -> "History":
-        """Returns the history without what was read and written in these partitions, and without the commits of the
+        """Return the history without what was read and written in these partitions, and without the commits of the
         groups that ``is_lost`` names."""
         gone = frozenset(places)
         if not gone:
@@ -151,7 +151,7 @@ class History:
 
     @property
     def tables(self) -> list[list[HistoryRow]]:
-        """Returns all tables, in the order of the fields."""
+        """Return all tables, in the order of the fields."""
         return [getattr(self, table.name) for table in ROW_TABLES.values() if hasattr(self, table.name)]
 
     def add(self, rows: Sequence[HistoryRow]) -> None:
@@ -160,16 +160,16 @@ class History:
 
     @cached_property
     def operation_of(self) -> dict[tuple[str, int], OperationRow]:
-        """Returns the operations by process and index. All rows must be there before this is asked."""
+        """Return the operations by process and index. All rows must be there before this is asked."""
         return {(row.process, row.index): row for row in self.operations}
 
     def ended_us(self, row: OfOperation) -> int:
-        """Returns when the row's operation ended, or 0 if that is not known."""
+        """Return when the row's operation ended, or 0 if that is not known."""
         operation = self.operation_of.get((row.process, row.index))
         return 0 if operation is None else operation.complete_us
 
     def with_operations(self, rows: Iterable[Row], f: str) -> Iterator[tuple[Row, OperationRow]]:
-        """Yields the rows of operations of the kind ``f``, each with its operation."""
+        """Yield the rows of operations of the kind ``f``, each with its operation."""
         for row in rows:
             operation = self.operation_of.get((row.process, row.index))
             if operation is not None and operation.f == f:
@@ -177,7 +177,7 @@ class History:
 
 
 def once(look: Callable[[History], Found]) -> Callable[[History], Found]:
-    """Lets several checks share what ``look`` finds in a history. All rows must be there before it is asked."""
+    """Let several checks share what ``look`` finds in a history. All rows must be there before it is asked."""
 
     @wraps(look)
     def found(history: History) -> Found:

@@ -177,7 +177,7 @@ class MinIsrKept(Check):
 
 
 def _changed(before: MetadataImage, image: MetadataImage) -> Iterator[str]:
-    """Yields the topics whose setting has changed, and an empty name for the cluster's."""
+    """Yield the topics whose setting has changed, and an empty name for the cluster's."""
     for kind, name in dict.fromkeys([*before.configs, *image.configs]):
         is_meant = (kind == TOPIC and name in before.topics) or (kind, name) == (BROKER, ALL_BROKERS)
         old, new = (each.configs.get((kind, name), {}).get(MIN_ISR) for each in (before, image))

@@ -54,7 +54,7 @@ class LostMetadata(Check):
         described = [each for each in history.operations if each.f == "final_describe" and each.type == "ok"]
         nodes = sorted({each.node: None for each in described if each.node is not None})
         if nodes:
-            self.looked_at += len(history.changes)
+            self.evidence += len(history.changes)
             end_us = max(each.complete_us for each in described)
             for name, topic in topics.items():
                 self._end(end_us, name, topic, nodes)
@@ -138,7 +138,7 @@ class TornMetadata(Check):
             self._markers[int(fields["offset"])] = str(fields["kind"])
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
-        self.looked_at += 1
+        self.evidence += 1
         offset, digest = int(fields["offset"]), str(fields["digest"])
         known = self._published.setdefault(offset, _Image(at_us, node_id, digest))
         if known.digest != digest:
@@ -157,13 +157,13 @@ class TornMetadata(Check):
                 )
 
     def _transactions(self) -> Iterator[tuple[int, int]]:
-        """Yields the offsets of each Begin and of what closed it, where nodes noted both."""
+        """Yield the offsets of each Begin and of what closed it, where nodes noted both."""
         for (begin, kind), (close, closing) in pairwise(sorted(self._markers.items())):
             if kind == "begin" and closing != "begin":
                 yield begin, close
 
     def end(self, history: History) -> None:
-        self.looked_at += sum(each.f in ("metadata_read", "final_describe") for each in history.operations)
+        self.evidence += sum(each.f in ("metadata_read", "final_describe") for each in history.operations)
         answers = grouped(history.metadata_reads, lambda row: (row.process, row.index, row.node, row.topic_set))
         for rows in answers.values():
             self._answer(history.operation_of[rows[0].process, rows[0].index].complete_us, rows)

@@ -72,7 +72,7 @@ class NonmonotonicMetadataEpoch(Check):
         for each in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
             if not each.accepted:
                 continue
-            self.looked_at += 1
+            self.evidence += 1
             # Metadata that the client requested before it left, or in that microsecond, belongs to its life before,
             # even if the response came later.
             operation = history.operation_of.get((each.process, each.index))
@@ -150,7 +150,7 @@ class OneContentPerEpoch(Check):
 
 
 def content_of(cache: MetadataCache) -> Content:
-    """Returns what a Metadata answer is made of, in a fixed order."""
+    """Return what a Metadata answer is made of, in a fixed order."""
     topics = (
         (name, topic.topic_id, index, each.leader, each.leader_epoch, each.replicas, each.isr)
         for name, topic in sorted(cache.topics.items())
@@ -171,7 +171,7 @@ class NoFetchBeforeEpoch(Check):
 
     def end(self, history: History) -> None:
         owed = [row for row in learnt(history) if row.metadata_epoch >= 0]
-        self.looked_at += len(owed)
+        self.evidence += len(owed)
         if not owed:
             return
         fetches = history.with_operations(history.positions, "fetch")
@@ -201,7 +201,7 @@ class NoFetchBeforeEpoch(Check):
 
 
 def learnt(history: History) -> Iterator[CommitRow]:
-    """Yields the rows that bring a consumer an offset, from its coordinator or from outside."""
+    """Yield the rows that bring a consumer an offset, from its coordinator or from outside."""
     return (row for row in history.commits if row.kind in ("fetched", "loaded") and row.error is None)
 
 
@@ -237,7 +237,7 @@ class Rewinds(Check):
 
     def end(self, history: History) -> None:
         keepers = {row.process for row in history.metadata_epochs if row.accepted and row.metadata_epoch >= 0}
-        self.looked_at += sum(row.process in keepers for row in history.positions)
+        self.evidence += sum(row.process in keepers for row in history.positions)
         starts: dict[Place, int] = {}
         told: list[PositionRow | EndRow] = [*history.positions, *history.ends]
         for row in told:
@@ -258,7 +258,7 @@ class Rewinds(Check):
                 )
 
     def _was_cut_off(self, reset: ResetRow, history: History) -> bool:
-        """Returns whether a replica cut its log below the position between the first read up to there and the reset."""
+        """Return whether a replica cut its log below the position between the first read up to there and the reset."""
         name = f"{reset.topic}-{reset.partition}"
         cuts = [at_us for partition, offset, at_us in self._cuts if partition == name and offset < reset.from_offset]
         if not cuts:
@@ -273,7 +273,7 @@ class Rewinds(Check):
 
 
 def _had_epoch(reset: ResetRow, of_place: list[CommitRow]) -> bool:
-    """Returns whether the offset at which the client began had a metadata epoch."""
+    """Return whether the offset at which the client began had a metadata epoch."""
     before = [each for each in of_place if each.at_us <= reset.at_us]
     last = max(before, key=lambda each: each.at_us, default=None)
     return last is None or last.metadata_epoch >= 0 or last.offset < 0
@@ -333,7 +333,7 @@ class SwitchRespected(Check):
                     self.violated(at_us, f"node {node.broker.node_id} sent UpdateMetadata while {FEATURE} was at 0")
 
     def _see(self, at_us: int, node: "Node") -> None:
-        """Notes whether the node's image has the feature, and that its epoch stays while it has not."""
+        """Note whether the node's image has the feature, and that its epoch stays while it has not."""
         if not node.listening:
             return  # It has no image yet.
         node_id, image = node.broker.node_id, node.broker.loader.image
@@ -366,7 +366,7 @@ class SwitchRespected(Check):
                 self._look(at_us, (node_id, incarnation, f"{topic}-{index}", *term), partition.log)
 
     def _look(self, at_us: int, key: tuple[int, int, str, int, int], log: PartitionLog) -> None:
-        """Reads what was appended since the last look. If other nodes may store epochs, that is what this node has
+        """Read what was appended since the last look. If other nodes may store epochs, that is what this node has
         appended while it leads and knows level 0."""
         node_id, name = key[0], key[2]
         first = log.log_end_offset if self._alone or self._on else 0
@@ -387,7 +387,7 @@ def _is_offset(key: bytes | None) -> bool:
 
 
 def _version(data: bytes | None) -> int:
-    """Returns the version, an int16 at the start of both keys and values."""
+    """Return the version, an int16 at the start of both keys and values."""
     return -1 if data is None or len(data) < 2 else int.from_bytes(data[:2], "big")
 
 
@@ -452,7 +452,7 @@ class UpdatesSentAtOnce(Check):
                 self._sent(at_us, known, effect)
 
     def _sent(self, at_us: int, known: _Controller, send: Send) -> None:
-        self.looked_at += 1
+        self.evidence += 1
         waited_us = at_us - max(known.held_us, known.due_us.pop(send.peer, at_us))
         known.sent[send.peer], known.sent_us[send.peer] = send, at_us
         if waited_us > MOST_US:

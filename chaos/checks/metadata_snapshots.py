@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext
-from chaos.checks.fetch_model import Answer
-from chaos.checks.history import without_node
+from chaos.checks.check import Check, CheckContext, PendingRequests
+from chaos.checks.fetch_model import AnsweredFetch
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
 from chaos.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
@@ -210,7 +209,7 @@ class SnapshotTransfer(Check):
         node.spent.starts += 1
 
     def _received(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
-        self.looked_at += 1
+        self.evidence += 1
         transfer, position, size = node.transfer, fields["position"], fields["bytes"]
         if transfer is None:
             self.violated(row.at_us, f"{_name(row)} got {size} bytes at {position} that it did not ask for")
@@ -297,22 +296,22 @@ class SnapshotAnswers(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._asked: dict[tuple[int, int], dict[int, _Asked]] = {}
+        self._pending = PendingRequests[_Asked]()
         """by node and connection, then by correlation ID"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
         if event is None:
-            self._asked = without_node(self._asked, node_id)
+            self._pending.restarted(node_id)
         elif type(event) is Closed:
-            self._asked.pop((node_id, event.connection), None)
+            self._pending.closed(node_id, event.connection)
         elif type(event) is Request and event.api_key == FETCH_SNAPSHOT:
             asked = _read(event.body)
             if asked is not None:
-                self._asked.setdefault((node_id, event.connection), {})[event.correlation_id] = asked
+                self._pending.add(node_id, event, asked)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == FETCH_SNAPSHOT:
-                found = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
+                found = self._pending.pop(node_id, effect)
                 told = _told(effect.body)
                 if found is not None and told is not None:
                     wrong = _wrong(node.broker.replica, found, told, effect.api_version == DRAFT)
@@ -320,17 +319,15 @@ class SnapshotAnswers(Check):
                         story = f"node-{node_id}, asked for {found.place[0]}, snapshot {found.snapshot} from byte"
                         self.violated(at_us, f"{story} {found.position} in epoch {found.epoch}, {wrong}")
 
-    def answered(self, at_us: int, answer: Answer) -> None:
-        for named, data in answer.data.items():
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
+        for named, data in fetch.data.items():
             if data.snapshot_id is not None and named[0] != METADATA[0]:
                 topic = named[0] if isinstance(named[0], str) else named[0].hex()
-                self.violated(
-                    at_us, f"{answer.client_id} was told of snapshot {data.snapshot_id} of {topic}-{named[1]}"
-                )
+                self.violated(at_us, f"{fetch.client_id} was told of snapshot {data.snapshot_id} of {topic}-{named[1]}")
 
 
 def _read(body: Any) -> _Asked | None:
-    """Returns None for a request that does not name one partition."""
+    """Return None for a request that does not name one partition."""
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
         return None
     (one,) = body.topics[0].partitions
@@ -340,7 +337,7 @@ def _read(body: Any) -> _Asked | None:
 
 
 def _told(body: Any) -> _Told | None:
-    """Returns None for an answer with an error of the whole request."""
+    """Return None for an answer with an error of the whole request."""
     if int(body.error_code):
         return None
     (one,) = body.topics[0].partitions
@@ -351,7 +348,7 @@ def _told(body: Any) -> _Told | None:
 
 
 def _wrong(replica: Any, asked: _Asked, told: _Told, is_draft: bool) -> str:
-    """Returns what is wrong with the answer, or nothing."""
+    """Return what is wrong with the answer, or nothing."""
     if told.error in EXCUSED:
         return ""
     must = _error(replica, asked, is_draft)

@@ -31,7 +31,7 @@ class TransactionCheck(QuorumCheck):
                 self._records(at_us, batch, data)
 
     def _records(self, at_us: int, batch: Batch, data: bytes) -> None:
-        """Reads a batch's records. A value begins with the frame's version, then the record's API key (both varints
+        """Read a batch's records. A value begins with the frame's version, then the record's API key (both varints
         below 128)."""
         for record in records_in(data):
             value = record.value
@@ -52,7 +52,7 @@ class OneAbortPerBegin(TransactionCheck):
     guarantee = "one-abort-per-begin"
 
     def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:  # noqa: ARG002
-        self.looked_at += api_key in MARKERS
+        self.evidence += api_key in MARKERS
         if is_misplaced(self, api_key):
             inside = f"inside the transaction of offset {self.open_at}" if self.open_at >= 0 else "without a Begin"
             self.violated(at_us, f"{MARKERS[api_key]} in {batch.named} stands {inside}")
@@ -70,7 +70,7 @@ class MisplacedMarkersRefused(TransactionCheck):
         """The newest offset that each node has published, and when."""
 
     def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:  # noqa: ARG002
-        self.looked_at += api_key in MARKERS
+        self.evidence += api_key in MARKERS
         if self._from < 0 and is_misplaced(self, api_key):
             self._misplaced, self._from = f"{MARKERS[api_key]} in {batch.named}", batch.base_offset
 

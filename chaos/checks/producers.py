@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from chaos.checks.batches import Batch, Producing, batches_of, last_sequence_of, producing_of, read_batches, records_in
-from chaos.checks.check import Check, CheckContext
-from chaos.checks.history import without_node
+from chaos.checks.check import Check, CheckContext, PendingRequests
 from chaos.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.replication.partitions import Partition
@@ -52,7 +51,7 @@ class ProducerState(NamedTuple):
 
 
 def read_snapshot(data: bytes) -> dict[int, ProducerState]:
-    """Returns the producers by their IDs. Raises ValueError for what is no such file."""
+    """Return the producers by their IDs. Raises ValueError for what is no such file."""
     if len(data) < _HEAD.size:
         raise ValueError(f"it has only {len(data)} bytes")
     version, crc, count = _HEAD.unpack_from(data)
@@ -63,7 +62,7 @@ def read_snapshot(data: bytes) -> dict[int, ProducerState]:
 
 
 def replayed(known: Mapping[int, ProducerState], batch: bytes, place: Batch) -> dict[int, ProducerState]:
-    """Returns what is known after the next whole batch, which lies at ``place``."""
+    """Return what is known after the next whole batch, which lies at ``place``."""
     producing = producing_of(batch)
     producer_id, epoch, sequence = last_sequence_of(batch)
     if producer_id < 0:
@@ -207,7 +206,7 @@ class ForgottenProducerRefused(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._producers: dict[tuple[_Place, int], _Producer] = {}
-        self._asked: dict[tuple[int, int], dict[int, dict[tuple[str | bytes, int], _Asked]]] = {}
+        self._pending = PendingRequests[dict[tuple[str | bytes, int], _Asked]]()
         """by node and connection, by correlation ID, and by the partition as the request names it"""
         self._clocks: dict[int, list[tuple[int, int]]] = {}
         """by node: when Produce requests came (us, steady clock), and what the wall clock showed (ms), oldest first"""
@@ -215,10 +214,10 @@ class ForgottenProducerRefused(Check):
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
         if event is None:
-            self._asked = without_node(self._asked, node_id)
+            self._pending.restarted(node_id)
             self._clocks.pop(node_id, None)
         elif type(event) is Closed:
-            self._asked.pop((node_id, event.connection), None)
+            self._pending.closed(node_id, event.connection)
         elif type(event) is Request and isinstance(event.body, ProduceRequest):
             interval_us = node.broker.config.producer_id_expiration_check_interval_ms * 1000
             clocks = self._clocks.setdefault(node_id, [])
@@ -227,10 +226,10 @@ class ForgottenProducerRefused(Check):
                 del clocks[0]
             has_interval = clocks[0][0] <= at_us - interval_us
             asked = dict(self._read(node, event.body, min(shown for _, shown in clocks) if has_interval else -1))
-            self._asked.setdefault((node_id, event.connection), {})[event.correlation_id] = asked
+            self._pending.add(node_id, event, asked)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == PRODUCE:
-                found = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, {})
+                found = self._pending.pop(node_id, effect) or {}
                 if isinstance(effect.body, ProduceResponse):
                     for topic in effect.body.responses:
                         for told in topic.partitions:
@@ -241,7 +240,7 @@ class ForgottenProducerRefused(Check):
     def _read(
         self, node: "Node", body: ProduceRequest, shown_ms: int
     ) -> Iterator[tuple[tuple[str | bytes, int], _Asked]]:
-        """Yields the batches of producers with an ID, if each is alone in its partition's part of the request.
+        """Yield the batches of producers with an ID, if each is alone in its partition's part of the request.
         ``shown_ms`` is the least that the wall clock has shown in the last interval, or -1 if that is not known."""
         led, wall_ms = node.broker.partitions, node.broker.now.wall_ms
         expiration_ms = node.broker.config.producer_id_expiration_ms
@@ -293,8 +292,8 @@ class ForgottenProducerRefused(Check):
 
 
 def _holds(partition: Partition, offset: int, producer_id: int) -> bool:
-    """Whether the log still has the batch at this offset, by this producer. Nobody cuts off what is in the remote tier
-    only: it was committed (P-11)."""
+    """Return whether the log still has this producer's batch at this offset. What is only in the remote tier was
+    committed (P-11), so no truncation removes it."""
     log = partition.log
     if log.log_start_offset <= offset < log.local_log_start_offset:
         return True

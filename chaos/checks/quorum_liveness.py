@@ -76,7 +76,7 @@ class QuorumConverges(QuorumCheck):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self.expected = True
-        """Whether the nodes must agree. It is false if the run ended before it had played all its phases."""
+        """Return whether the nodes must agree. It is false if the run ended before it had played all its phases."""
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
         """Reports a node that ended itself, because it cannot come to agree with the others."""
@@ -94,7 +94,7 @@ class QuorumConverges(QuorumCheck):
             self.violated(at_us, f"the nodes end with different metadata: {digests}")
 
     def reached(self) -> bool:
-        """Returns whether all nodes agree. The look is cheap, so the run's end may ask after every event."""
+        """Return whether all nodes agree. The look is cheap, so the run's end may ask after every event."""
         first = self.view.nodes[0].seen
         for member in self.view.nodes:
             seen = member.seen

@@ -20,7 +20,7 @@ class OneLeaderPerEpoch(QuorumCheck):
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if after.leads and not (before.leads and before.epoch == after.epoch):
-            self.looked_at += 1
+            self.evidence += 1
             leader = self._leaders.setdefault(after.epoch, member.node_id)
             if leader != member.node_id:
                 self.violated(at_us, f"nodes {leader} and {member.node_id} both lead in epoch {after.epoch}")
@@ -123,7 +123,7 @@ class LogMatching(QuorumCheck):
 
     @staticmethod
     def _before(member: Member, first: Batch) -> Batch | None:
-        """Returns the batch before ``first``, or None if the log begins here (or after a snapshot)."""
+        """Return the batch before ``first``, or None if the log begins here (or after a snapshot)."""
         last: Batch | None = None
         for batch in reversed(member.batches.values()):
             if batch.base_offset < first.base_offset:

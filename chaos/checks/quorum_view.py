@@ -79,7 +79,7 @@ class QuorumView:
         return self.voters // 2 + 1
 
     def gone(self, node_id: int) -> None:
-        """Notes that the process ended. What is known of its disk stays."""
+        """Note that the process ended. What is known of its disk stays."""
         member = self.nodes[node_id]
         member.replica = None
         member.read_to = 0
@@ -102,7 +102,7 @@ class QuorumView:
             check.recomputed(at_us, node_id, followed, whole)
 
     def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
-        """Looks at a node after one of its events."""
+        """Look at a node after one of its events."""
         member = self.nodes[node.broker.node_id]
         if member.replica is None:
             if not node.listening:

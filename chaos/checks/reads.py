@@ -41,7 +41,7 @@ class Pair:
 
 @once
 def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
-    """Returns what was read by operations that succeeded, each run with its operation, by process and in the order of
+    """Return what was read by operations that succeeded, each run with its operation, by process and in the order of
     reading. A member asks several nodes at once, so that is the order in which answers came."""
     found = [
         (run, operation)
@@ -56,7 +56,7 @@ def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
 
 @once
 def pairs(history: History) -> list[Pair]:
-    """Returns all neighbouring runs of one reader in one partition, in the order of reading."""
+    """Return all neighbouring runs of one reader in one partition, in the order of reading."""
     known = known_offsets(history)
     assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
     starts = {key: sorted(row.from_us for row in rows) for key, rows in assigned.items()}
@@ -84,7 +84,7 @@ def _pair(before: RunRow, after: RunRow, at_us: int, known: list[int], taken: Ma
 
 @once
 def known_offsets(history: History) -> dict[tuple[Place, int], list[int]]:
-    """Returns the sorted offsets at which somebody read a record, by partition and by the reader's isolation level.
+    """Return the sorted offsets at which somebody read a record, by partition and by the reader's isolation level.
 
     An acknowledged record that nobody read is lost, and lost-write judges whether it may be. X-4 and X-5: readers with
     read_committed (1) get no records of aborted transactions. So for them only what such readers read counts.
@@ -99,7 +99,7 @@ def known_offsets(history: History) -> dict[tuple[Place, int], list[int]]:
 
 
 def moved_forward(history: History) -> Iterator[ResetRow]:
-    """Yields the resets that moved a position forward, possibly over records."""
+    """Yield the resets that moved a position forward, possibly over records."""
     return (row for row in history.resets if row.to_offset > max(row.from_offset, 0))
 
 
@@ -109,7 +109,7 @@ class PollSkip(Check):
     guarantee = "poll-skip"
 
     def end(self, history: History) -> None:
-        self.looked_at += len(reads(history))
+        self.evidence += len(reads(history))
         for pair in pairs(history):
             if pair.skipped > 0 and not pair.inside:
                 self.violated(pair.at_us, pair.story)
@@ -121,7 +121,7 @@ class NonmonotonicPoll(Check):
     guarantee = "nonmonotonic-poll"
 
     def end(self, history: History) -> None:
-        self.looked_at += len(reads(history))
+        self.evidence += len(reads(history))
         for pair in pairs(history):
             if pair.back and not pair.inside:
                 self.violated(pair.at_us, pair.story)
@@ -133,7 +133,7 @@ class IntPollSkip(Check):
     guarantee = "int-poll-skip"
 
     def end(self, history: History) -> None:
-        self.looked_at += len(reads(history))
+        self.evidence += len(reads(history))
         for pair in pairs(history):
             if pair.skipped > 0 and pair.inside:
                 self.violated(pair.at_us, pair.story)
@@ -148,7 +148,7 @@ class IntNonmonotonicPoll(Check):
     guarantee = "int-nonmonotonic-poll"
 
     def end(self, history: History) -> None:
-        self.looked_at += len(reads(history))
+        self.evidence += len(reads(history))
         for pair in pairs(history):
             if pair.back and pair.inside:
                 self.violated(pair.at_us, pair.story)
@@ -178,7 +178,7 @@ class FetchGap(Check):
             end = ends.get(where)  # Physical: of a partition that nobody could ask at the end nothing is known.
             if end is None:
                 continue
-            self.looked_at += 1
+            self.evidence += 1
             stands_at = offset if offset >= 0 else end.log_start_offset
             if stands_at != end.high_watermark:
                 self.violated(
@@ -201,7 +201,7 @@ class UnrequestedPartition(Check):
         # Physical: the fetcher learns only from the answer that its forget has arrived (F-12). It has one fetch at a
         # time on its way, so what it sends in the microsecond of that answer it sends after it.
         for position, operation in history.with_operations(history.positions, "fetch"):
-            self.looked_at += 1
+            self.evidence += 1
             if not any(
                 row.from_us <= operation.complete_us and operation.invoke_us < row.until_us
                 for row in assigned.get((position.process, place(position)), ())
@@ -226,6 +226,6 @@ class AnswersAfterHeal(Check):
 
     def looked(self, at_us: int, missed: str) -> None:
         """``missed`` says what was not answered, or is empty."""
-        self.looked_at += 1
+        self.evidence += 1
         if missed:
             self.violated(at_us, missed)

@@ -30,13 +30,13 @@ NUMBERS = ("log_start_offset", "high_watermark", "log_end_offset", "cleaned_offs
 
 
 class TouchedLogs:
-    """Collects the logs of which one of NUMBERS was set while inside ``noted``."""
+    """Collect the logs of which one of NUMBERS was set while inside ``noted``."""
 
     def __init__(self) -> None:
         self._touched: dict[PartitionLog, None] = {}
 
     def taken(self) -> tuple[PartitionLog, ...]:
-        """Returns the logs that changed since the last call, in the order of their first change."""
+        """Return the logs that changed since the last call, in the order of their first change."""
         if not self._touched:
             return ()
         taken = tuple(self._touched)
@@ -126,7 +126,7 @@ class Replicated:
     """node by leader epoch"""
 
     def note_cleanable(self) -> None:
-        """Notes how far the cleaners of the replicas may have worked until now."""
+        """Note how far the cleaners of the replicas may have worked until now."""
         if self.compacted is not None:
             stable_end = self.compacted.stable_end(self.committed_end)
             ends = [
@@ -137,7 +137,7 @@ class Replicated:
             self.compacted.cleanable_end = max(self.compacted.cleanable_end, *ends, 0)
 
     def begin_anew(self) -> None:
-        """Forgets what was committed, because nobody had kept it. What the new leader holds is all that there is."""
+        """Forget what was committed, because nobody had kept it. What the new leader holds is all that there is."""
         self.committed.clear()
         self.committed_from = self.committed_end = 0
         if self.compacted is not None:
@@ -188,7 +188,7 @@ class ReplicaView:
         """IDs of deleted topics. A node that starts reads of them in the log, and they must not come back here."""
 
     def offsets_excused(self, group: str) -> bool:
-        """Returns whether the group's state and its committed offsets may be lost (E-7)."""
+        """Return whether the group's state and its committed offsets may be lost (E-7)."""
         lost = [index for topic, index in self.excused if topic == OFFSETS_TOPIC]
         if not lost:
             return False
@@ -196,7 +196,7 @@ class ReplicaView:
         return offsets_partition(group, count) in lost
 
     def isr_known_to(self, node: "Node", partition: Replicated) -> tuple[tuple[int, ...], int]:
-        """Returns the ISR and the min.insync.replicas in the metadata that the node has published. While it carries out
+        """Return the ISR and the min.insync.replicas in the metadata that the node has published. While it carries out
         a large publication, nobody can tell which it acts upon, and nothing is required."""
         image = node.broker.replica.loader.image
         topic = image.topic_by_id(partition.key[0])
@@ -237,7 +237,7 @@ class ReplicaView:
                     self.partitions.pop((change.before.topic_id, index), None)
 
     def _minimums_changed(self, delta: MetadataDelta | None, image: MetadataImage) -> dict[bytes, None]:
-        """Returns the IDs of topics whose min.insync.replicas the image changes, if it is the newest one. The states
+        """Return the IDs of topics whose min.insync.replicas the image changes, if it is the newest one. The states
         known until then are those with which the change came, or they precede the states that came with it."""
         if image.provenance.offset <= self._offset:
             return {}
@@ -306,13 +306,13 @@ class ReplicaView:
             check.metadata_changed(at_us, known, before, state)
 
     def power_lost(self, node_id: int) -> None:
-        """Notes that the node's unsynced bytes are gone."""
+        """Note that the node's unsynced bytes are gone."""
         if not self._flushed:
             for partition in self.partitions.values():
                 _lose(partition, node_id)
 
     def bytes_lost(self, node_id: int, paths: Sequence[str]) -> None:
-        """Notes that unsynced bytes of these files are gone. Records of other partitions were not in them."""
+        """Note that unsynced bytes of these files are gone. Records of other partitions were not in them."""
         folders = {folder for folder, _, name in (path.rpartition("/") for path in paths) if LOG_SUFFIX in name}
         if folders and not self._flushed:
             for partition in self.partitions.values():
@@ -322,7 +322,7 @@ class ReplicaView:
     # What the nodes hold
 
     def started(self, node_id: int, damaged: Sequence[str] = ()) -> None:
-        """Notes that a new process of the node begins. Meanwhile bits of the files ``damaged`` went bad."""
+        """Note that a new process of the node begins. Meanwhile bits of the files ``damaged`` went bad."""
         folders = {path.rpartition("/")[0] for path in damaged}
         for partition in self.partitions.values():
             if partition.name in folders:
@@ -332,7 +332,7 @@ class ReplicaView:
                 partition.eligible.came_back_uncleanly(node_id)
 
     def gone(self, node_id: int, clean: bool = False) -> None:
-        """Notes that the process ended. What is known of its disk stays. ``clean`` says that it left the mark of a
+        """Note that the process ended. What is known of its disk stays. ``clean`` says that it left the mark of a
         clean shutdown there."""
         self._unclean_ends.ended(node_id, clean)
         for partition in self.partitions.values():
@@ -341,7 +341,7 @@ class ReplicaView:
                 copy.log = None
 
     def look(self, at_us: int, incarnation: int, node: "Node", thorough: bool = True) -> None:
-        """Looks at a node after one of its events; with ``thorough`` at all its logs, whatever the event touched.
+        """Look at a node after one of its events; with ``thorough`` at all its logs, whatever the event touched.
 
         Raises AssertionError if a log contradicts itself, or if a change went unnoticed until then.
         """
@@ -362,14 +362,14 @@ class ReplicaView:
         assert not (thorough and self._look_at_all(at_us, incarnation, node)), "a log changed and nobody noticed"
 
     def _look_at_all(self, at_us: int, incarnation: int, node: "Node") -> bool:
-        """Returns whether any log had changed."""
+        """Return whether any log had changed."""
         changed = False
         for key in (*node.broker.partitions.by_id, *map(_key_of, node._publisher.resting_logs())):
             changed |= self._look_at(at_us, incarnation, node, key)
         return changed
 
     def _look_at(self, at_us: int, incarnation: int, node: "Node", key: PartitionKey) -> bool:
-        """Compares a node's log of the partition with what is known of it. Returns whether it had changed."""
+        """Compare a node's log of the partition with what is known of it. Returns whether it had changed."""
         partition, log, node_id = self.partitions.get(key), node._publisher.log_of(key), node.broker.node_id
         if partition is None or log is None:
             return False
@@ -425,7 +425,7 @@ def _lose(partition: Replicated, node_id: int) -> None:
 
 
 def offsets_partition(group: str, count: int) -> int:
-    """Returns the partition of the offsets topic that keeps a group, as Kafka chooses it (Java's hash of its name)."""
+    """Return the partition of the offsets topic that keeps a group, as Kafka chooses it (Java's hash of its name)."""
     units = group.encode("utf-16-be")
     number = 0
     for at in range(0, len(units), 2):
@@ -434,7 +434,7 @@ def offsets_partition(group: str, count: int) -> int:
 
 
 def _is_settled(node: "Node") -> bool:
-    """Returns whether an event alone shows which logs the node touches. This is not so while the node starts or still
+    """Return whether an event alone shows which logs the node touches. This is not so while the node starts or still
     carries out a large publication."""
     return node.ready and not node._publisher.is_behind
 

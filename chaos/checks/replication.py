@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.check import CheckContext
+from chaos.checks.check import CheckContext, PendingRequests
 from chaos.checks.compacted_log import Compacted, Left, marker_in, records_of, wrongly_cleaned
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
 from reference_broker.core.events import Effect, Event, Reply, Request
@@ -60,7 +60,7 @@ class ReplicasEqual(ReplicaCheck):
             )
 
     def quiet(self, at_us: int) -> None:
-        """Compares all that each replica holds, from its beginning."""
+        """Compare all that each replica holds, from its beginning."""
         for partition in self.replicas.partitions.values():
             for copy in partition.copies.values():
                 # E-7: nobody had kept what was committed, and no leader has taken over since then.
@@ -107,7 +107,7 @@ class ReplicasEqual(ReplicaCheck):
     def _unlike_batch_of(
         at_us: int, partition: Replicated, compacted: Compacted, left: Left, batch: Batch, data: bytes
     ) -> str:
-        """Notes what is left of a batch. Returns what is there and was never committed."""
+        """Note what is left of a batch. Returns what is there and was never committed."""
         committed_batch = partition.committed.get(batch.base_offset)
         if batch.control:
             marker = marker_in(data)
@@ -214,7 +214,7 @@ class OnePartitionLeaderPerEpoch(ReplicaCheck):
         epoch = now.leader_epoch
         if epoch < 0:
             return
-        self.looked_at += epoch != before.leader_epoch
+        self.evidence += epoch != before.leader_epoch
         first = partition.leaders.setdefault(epoch, copy.node_id)
         if first != copy.node_id:
             self.violated(
@@ -243,8 +243,8 @@ class NoAckedLost(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._asked: dict[tuple[int, int, int], None] = {}
-        """(node, connection, correlation ID) of requests with acks=all"""
+        self._pending = PendingRequests[bool]()
+        """requests with acks=all"""
         self._answered: list[tuple[Node, ProduceResponse]] = []
         self._acknowledged: dict[tuple[PartitionKey, int], dict[int, None]] = {}
         """the offsets by partition, and by how many losses it had had when they were acknowledged"""
@@ -256,13 +256,14 @@ class NoAckedLost(ReplicaCheck):
         if type(event) is Request and event.api_key == PRODUCE:
             body = event.body
             if isinstance(body, ProduceRequest) and body.acks == ALL:
-                self._asked[node_id, event.connection, event.correlation_id] = None
+                self._pending.add(node_id, event, True)
         for effect in effects:
-            if type(effect) is Reply and effect.api_key == PRODUCE and isinstance(effect.body, ProduceResponse):
-                key = (node_id, effect.connection, effect.correlation_id)
-                if key in self._asked:
-                    del self._asked[key]
-                    self._answered.append((node, effect.body))
+            if (
+                type(effect) is Reply
+                and isinstance(effect.body, ProduceResponse)
+                and self._pending.pop(node_id, effect)
+            ):
+                self._answered.append((node, effect.body))
 
     def viewed(self, at_us: int, node: "Node") -> None:
         if not self._answered:

@@ -63,8 +63,8 @@ class CheckSuite:
         self._of_events = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
         self._kinds = FETCHES.union(*(kinds for _, kinds in self._of_events))
         """kinds of events that any check or the fetch model follows"""
-        self._of_answers = overriding(checks, "answered")
-        self._of_followers = [each for each in self._of_answers if each.judges_followers]
+        self._of_fetches = overriding(checks, "fetched")
+        self._of_followers = [each for each in self._of_fetches if each.judges_followers]
         self._of_views = overriding(checks, "viewed")
         self._of_images = overriding(checks, "published")
 
@@ -99,9 +99,9 @@ class CheckSuite:
             if not kinds.isdisjoint(touched):
                 check.acted(at_us, node, event, effects)
         if not FETCHES.isdisjoint(touched):
-            for answer in self._fetches.acted(node, event, effects):
-                for check in self._of_followers if answer.asked.by_follower else self._of_answers:
-                    check.answered(at_us, answer)
+            for fetch in self._fetches.acted(node, event, effects):
+                for check in self._of_followers if fetch.request.by_follower else self._of_fetches:
+                    check.fetched(at_us, fetch)
 
     def recomputed(self, at_us: int, node_id: int, digest: Digest) -> None:
         """Let checks compare a node's digest with that of its whole image."""

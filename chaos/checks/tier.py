@@ -42,7 +42,7 @@ class CopiedSegment(NamedTuple):
         return f"{self.partition} from {self.base_offset} to {self.next_offset} (copy {self.segment_id})"
 
     def objects(self, tier: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Returns what is stored of it, by what it holds."""
+        """Return what is stored of it, by what it holds."""
         start = f"/{self.base_offset:020d}-{self.segment_id}."
         return {
             key.partition(start)[2]: data
@@ -52,7 +52,7 @@ class CopiedSegment(NamedTuple):
 
 
 def copied_in(effects: Sequence[Effect]) -> Iterator[CopiedSegment]:
-    """Yields the segments that were copied, as one event's effects tell."""
+    """Yield the segments that were copied, as one event's effects tell."""
     for effect in effects:
         if type(effect) is Note and effect.what == COPIED:
             told = dict(effect.fields)
@@ -97,7 +97,7 @@ class ClosedSegmentsStored(Check):
             )
 
     def _missing(self) -> Iterator[tuple[int, Partition, int, int, str]]:
-        """Yields the leader, the first and next offset of a segment, and how it is not as it is due."""
+        """Yield the leader, the first and next offset of a segment, and how it is not as it is due."""
         for node_id, node in self._nodes.items():
             remote_log = node.broker.remote_log
             if remote_log is None:
@@ -112,7 +112,7 @@ class ClosedSegmentsStored(Check):
                 kept = log.config.local_retention_bytes
                 excess = sum(each.size_bytes for each in log.segments) - kept if kept >= 0 else -1
                 for segment, (base, end) in zip(log.segments, pairwise(log.bases), strict=False):
-                    self.looked_at += 1
+                    self.evidence += 1
                     excess -= segment.size_bytes
                     if end <= stable_end and not _covers(listed, max(base, log.log_start_offset), end):
                         yield node_id, partition, base, end, "not in the tier"
@@ -167,7 +167,7 @@ class KeptUntilStored(Check):
         if start >= local_start or self._seen.get(key) == local_start:
             return
         self._seen[key] = local_start
-        self.looked_at += 1
+        self.evidence += 1
         for base, end in self._whole_in_tier(name):
             if base <= start < end:
                 start = end
@@ -178,7 +178,7 @@ class KeptUntilStored(Check):
             )
 
     def _whole_in_tier(self, name: str) -> list[tuple[int, int]]:
-        """Returns the offsets [base, end) of the copies with all their objects, in order."""
+        """Return the offsets [base, end) of the copies with all their objects, in order."""
         found: dict[str, dict[str, bytes]] = {}
         for key, data in self.context.tier.items():
             if key.startswith(f"{name}-"):
@@ -222,7 +222,7 @@ class ListedWhenStored(Check):
                         self._look(at_us, CopiedSegment(name, copy, segment.start_offset, segment.end_offset + 1, 0))
 
     def _look(self, at_us: int, listed: CopiedSegment) -> bool:
-        self.looked_at += 1
+        self.evidence += 1
         stored = listed.objects(self.context.tier)
         missing = [kind for kind in NEEDED if kind not in stored]
         if missing:
@@ -290,7 +290,7 @@ class NewerUploadCounts(Check):
             newest = self._newest.get(place, -1)
             for segment in listed:
                 if segment.segment_id not in self._settled:
-                    self.looked_at += 1
+                    self.evidence += 1
                     if segment.uploader_epoch < newest:
                         self.violated(
                             at_us,
@@ -349,12 +349,12 @@ class UploadedProducers(Check):
             wanted = self._replayed_to(copied, log)
             data = copied.objects(self.context.tier).get("snapshot")
             if wanted is not None and data is not None:
-                self.looked_at += 1
+                self.evidence += 1
                 latest_ms = max(self._latest_ms.values()) if log.local_log_start_offset else self._latest_ms[node_id]
                 self._compare(at_us, copied, wanted, data, log, latest_ms)
 
     def _replayed_to(self, copied: CopiedSegment, log: PartitionLog) -> dict[int, ProducerState] | None:
-        """Returns what the log says below the segment's end. None if batches before it are not here any more."""
+        """Return what the log says below the segment's end. None if batches before it are not here any more."""
         replay = self._replays.setdefault(copied.partition, _Replay())
         if replay.end_offset < copied.next_offset:
             if log.local_log_start_offset > replay.end_offset:

@@ -94,7 +94,7 @@ class TombstonesMarked(ReplicaCheck):
         compacted, log = partition.compacted, copy.log
         if compacted is None or log is None or partition.excused or partition.losses:
             return  # E-7: what was committed before a loss is not known any more.
-        self.looked_at += 1
+        self.evidence += 1
         held, marker = left_of_keys(log, copy.held.high_watermark), log.horizon.offset
         end = copy.held.high_watermark
         for offset in compacted.between(max(marker, copy.held.start_offset), end):
@@ -159,7 +159,7 @@ class DeletedStaysDeleted(ReplicaCheck):
             return
         if partition.excused or partition.losses:
             return  # E-7: what was committed before a loss is not known any more.
-        self.looked_at += 1
+        self.evidence += 1
         end = min(copy.held.high_watermark, partition.committed_end)
         newest = _newest_below(compacted, end)
         for key, offset in left_of_keys(log, end).items():
@@ -225,7 +225,7 @@ class OneBootstrapPerMarker(Check):
                 )
 
     def _begins(self, at_us: int, node_id: int, partition: str, position: int, marker: int) -> None:
-        self.looked_at += 1
+        self.evidence += 1
         known = (each for each in self.context.replicas.partitions.values() if each.name == partition)
         epoch = next((each.state.leader_epoch for each in known), -1)
         before = self._begun.get((node_id, partition))
@@ -242,7 +242,7 @@ class OneBootstrapPerMarker(Check):
         for reader, where, life in _lives(history):
             for told in _wrong(life):
                 self.violated(told.at_us, f"{reader} at offset {told.position} of {where[0]}-{where[1]} {_story(told)}")
-            self.looked_at += sum(each.left == MISSED for each in life)
+            self.evidence += sum(each.left == MISSED for each in life)
 
 
 def _story(told: Heard) -> str:
@@ -252,7 +252,7 @@ def _story(told: Heard) -> str:
 
 
 def _wrong(life: Sequence[Heard]) -> Iterator[Heard]:
-    """Yields the answers after which a reader did not do what H-3 to H-7 say."""
+    """Yield the answers after which a reader did not do what H-3 to H-7 say."""
     remembered, is_unsafe, was_smaller = 0, False, False
     for heard in life:
         if is_unsafe and heard.position >= remembered:
@@ -270,7 +270,7 @@ def _wrong(life: Sequence[Heard]) -> Iterator[Heard]:
 
 
 def _lives(history: History) -> Iterator[tuple[str, Place, list[Heard]]]:
-    """Yields what each reader with a view heard of each partition in each of its lives. The next life knows nothing."""
+    """Yield what each reader with a view heard of each partition in each of its lives. The next life knows nothing."""
     ends = grouped(history.views, lambda row: (row.process, place(row)))
     left = {(row.process, place(row), row.at_us): row.reason for row in history.resets}
     for (reader, where), answers in grouped(_told(history), lambda each: (each[1].process, place(each[1]))).items():
@@ -294,7 +294,7 @@ def _heard(at_us: int, row: PositionRow, reason: str) -> Heard:
 
 
 def _told(history: History) -> list[tuple[int, PositionRow]]:
-    """Returns the answers that told a marker, each with its time. An answer that shows a truncation tells where to go
+    """Return the answers that told a marker, each with its time. An answer that shows a truncation tells where to go
     on, and nothing else is taken of it (KIP-320)."""
     truncated = {(row.process, place(row), row.at_us) for row in history.resets if row.reason == "truncated"}
     found = []

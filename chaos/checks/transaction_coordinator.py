@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, PendingRequests
 from chaos.checks.history import History, Place, grouped, place
 from chaos.checks.transactions import Transaction, transactions
 from reference_broker.core.events import Effect, Event, Reply, Request
@@ -70,22 +70,21 @@ class TransactionalIdsKept(Check):
         super().__init__(context)
         self._known: dict[tuple[int, str], _Known] = {}
         """by node and transactional ID"""
-        self._asked: dict[tuple[int, int, int], tuple[Any, _Moment]] = {}
-        """by node, connection and correlation ID"""
+        self._pending = PendingRequests[tuple[Any, _Moment]]()
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id, now = node.broker.node_id, _Moment(node.broker.now.wall_ms, at_us)
         if event is None:
             self._known = {key: known for key, known in self._known.items() if key[0] != node_id}
-            self._asked = {key: asked for key, asked in self._asked.items() if key[0] != node_id}
+            self._pending.restarted(node_id)
         elif type(event) is Request:
             if event.api_key in (INIT_PRODUCER_ID, END_TXN):
-                self._asked[node_id, event.connection, event.correlation_id] = event.body, now
+                self._pending.add(node_id, event, (event.body, now))
             else:
                 self._named(node_id, event.body, now)
         for effect in effects:
             if type(effect) is Reply and effect.api_key in (INIT_PRODUCER_ID, END_TXN):
-                asked = self._asked.pop((node_id, effect.connection, effect.correlation_id), None)
+                asked = self._pending.pop(node_id, effect)
                 if asked is not None and asked[0].transactional_id is not None:
                     self._judge(node, asked[0], effect, asked[1], now)
 
@@ -120,7 +119,7 @@ class TransactionalIdsKept(Check):
         self._known[key] = _Known(_led(node), *taken, int(timeout_ms), asked, now)
 
     def _judge_age(self, node: "Node", transactional_id: str, known: _Known, producer_id: int, asked: _Moment) -> None:
-        self.looked_at += 1
+        self.evidence += 1
         config, is_same = node.broker.config, producer_id == known.producer_id
         who = f"{transactional_id} (producer ID {known.producer_id})"
         idle_ms, busy_ms = min(known.named.ages_ms(asked)), max(known.asked.ages_ms(asked))
@@ -141,7 +140,7 @@ class TransactionalIdsKept(Check):
 
 
 def _ids_in(body: Any) -> Iterator[str]:
-    """Yields the transactional IDs that a request names."""
+    """Yield the transactional IDs that a request names."""
     own = getattr(body, "transactional_id", None)
     if own:
         yield str(own)
@@ -187,7 +186,7 @@ class HangingTransaction(Check):
     guarantee = "hanging-transaction"
 
     def end(self, history: History) -> None:
-        self.looked_at += len(history.transactions)
+        self.evidence += len(history.transactions)
         for end in history.ends:
             if not 0 <= end.last_stable_offset < end.high_watermark:
                 continue
@@ -235,7 +234,7 @@ class HangingFound(Check):
 
     def end(self, history: History) -> None:
         told = history.told_transactions
-        self.looked_at += len(told)
+        self.evidence += len(told)
         begun = {
             _Key(place(run), run.producer_id, run.first_offset): each
             for each in transactions(history)
@@ -301,7 +300,7 @@ def _key(row: ToldTransactionRow) -> _Key:
 def _looks_between(
     rows: Sequence[ToldTransactionRow], from_us: int, until_us: int | None
 ) -> Iterator[ToldTransactionRow]:
-    """Yields one row of each look that asked at or after ``from_us`` and was over before ``until_us``."""
+    """Yield one row of each look that asked at or after ``from_us`` and was over before ``until_us``."""
     seen = set[tuple[str, int]]()
     for row in rows:
         if (row.process, row.index) in seen or row.asked_us < from_us:

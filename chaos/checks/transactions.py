@@ -66,7 +66,7 @@ class Sighting:
 
 @once
 def transactions(history: History) -> list[Transaction]:
-    """Returns all transactions, in the order of recording."""
+    """Return all transactions, in the order of recording."""
     sent = grouped((run for run in history.runs if run.kind == "send"), lambda run: (run.process, run.index))
     offsets = grouped(
         (row for row in history.commits if row.kind == "transaction"), lambda row: (row.process, row.index)
@@ -90,7 +90,7 @@ def _fate(row: TransactionRow) -> Fate:
 
 @once
 def sightings(history: History) -> dict[Value, list[Sighting]]:
-    """Returns where and when readers with read_committed saw each value, in the order of the answers."""
+    """Return where and when readers with read_committed saw each value, in the order of the answers."""
     found: dict[Value, list[Sighting]] = {}
     for run, operation in sorted(reads(history), key=lambda each: each[1].complete_us):
         if run.isolation == COMMITTED_READS and run.writer:
@@ -102,7 +102,7 @@ def sightings(history: History) -> dict[Value, list[Sighting]]:
 
 @once
 def known_until(history: History) -> dict[Place, int]:
-    """Returns the offset below which readers with read_committed know all of a partition: one past the last offset that
+    """Return the offset below which readers with read_committed know all of a partition: one past the last offset that
     they read, or the last stable offset of a partition that was read to its end."""
     found: dict[Place, int] = {}
     for run, _ in reads(history):
@@ -116,7 +116,7 @@ def known_until(history: History) -> dict[Place, int]:
 
 @once
 def log_starts(history: History) -> dict[Place, int]:
-    """Returns the largest log start offset that anybody was told of each partition."""
+    """Return the largest log start offset that anybody was told of each partition."""
     found: dict[Place, int] = {}
     told: list[PositionRow | EndRow] = [*history.positions, *history.ends]
     for row in told:
@@ -125,7 +125,7 @@ def log_starts(history: History) -> dict[Place, int]:
 
 
 def missing(history: History, transaction: Transaction) -> list[tuple[Value, Sent]]:
-    """Returns the values of a transaction that no reader with read_committed saw, although such readers know what lies
+    """Return the values of a transaction that no reader with read_committed saw, although such readers know what lies
     at their offsets."""
     seen, until, starts = sightings(history), known_until(history), log_starts(history)
     # Physical: an answer that never came told no offset. Kafka: what lies below the log start is deleted.
@@ -141,7 +141,7 @@ def missing(history: History, transaction: Transaction) -> list[tuple[Value, Sen
 
 @once
 def committed_offsets(history: History) -> dict[Place, list[int]]:
-    """Returns the sorted offsets at which readers with read_committed saw a record of ours."""
+    """Return the sorted offsets at which readers with read_committed saw a record of ours."""
     found: dict[Place, dict[int, None]] = {}
     for key, where in sightings(history).items():
         found.setdefault(key[0], {}).update((each.offset, None) for each in where)
@@ -149,7 +149,7 @@ def committed_offsets(history: History) -> dict[Place, list[int]]:
 
 
 def between(offsets: list[int], first: int, end: int) -> list[int]:
-    """Returns those of the sorted offsets that lie in [first, end)."""
+    """Return those of the sorted offsets that lie in [first, end)."""
     return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
 
@@ -163,7 +163,7 @@ class AbortedRead(Check):
         for each in transactions(history):
             if each.fate is not Fate.NEVER:
                 continue  # Physical: an EndTxn whose answer was lost may have taken effect.
-            self.looked_at += 1
+            self.evidence += 1
             shown = [(key, seen[key][0]) for key, _ in each.values() if key in seen]
             if shown:
                 ((topic, partition), writer, sequence), first = min(shown, key=lambda one: one[1].at_us)
@@ -187,7 +187,7 @@ class PrecommittedRead(Check):
         for each in transactions(history):
             if each.row.asked != "commit":
                 continue  # aborted-read judges it.
-            self.looked_at += 1
+            self.evidence += 1
             for key, _ in each.values():
                 first = seen[key][0] if key in seen else None
                 if first is not None and first.at_us < each.row.at_us:
@@ -217,14 +217,14 @@ class LostTransaction(Check):
     guarantee = "lost-transaction"
 
     def end(self, history: History) -> None:
-        if not history.writes_promised:
+        if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
         self._forgotten(history)
         seen = sightings(history)
         for each in transactions(history):
             if each.fate is not Fate.COMMITTED:
                 continue
-            self.looked_at += 1
+            self.evidence += 1
             gone = missing(history, each)
             if gone and not any(key in seen for key, _ in each.values()):
                 ((topic, partition), writer, sequence), value = gone[0]
@@ -268,8 +268,8 @@ class TornTransaction(Check):
     def end(self, history: History) -> None:
         if not history.transactions:
             return
-        self.looked_at += sum(each.fate is Fate.COMMITTED for each in transactions(history))
-        if history.writes_promised:  # Physical: one replica that lost its power has lost any part of what it had.
+        self.evidence += sum(each.fate is Fate.COMMITTED for each in transactions(history))
+        if history.writes_guaranteed:  # Physical: one replica that lost its power has lost any part of what it had.
             self._inside(history)
         self._outside(history)
 
@@ -353,7 +353,7 @@ class ExactlyOnce(Check):
             return
         at_us = max((row.complete_us for row in history.operations), default=0)
         outputs = _outputs(history)
-        self.looked_at += sum(map(len, outputs.values()))
+        self.evidence += sum(map(len, outputs.values()))
         for (group, (topic, partition)), found in outputs.items():
             for offset, copies in found.items():
                 if len(copies) > 1:
@@ -362,7 +362,7 @@ class ExactlyOnce(Check):
                         f"{topic}-{partition} offset {offset} is in the output of group {group} {len(copies)} times: "
                         f"{', '.join(sorted(copies))}",
                     )
-        if history.writes_promised:
+        if history.writes_guaranteed:
             self._never(history, outputs, at_us)
 
     def _never(self, history: History, outputs: dict[Group, dict[int, set[str]]], at_us: int) -> None:
@@ -396,7 +396,7 @@ class ExactlyOnce(Check):
 
 @once
 def _outputs(history: History) -> dict[Group, dict[int, set[str]]]:
-    """Returns by group and source partition, for each source offset, the values of the output that stand for it."""
+    """Return by group and source partition, for each source offset, the values of the output that stand for it."""
     seen = sightings(history)
     found: dict[Group, dict[int, set[str]]] = {}
     for row in history.transforms:
@@ -462,7 +462,7 @@ class LsoRegression(Check):
             and (operation := history.operation_of.get((row.process, row.index))) is not None
             and operation.node >= 0
         ]
-        self.looked_at += len(told)
+        self.evidence += len(told)
         of_leader = grouped(told, lambda each: (place(each[0]), each[1].node, each[0].leader_epoch))
         for ((topic, partition), node, epoch), answers in of_leader.items():
             if node not in self.context.replicas.leaders.get((f"{topic}-{partition}", epoch), {node}):

@@ -12,26 +12,26 @@ CLOCKS_US = 5_000_000
 
 
 def is_placed(run: RunRow, history: History) -> bool:
-    """Returns whether the run says at which offsets its values are: it was read, or acknowledged for good."""
+    """Return whether the run says at which offsets its values are: it was read, or acknowledged for good."""
     if run.kind == "read":
         return True
     operation = history.operation_of.get((run.process, run.index))
     # Physical: a send whose end is unknown, or whose answer has no offset, may not have been written.
     is_known = operation is not None and operation.type == "ok" and run.first_offset >= 0
     # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
-    return is_known and run.process not in history.unpromised
+    return is_known and run.process not in history.unguaranteed
 
 
 @once
 def acknowledged(history: History) -> int:
-    """Returns the number of runs that were acknowledged for good, if acknowledged writes must survive."""
-    if not history.writes_promised:
+    """Return the number of runs that were acknowledged for good, if acknowledged writes must survive."""
+    if not history.writes_guaranteed:
         return 0
     return sum(run.kind == "send" and is_placed(run, history) for run in history.runs)
 
 
 def may_be_deleted(end: EndRow, sent_us: int, history: History) -> bool:
-    """Returns whether retention explains that a record, sent at ``sent_us``, lies below its log's start at the end.
+    """Return whether retention explains that a record, sent at ``sent_us``, lies below its log's start at the end.
 
     Kafka: retention.ms deletes nothing younger by the deleting node's clock, which faults may have stepped.
     retention.bytes leaves at least so many bytes at the leader. A later leader may have fewer: it lacks what was not
@@ -50,19 +50,19 @@ def may_be_deleted(end: EndRow, sent_us: int, history: History) -> bool:
 
 @once
 def deleted(history: History) -> dict[Place, EndRow]:
-    """Returns the ends of the partitions that were read to their end and whose logs do not begin at 0."""
+    """Return the ends of the partitions that were read to their end and whose logs do not begin at 0."""
     return {place(row): row for row in history.ends if row.error is None and row.log_start_offset > 0}
 
 
 @once
 def never_read(history: History) -> list[tuple[RunRow, Sent]]:
-    """Returns the values that must be in the log, with their offsets, and that nobody read.
+    """Return the values that must be in the log, with their offsets, and that nobody read.
 
     They were acknowledged for good. Or the end of their send is not known, and others of its batch were read: a batch
     is written whole or not at all. There are none if acknowledged writes need not survive. X-11: a cleaner may have
     taken what is ``excused``. Neither are there those that retention may have deleted.
     """
-    if not history.writes_promised:
+    if not history.writes_guaranteed:
         return []  # Physical: the only replica lost its power, and nothing had been synced.
     found: list[tuple[RunRow, Sent]] = []
     read: dict[tuple[Place, str, int], int] = {}
@@ -94,7 +94,7 @@ def never_read(history: History) -> list[tuple[RunRow, Sent]]:
 
 
 def sent_us(run: RunRow, history: History) -> int:
-    """Returns when the run's operation began, or 0 if that is not known."""
+    """Return when the run's operation began, or 0 if that is not known."""
     operation = history.operation_of.get((run.process, run.index))
     return 0 if operation is None else operation.invoke_us
 
@@ -105,7 +105,7 @@ def _end_is_unknown(run: RunRow, history: History) -> bool:
 
 
 def last_read(history: History) -> dict[Place, int]:
-    """Returns the greatest offset that somebody read of each partition."""
+    """Return the greatest offset that somebody read of each partition."""
     last: dict[Place, int] = {}
     for run in history.runs:
         if run.kind == "read":
@@ -121,13 +121,13 @@ class LostWrite(Check):
     may have read it before. Deletions and cleaners take records at the start of a log or in its middle, never at its
     end. It is not there either if the log begins above the value's offset, and retention does not explain that
     (``may_be_deleted``). This is judged only where the broker promises that acknowledged writes survive
-    (``History.writes_promised``).
+    (``History.writes_guaranteed``).
     """
 
     guarantee = "lost-write"
 
     def end(self, history: History) -> None:
-        self.looked_at += acknowledged(history)
+        self.evidence += acknowledged(history)
         self._beyond_the_end(history)
         self._below_the_start(history)
         last = last_read(history)
@@ -141,7 +141,7 @@ class LostWrite(Check):
 
     def _beyond_the_end(self, history: History) -> None:
         ends = {place(row): row for row in history.ends}
-        for run in history.runs if history.writes_promised else ():
+        for run in history.runs if history.writes_guaranteed else ():
             end = ends.get(place(run))
             if run.kind != "send" or end is None or not is_placed(run, history):
                 continue
@@ -151,7 +151,7 @@ class LostWrite(Check):
                 self.violated(history.ended_us(run), f"{named(run, gone[0])} was acknowledged, and the partition {why}")
 
     def _below_the_start(self, history: History) -> None:
-        for run in history.runs if history.writes_promised and deleted(history) else ():
+        for run in history.runs if history.writes_guaranteed and deleted(history) else ():
             end = deleted(history).get(place(run))
             if run.kind != "send" or end is None or not is_placed(run, history):
                 continue
@@ -170,7 +170,7 @@ class Unseen(Check):
     guarantee = "unseen"
 
     def end(self, history: History) -> None:
-        self.looked_at += acknowledged(history)
+        self.evidence += acknowledged(history)
         ended = {place(row) for row in history.ends}
         for run, value in never_read(history):
             if place(run) in ended:
@@ -191,7 +191,7 @@ class Duplicate(Check):
         for run in history.runs:
             if run.producer_id < 0 or not run.valid or not run.writer or not is_placed(run, history):
                 continue
-            self.looked_at += run.kind == "read"
+            self.evidence += run.kind == "read"
             for value in expanded(run):
                 key = (place(run), value.writer, value.sequence, value.producer_id)
                 offset, other = found.setdefault(key, (value.offset, run))
@@ -212,14 +212,14 @@ class InconsistentOffsets(Check):
     guarantee = "inconsistent-offsets"
 
     def end(self, history: History) -> None:
-        if not history.writes_promised:
+        if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
         found: dict[tuple[Place, int], RunRow] = {}
         for run in history.runs:
-            self.looked_at += run.kind == "read"
+            self.evidence += run.kind == "read"
             # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
-            unpromised = run.kind == "send" and run.process in history.unpromised
-            if not run.valid or not run.writer or run.first_offset < 0 or unpromised:
+            unguaranteed = run.kind == "send" and run.process in history.unguaranteed
+            if not run.valid or not run.writer or run.first_offset < 0 or unguaranteed:
                 continue
             for value in expanded(run):
                 other = found.setdefault((place(run), value.offset), run)
@@ -241,16 +241,16 @@ class NonmonotonicSend(Check):
     guarantee = "nonmonotonic-send"
 
     def end(self, history: History) -> None:
-        if not history.writes_promised:
+        if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
         last: dict[tuple[str, Place], int] = {}
         # Physical: an answer without an offset (-1, DUPLICATE_SEQUENCE_NUMBER) does not say where the batch stands.
         sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
         # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
-        sends = [run for run in sends if run.process not in history.unpromised]
+        sends = [run for run in sends if run.process not in history.unguaranteed]
         sends.sort(key=lambda run: (run.process, run.index, run.position))
         for run in sends:
-            self.looked_at += 1
+            self.evidence += 1
             key = (run.process, place(run))
             if run.first_offset <= last.get(key, -1):
                 self.violated(
@@ -269,7 +269,7 @@ class CorruptValue(Check):
         for run in history.runs:
             if run.kind != "read":
                 continue
-            self.looked_at += 1
+            self.evidence += 1
             if not run.valid or not run.writer:
                 where = f"{run.topic}-{run.partition} offset {run.first_offset}"
                 self.violated(history.ended_us(run), f"{where}: {run.process} saw a damaged value")
@@ -291,7 +291,7 @@ class MirrorComplete(Check):
         copied: dict[Place, set[tuple[str, int]]] = {}
         ended: dict[Place, None] = {}
         for row in history.target_runs:
-            self.looked_at += row.count
+            self.evidence += row.count
             values = copied.setdefault(place(row), set())
             values.update((row.writer, row.first_sequence + step) for step in range(row.count))
             if not row.count:

@@ -66,7 +66,7 @@ def mutant(
     one_use: str = "",
     partner: Mutant | None = None,
 ) -> Callable[[Function], Mutant]:
-    """Makes a mutant of the replacement below it. The mutant has the replacement's name."""
+    """Make a mutant of the replacement below it. The mutant has the replacement's name."""
     return lambda replacement: Mutant(
         replacement.__name__, target, replacement, side, revisions, remembers, one_use, partner
     )
@@ -82,7 +82,7 @@ class Applied:
 
 
 def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Applied:
-    """Replaces the target until ``undo`` is called. Raises MutantError if the target does not fit.
+    """Replace the target until ``undo`` is called. Raises MutantError if the target does not fit.
 
     ``on_first_call`` is called once, before the replacement runs for the first time. With it a child process that will
     be killed leaves the evidence that its mutant was reached.
@@ -134,7 +134,7 @@ def _replace_everywhere(old: object, new: object) -> None:
 
 @contextmanager
 def applied(mutant: Mutant | None) -> Iterator[Applied | None]:
-    """Applies the mutant inside the block only. None means no mutant."""
+    """Apply the mutant inside the block only. None means no mutant."""
     if mutant is None:
         yield None
         return

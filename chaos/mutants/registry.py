@@ -32,14 +32,14 @@ FILES = (
 
 
 def all_mutants() -> tuple[Mutant, ...]:
-    """Returns every mutant, in the order of FILES and of the definitions in each file. A partner is none of its own."""
+    """Return every mutant, in the order of FILES and of the definitions in each file. A partner is none of its own."""
     found = [each for file in FILES for each in vars(file).values() if isinstance(each, Mutant)]
     partners = [each.partner.name for each in found if each.partner is not None]
     return tuple(each for each in found if each.name not in partners)
 
 
 def by_name(name: str) -> Mutant:
-    """Returns the mutant. Raises MutantError, which names those that exist."""
+    """Return the mutant. Raises MutantError, which names those that exist."""
     mutants = {each.name: each for each in all_mutants()}
     if name not in mutants:
         if near := did_you_mean(name, mutants):
@@ -49,7 +49,7 @@ def by_name(name: str) -> Mutant:
 
 
 def mutants_of(scenario: Scenario) -> tuple[str, ...]:
-    """Returns the names of the mutants that the scenario must turn red. A mutant counts if at least one of the
+    """Return the names of the mutants that the scenario must turn red. A mutant counts if at least one of the
     scenario's revisions has its mechanism."""
     return tuple(
         name for name in scenario.mutants if any(each in by_name(name).revisions for each in scenario.revisions)
@@ -57,7 +57,7 @@ def mutants_of(scenario: Scenario) -> tuple[str, ...]:
 
 
 def table() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Returns one row for each mutant: its name, then the numbers (or names) of the scenarios that catch it."""
+    """Return one row for each mutant: its name, then the numbers (or names) of the scenarios that catch it."""
     scenarios = loader.load_all()
     return tuple(
         (each.name, tuple(str(found.number or found.name) for found in scenarios if each.name in found.mutants))
@@ -115,7 +115,7 @@ NOT_SEEN: Mapping[str, str] = {
 
 
 def live_standing(mutant: str, live: Catch | None) -> str:
-    """Returns in a line what is known of the mutant in live worlds. ``live`` is the last search for it there."""
+    """Return in a line what is known of the mutant in live worlds. ``live`` is the last search for it there."""
     if mutant in SIMULATED_ONLY:
         return f"live: cannot show it: {SIMULATED_ONLY[mutant]}"
     if live is None:

@@ -8,7 +8,7 @@ from typing import Any
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from chaos.checks.check import Check
-from chaos.checks.fetch_responses import FullAnswerExact
+from chaos.checks.fetch_responses import FullResponseExact
 from chaos.live import identity
 from chaos.live.trace_spool import write_table
 from chaos.promises import is_judged
@@ -90,7 +90,7 @@ def _promised(world: World) -> tuple[str, ...]:
     They depend on the faults that this seed has drawn. The result is empty, and then all are promised, if the scenario
     lists none."""
     listed = world.scenario.guarantees
-    if not world.history.writes_promised:
+    if not world.history.writes_guaranteed:
         listed = tuple(each for each in listed if not GUARANTEES[each].keeps_writes)
     here = (each for each in JUDGED_HERE if is_judged(world.scenario, each))
     return tuple(dict.fromkeys((*listed, *here))) if listed else ()
@@ -99,7 +99,7 @@ def _promised(world: World) -> tuple[str, ...]:
 def is_judged_here(check: Check) -> bool:
     """Returns whether the simulator judges this guarantee itself. It judges full answers because no table says what
     such an answer held."""
-    return check.guarantee in JUDGED_HERE or isinstance(check, FullAnswerExact)
+    return check.guarantee in JUDGED_HERE or isinstance(check, FullResponseExact)
 
 
 def _judged(check: Check, events: int) -> JudgedCheck:

@@ -74,7 +74,7 @@ class World:
     ) -> None:
         self.scenario = scenario = drawn(scenario, seed)
         self.seed = seed
-        self.history = History(writes_promised=_promises_writes(scenario), unpromised=_unpromised(scenario))
+        self.history = History(writes_guaranteed=_promises_writes(scenario), unguaranteed=_unpromised(scenario))
         self.trace: list[TraceRow] = []
         self.hash = TraceHash() if hashed else None
         self.stage = "boot"

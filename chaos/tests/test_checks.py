@@ -237,11 +237,11 @@ BASE: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
 def broken(
     rows: Sequence[HistoryRow],
-    writes_promised: bool = True,
-    unpromised: tuple[str, ...] = (),
+    writes_guaranteed: bool = True,
+    unguaranteed: tuple[str, ...] = (),
     clock_steps_us: int = 0,
 ) -> list[str]:
-    history = History(writes_promised=writes_promised, unpromised=unpromised, clock_steps_us=clock_steps_us)
+    history = History(writes_guaranteed=writes_guaranteed, unguaranteed=unguaranteed, clock_steps_us=clock_steps_us)
     history.add(rows)
     checks = all_checks(check_context())
     for check in checks:
@@ -302,7 +302,7 @@ ONE_UNREAD: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, *SENDS, *POSITIONS, rea
 )
 def test_only_retention_explains_a_log_that_begins_above_what_was_acknowledged(end: EndRow, is_lost: bool) -> None:
     assert broken([end, *ALL_READ]) == ["lost-write"] * is_lost
-    assert broken([end, *ALL_READ], writes_promised=False) == []
+    assert broken([end, *ALL_READ], writes_guaranteed=False) == []
     unread = broken([end, *ONE_UNREAD])
     below = end.log_start_offset == 10
     assert unread == sorted([*["lost-write"] * is_lost, *["unseen"] * (is_lost or not below)])
@@ -362,7 +362,7 @@ def test_a_seek_begins_a_new_walk() -> None:
 
 
 def test_lost_writes_are_not_judged_where_they_are_not_promised() -> None:
-    assert broken([*BASE, *SENDS, *POSITIONS, read(0, 5)], writes_promised=False) == []
+    assert broken([*BASE, *SENDS, *POSITIONS, read(0, 5)], writes_guaranteed=False) == []
 
 
 def test_a_failed_fetch_moves_no_cursor() -> None:

@@ -17,7 +17,7 @@ def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
     for check in checks:
         check.end(rows)
     said = {check.guarantee: [each.story for each in check.violations] for check in checks if check.violations}
-    return said, {check.guarantee for check in checks if check.looked_at}
+    return said, {check.guarantee for check in checks if check.evidence}
 
 
 @pytest.mark.parametrize("name", list(PLANTED))

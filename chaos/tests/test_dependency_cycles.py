@@ -64,7 +64,7 @@ def test_about_half_of_the_drawn_histories_have_circles() -> None:
 
 def test_a_log_that_may_lose_what_it_held_is_not_judged() -> None:
     rows = history_of(planted("sends"))
-    rows.writes_promised = False
+    rows.writes_guaranteed = False
     check = DependencyCycle(check_context())
     check.end(rows)
     assert not check.violations

@@ -140,7 +140,7 @@ def test_an_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_conten
 def test_a_failed_sync_may_lose_what_one_replica_has_not_flushed(operation: str | None) -> None:
     def promised(**config: str) -> bool:
         cluster = replace(found.cluster, config=tuple(config.items()))
-        return World(replace(found, cluster=cluster, faults=(failing,)), 1).history.writes_promised
+        return World(replace(found, cluster=cluster, faults=(failing,)), 1).history.writes_guaranteed
 
     found, failing = find("failed-sync"), rule("disk_error", on="disk", match=Match(operation=operation), node=0)
     assert promised(**{"log.flush.interval.messages": "1"})

@@ -9,7 +9,7 @@ import pytest
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FIRST_REVISION, FIRST_REVISIONS, FetchModel, partitions_of
-from chaos.checks.fetch_responses import FullAnswerExact, NoEmptyAnswer, NoStarvation, StaleLeaderEpochFenced
+from chaos.checks.fetch_responses import FullResponseExact, NoEmptyResponse, NoStarvation, StaleLeaderEpochFenced
 from chaos.checks.fetch_sessions import INVALID_FETCH_SESSION, SequenceOrder, SessionLost
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Reply, Request
@@ -78,7 +78,7 @@ class Talk:
         request = Request(1, self.correlation, 1, version, CLIENT, body, tag)
         reply = Reply(1, self.correlation, 1, version, answer, tag)
         for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
-            self.check.answered(0, each)
+            self.check.fetched(0, each)
 
     @property
     def stories(self) -> list[str]:
@@ -183,7 +183,7 @@ def batch(base_offset: int, records: int) -> bytes:
 def test_an_answer_of_empty_batches_alone(sent: list[int], follow: list[int], committed: bool, is_right: bool) -> None:
     """The last stable offset is 1. Nothing but the first batch lies below it."""
     stored = [batch(offset, records) for offset, records in enumerate((*sent, *follow))]
-    talk = Talk(NoEmptyAnswer(check_context()))
+    talk = Talk(NoEmptyResponse(check_context()))
     talk.led["t", 0].log.read = lambda offset, *_: b"".join(stored[offset:])
     talk.fetch(
         0, {0: 0}, {}, data=[PartitionData(0, 0, 10, 1, records=b"".join(stored[: len(sent)]))], committed=committed
@@ -193,7 +193,7 @@ def test_an_answer_of_empty_batches_alone(sent: list[int], follow: list[int], co
 
 @pytest.mark.clause("F-5", "G-4")
 def test_a_full_answer_about_what_was_not_named() -> None:
-    talk = Talk(FullAnswerExact(check_context()))
+    talk = Talk(FullResponseExact(check_context()))
     talk.fetch(0, {0: 0}, {0: 5})
     talk.fetch(1, {}, {1: 5})
     assert talk.stories == []

@@ -55,16 +55,16 @@ def test_only_one_producer_id_writes_a_value_once(producer: int) -> None:
 
 
 @pytest.mark.clause("E-7")
-@pytest.mark.parametrize(("unpromised", "is_red"), [("p", False), ("q", True)])
-def test_only_who_asked_for_one_acknowledgement_may_lose_writes(unpromised: str, is_red: bool) -> None:
+@pytest.mark.parametrize(("unguaranteed", "is_red"), [("p", False), ("q", True)])
+def test_only_who_asked_for_one_acknowledgement_may_lose_writes(unguaranteed: str, is_red: bool) -> None:
     rows = [*BASE, *SENDS, *POSITIONS, read(0, 5)]
-    assert bool(broken_with(unpromised, rows)) is is_red
+    assert bool(broken_with(unguaranteed, rows)) is is_red
     backwards = [*BASE, send(0, 5, 5), send(1, 0, 0), *POSITIONS, *READS]
-    assert bool(broken_with(unpromised, backwards)) is is_red
+    assert bool(broken_with(unguaranteed, backwards)) is is_red
 
 
-def broken_with(unpromised: str, rows: list[HistoryRow]) -> list[str]:
-    return broken(rows, unpromised=(unpromised,))
+def broken_with(unguaranteed: str, rows: list[HistoryRow]) -> list[str]:
+    return broken(rows, unguaranteed=(unguaranteed,))
 
 
 @pytest.mark.parametrize(("kind", "is_red"), [("ok", True), ("info", False), ("fail", False)])
@@ -100,7 +100,7 @@ def test_a_check_that_saw_nothing_says_so() -> None:
         for kind in (LostWrite, Unseen, PollSkip, UnrequestedPartition, FetchGap, InconsistentOffsets):
             check = kind(check_context())
             check.end(history)
-            assert bool(check.looked_at) is looked_at, kind
+            assert bool(check.evidence) is looked_at, kind
 
 
 @pytest.mark.clause("F-12")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Check
-from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, Answer, FetchModel
+from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, AnsweredFetch, FetchModel
 from chaos.checks.fetch_responses import IncrementalExact, NoStarvation
 from chaos.checks.suite import CheckSuite
 from chaos.tests.check_context import check_context
@@ -36,7 +36,7 @@ def test_a_request_whose_connection_closes_is_forgotten() -> None:
     request = Request(4, 1, 1, FINAL, "c", FetchRequest(), Tag(1, FINAL, "c", 0, 0))
     assert not list(model.acted(node, request, ()))  # type: ignore[arg-type]
     assert not list(model.acted(node, Closed(4), ()))  # type: ignore[arg-type]
-    assert not model._asked
+    assert not model._pending
 
 
 @pytest.mark.parametrize("kind", [IncrementalExact, NoStarvation])
@@ -125,7 +125,7 @@ class Session:
         request = Request(1, self.correlation, 1, self.version, "f", body, tag)
         reply = Reply(1, self.correlation, 1, self.version, answer, tag)
         for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
-            self.check.answered(0, each)
+            self.check.fetched(0, each)
 
     @property
     def stories(self) -> list[str]:
@@ -235,8 +235,8 @@ def test_only_checks_that_judge_followers_are_given_answers_to_them() -> None:
     given: list[tuple[str, bool]] = []
 
     class OfClients(Check):
-        def answered(self, at_us: int, answer: Answer) -> None:  # noqa: ARG002
-            given.append((type(self).__name__, answer.asked.by_follower))
+        def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:  # noqa: ARG002
+            given.append((type(self).__name__, fetch.request.by_follower))
 
     class OfAll(OfClients):
         judges_followers = True
@@ -244,7 +244,7 @@ def test_only_checks_that_judge_followers_are_given_answers_to_them() -> None:
     context = check_context()
     suite = CheckSuite([OfClients(context), OfAll(context)], context)
 
-    def acted(*what: Any) -> tuple[Answer, ...]:
+    def acted(*what: Any) -> tuple[AnsweredFetch, ...]:
         suite.acted(0, *what)
         return ()
 

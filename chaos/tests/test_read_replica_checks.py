@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Check
-from chaos.checks.fetch_model import Answer, Asked, Named, Session, Wish, Wishes
+from chaos.checks.fetch_model import (
+    AnsweredFetch,
+    PartitionName,
+    PendingFetch,
+    Session,
+    WantedPartition,
+    WantedPartitions,
+)
 from chaos.checks.fetch_responses import (
     IncrementalExact,
     NoUncommittedRead,
@@ -18,7 +25,7 @@ from chaos.tests.check_context import check_context
 from chaos.tests.replicated import KEY, TOPIC_ID, Cluster, batch, in_order
 from reference_broker.wire.fetch import PartitionData
 
-NAMED: Named = (TOPIC_ID, 0)
+NAMED: PartitionName = (TOPIC_ID, 0)
 LEADER, FOLLOWER = 0, 1
 RACKS = {0: "a", 1: "b", 2: "c"}
 
@@ -53,16 +60,16 @@ def make_answer(
     may_follow: bool = True,
     epoch: int = -1,
     **data: Any,
-) -> Answer:
-    wishes: Wishes = {NAMED: Wish(offset, 1 << 20, epoch)}
-    asked = Asked(wishes, 7, 1, True, False, 1 << 20, False, wishes, may_follow, rack)
+) -> AnsweredFetch:
+    partitions: WantedPartitions = {NAMED: WantedPartition(offset, 1 << 20, epoch)}
+    request = PendingFetch(partitions, 7, 1, True, False, 1 << 20, False, partitions, may_follow, rack)
     line = PartitionData(0, 0, 3, 3, 0, **data)
-    return Answer(node, "c", 7, Session(), asked, False, {NAMED: line})
+    return AnsweredFetch(node, "c", 7, Session(), request, False, {NAMED: line})
 
 
-def is_red(check: Check, *answers: Answer) -> bool:
+def is_red(check: Check, *answers: AnsweredFetch) -> bool:
     for each in answers:
-        check.answered(0, each)
+        check.fetched(0, each)
     return bool(check.violations)
 
 
@@ -157,6 +164,6 @@ def test_an_answer_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, s
     assert all(story in each.story for each in check.violations)
 
 
-def left_out(before: Answer) -> Answer:
+def left_out(before: AnsweredFetch) -> AnsweredFetch:
     """The next answer of the session, without the partition."""
     return replace(before, data={})

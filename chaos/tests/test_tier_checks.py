@@ -117,7 +117,7 @@ def test_a_segment_with_all_its_objects_is_well() -> None:
     world.write(count=3)
     world.store(1, 0, 5)
     assert not world.copied(check, 1, 0, 5)
-    assert check.looked_at == 1
+    assert check.evidence == 1
 
 
 @pytest.mark.parametrize("kind", NEEDED)

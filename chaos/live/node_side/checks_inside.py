@@ -48,7 +48,7 @@ class ChecksInside(Onlooker):
         self._checks = [each(context) for each in _kinds() if each.guarantee in wanted]
         self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)
         self._actors = overriding(self._checks, "acted")
-        self._of_fetches = overriding(self._checks, "answered")
+        self._of_fetches = overriding(self._checks, "fetched")
         self._of_notes = [each for each in self._checks if each.notes]
         self._incarnation = incarnation
         self._origin_us = origin_us
@@ -73,12 +73,12 @@ class ChecksInside(Onlooker):
             self._look(now.mono_us - self._origin_us, node, event, effects)
 
     def _look(self, at_us: int, node: "Node", event: Event, effects: Sequence[Effect]) -> None:
-        for answer in self._model.acted(node, event, effects):
+        for fetch in self._model.acted(node, event, effects):
             self._looked += 1
             if self._looked & (self._looked - 1) == 0:
                 self._evidence.tell(LOOKED, [self._incarnation, self._looked])
             for each in self._of_fetches:
-                each.answered(at_us, answer)
+                each.fetched(at_us, fetch)
         for effect in effects if self._of_notes else ():
             if type(effect) is Note:
                 self._note(at_us, node.broker.node_id, effect)
