@@ -1,7 +1,7 @@
 """Which tables of the history a load can leave, besides those that every load leaves. The judge prepares itself by
 this."""
 
-from reports.expected import SELDOM
+from reports.warm_judge.expected import SELDOM
 from scenarios.load import Load
 
 _GROUP = ("commits", "memberships", "resets", "metadata_epochs")

@@ -20,7 +20,7 @@ from crucible_kafka.terminal import need_disk, need_java, one_sentence, progress
 
 if TYPE_CHECKING:
     from reports.verdict import Verdict
-    from reports.waiting import WaitingJudge
+    from reports.warm_judge.process import WarmJudge
     from scenarios.model import Scenario
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,12 +100,12 @@ def play_live(
     from chaos.live.runner import check_playable, play
     from chaos.tables_left import tables_left
     from crucible_kafka.progress import shown_live
-    from reports.expected import Expected
     from reports.judge import OURS
-    from reports.waiting import WaitingJudge
+    from reports.warm_judge.expected import Expected
+    from reports.warm_judge.process import WarmJudge
 
     folders: list[Path] = []
-    waiting: WaitingJudge | None = None
+    warm: WarmJudge | None = None
     with ExitStack() as judges, one_sentence(SetupError):
         for scenario, mutant in plays:
             check_playable(scenario, target, mutant)
@@ -115,9 +115,9 @@ def play_live(
             planted = f" (mutant {mutant})" if mutant else ""
             click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{_shown_revision(scenario)}{planted}", err=True)
             load_s = sum(each.load.seconds for each, _ in plays[number:])
-            if waiting is None and not watch and (load_s <= JUDGE_PREPARES_S or number == len(plays) - 1):
+            if warm is None and not watch and (load_s <= JUDGE_PREPARES_S or number == len(plays) - 1):
                 expected = Expected(tuple(tables_left(each.load) for each, _ in plays), target != OURS)
-                waiting = judges.enter_context(WaitingJudge(expected, folder, load_s))
+                warm = judges.enter_context(WarmJudge(expected, folder, load_s))
             with watched(folder, watch), shown_live() as show:
                 play(
                     scenario,
@@ -130,7 +130,7 @@ def play_live(
                     show=show,
                 )
             folders.append(folder)
-        return judge(folders, waiting=waiting)
+        return judge(folders, warm=warm)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def watched(folder: Path, wanted: bool) -> Iterator[None]:
     """Has another process judge the run in this folder while the block plays it (``crucible judge --watch``). It steps
     back for the run, and is killed at the end of the block. It has nothing to lose, and in the middle of a question to
     Java it could not end in order."""
-    from reports.waiting import SPARK_FOLDERS
+    from reports.warm_judge.process import SPARK_FOLDERS
 
     if not wanted:
         yield
@@ -187,7 +187,7 @@ def judge(
     folders: Sequence[Path],
     out: Path | None = None,
     baseline: Path | None = None,
-    waiting: "WaitingJudge | None" = None,
+    warm: "WarmJudge | None" = None,
     away: Sequence[Path] = (),
 ) -> "list[Verdict]":
     """Judges the runs and tells the verdicts. The reports below ``away`` are about to be taken elsewhere."""
@@ -196,10 +196,10 @@ def judge(
     from reports.manifest import ManifestError
 
     with one_sentence(SetupError, ManifestError):
-        if waiting is None:
+        if warm is None:
             verdicts = judge_many(folders, out=out, baseline=baseline, progress=progress)
         else:
-            verdicts = waiting.judge_many(folders, progress=progress)
+            verdicts = warm.judge_many(folders, progress=progress)
     tell(verdicts, away)
     hint_at_old_runs()
     return verdicts

@@ -1,4 +1,4 @@
-"""Runs the Spark jobs and collects what the verdict and the page need: aggregates and examples, never raw facts."""
+"""Run the Spark jobs, and collect what the verdict and the page need: aggregates and examples, never raw rows."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -45,13 +45,13 @@ Job: TypeAlias = Callable[[Tables], DataFrame]
 Progress: TypeAlias = Callable[[str], None]
 
 MOST_EXAMPLES = 100
-"""The page lists at most so many anomalies of one guarantee. Their count is always that of all."""
+"""Limits the examples that the page lists of one guarantee. The count always includes all violations."""
 
 JOBS_AT_ONCE = 4
-"""Small jobs spend their time in planning, so a few at once use the processor that one leaves idle."""
+"""Number of small jobs that run at once. They spend their time in planning, and one alone leaves a processor idle."""
 
 _ORDER = ("at_us", "topic", "partition", "offset", "process", "index")
-"""The order of breaches."""
+"""The columns by which violations are sorted."""
 _EXAMPLE = (
     "run long, guarantee string, topic string, partition long, offset long, process string, index long, at_us long, "
     "detail string, total long, n long"
@@ -60,14 +60,14 @@ _EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Breaches of one guarantee in one run."""
+    """The violations of one guarantee in one run."""
 
     total: int
     examples: tuple[Anomaly, ...]
 
 
 def _rows_of(job: Job, *needs: str) -> Any:
-    """Declares a list of a job's rows. Where no run has the tables ``needs``, there is nothing to measure."""
+    """Declare a field with the rows of a job. If no run has the tables ``needs``, the job is not run."""
     return field(default=(), metadata={"job": job, "needs": needs})
 
 
@@ -75,7 +75,7 @@ def _rows_of(job: Job, *needs: str) -> Any:
 class Findings:
     """What the jobs found in one run.
 
-    The lists hold rows with the columns that the jobs' docstrings name, without ``run``, in a fixed order.
+    The sequences have rows with the columns that the docstrings of the jobs name, without ``run``, in a fixed order.
     """
 
     facts: Mapping[str, int]
@@ -119,36 +119,36 @@ class Findings:
 
 
 def without_presets(faults: Sequence[Row]) -> list[Row]:
-    """Rows of faults or their hits. Presets are no faults but the state in which a run begins."""
+    """Return the faults, or the hits, that are not presets. Presets are the state in which a run begins."""
     return [row for row in faults if not row["kind"].startswith("preset")]
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One action of Spark: it finds the breaches of the guarantee ``name``, or measures what is called so."""
+    """One Spark action, which finds the violations of the guarantee ``name``, or computes the measurement ``name``."""
 
     name: str
     judges: bool
     job: Job
 
-    def asked(self, found: DataFrame) -> DataFrame:
-        """What is asked first of the frame that the job made. Most guarantees hold, and to find out costs less than to
-        plan for many breaches, unless the history is large."""
+    def first_rows(self, found: DataFrame) -> DataFrame:
+        """Return the part of the job's frame that is collected first. Most guarantees hold, and unless the history is
+        large, a plan for few violations is cheaper than one for many."""
         return found.limit(MOST_EXAMPLES + 1) if self.judges and lies_in_one_place(found) else found
 
-    def rows(self, found: DataFrame, asked: DataFrame) -> list[Row]:
-        """The answer. Breaches are numbered in each run from 1 in ``n``, and ``total`` is how many it has."""
-        return _breaches(self.name, found, asked) if self.judges else _sorted(asked)
+    def rows(self, found: DataFrame, first: DataFrame) -> list[Row]:
+        """Collect the rows. Violations have their number in the run from 1 (``n``), and the ``total`` of the run."""
+        return _violations(self.name, found, first) if self.judges else _sorted(first)
 
 
-Answer: TypeAlias = Callable[[Query], list[Row]]
+RunQuery: TypeAlias = Callable[[Query], list[Row]]
 
 
 def queries(tables: Tables, runs: int) -> list[Query]:
-    """What is asked of these tables."""
+    """Return the queries that these tables allow."""
 
     def some_run_has(*names: str) -> bool:
-        """False if no run has the tables, since even a query over nothing costs its planning."""
+        """Return whether any run has the tables. Even a query over nothing costs its planning."""
         return any(tables.has(run, *names) for run in range(runs))
 
     judged = [one for one in guarantee_jobs() if any(some_run_has(*names) for names in _starting_points(one))]
@@ -156,49 +156,49 @@ def queries(tables: Tables, runs: int) -> list[Query]:
     measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
     judging = [Query(one.name, True, one.find) for one in judged]
     measuring = [Query(name, False, job) for name, job in {"facts": evidence_facts, **measured}.items()]
-    # Neighbours of one kind begin with the same frames, and would wait for each other.
+    # Neighbours of one kind start from the same frames, and would wait for each other.
     mixed = chain.from_iterable(zip_longest(judging, measuring))
     return [query for query in mixed if query is not None]
 
 
 def collect(
-    tables: Tables, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE, answer: Answer | None = None
+    tables: Tables, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE, run: RunQuery | None = None
 ) -> list[Findings]:
-    """What the queries find in each run. ``answer`` answers one; without it each is planned here.
+    """Run the queries, and return the findings of each run. ``run`` runs one query; without it each is planned here.
 
     ``jobs_at_once`` is 1 for a large history, because each of its jobs fills the cores and the memory on its own.
     """
 
     def planned_here(query: Query) -> list[Row]:
         found = query.job(tables)
-        return query.rows(found, query.asked(found))
+        return query.rows(found, query.first_rows(found))
 
-    def told(query: Query) -> list[Row]:
-        rows = (answer or planned_here)(query)
+    def reported(query: Query) -> list[Row]:
+        rows = (run or planned_here)(query)
         progress(f"judged {query.name}" if query.judges else f"measured {query.name.replace('_', ' ')}")
         return rows
 
-    asked = queries(tables, runs)
+    every = queries(tables, runs)
     with ThreadPoolExecutor(jobs_at_once) as pool:
-        answers = list(pool.map(told, asked))
-    return _findings(tables, runs, list(zip(asked, answers, strict=True)))
+        results = list(pool.map(reported, every))
+    return _findings(tables, runs, list(zip(every, results, strict=True)))
 
 
-def _findings(tables: Tables, runs: int, answered: Sequence[tuple[Query, list[Row]]]) -> list[Findings]:
-    examples = _with_faults([row for query, rows in answered if query.judges for row in rows], tables)
+def _findings(tables: Tables, runs: int, results: Sequence[tuple[Query, list[Row]]]) -> list[Findings]:
+    examples = _with_faults([row for query, rows in results if query.judges for row in rows], tables)
     found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in guarantee_jobs()}
-    measured = {query.name: rows for query, rows in answered if not query.judges}
+    measured = {query.name: rows for query, rows in results if not query.judges}
     return [_of_run(run, tables, found, measured) for run in range(runs)]
 
 
 def _starting_points(one: GuaranteeJob) -> list[Sequence[str]]:
-    """The sets of tables of which one must be there, or there is nothing to compute."""
+    """Return sets of tables. Without all tables of one set there is nothing to compute."""
     found_in = [one.found_in] if one.found_in else []
     return [[*one.needs, *found_in], *([one.instead] if one.instead else [])]
 
 
-def _breaches(guarantee: str, found: DataFrame, first: DataFrame) -> list[Row]:
-    """The first MOST_EXAMPLES breaches in each run. ``first`` holds all that were found, or more than may be shown."""
+def _violations(guarantee: str, found: DataFrame, first: DataFrame) -> list[Row]:
+    """Collect the first MOST_EXAMPLES violations of each run. ``first`` has all of them, or more than may be shown."""
     if lies_in_one_place(found):
         few = [row.asDict() for row in first.collect()]
         if len(few) <= MOST_EXAMPLES:
@@ -210,7 +210,7 @@ def _breaches(guarantee: str, found: DataFrame, first: DataFrame) -> list[Row]:
 
 
 def _numbered(guarantee: str, found: Sequence[Row]) -> list[Row]:
-    """As Spark numbers and counts them, null before all else."""
+    """Number and count the violations as Spark does, with nulls first."""
     of_run: dict[int, list[Row]] = defaultdict(list)
     for row in sorted(found, key=lambda row: [(row[name] is not None, row[name]) for name in _ORDER]):
         of_run[row["run"]].append({"guarantee": guarantee, **row, "n": len(of_run[row["run"]]) + 1})
@@ -218,7 +218,7 @@ def _numbered(guarantee: str, found: Sequence[Row]) -> list[Row]:
 
 
 def _with_faults(rows: Sequence[Row], tables: Tables) -> list[Row]:
-    """Names the fault of each example, all in one query. A clean run has no examples and pays nothing."""
+    """Add the fault of each example, all in one query. A clean run has no examples and costs nothing."""
     if not rows:
         return []
     examples = tables.faults.sparkSession.createDataFrame(rows, _EXAMPLE)
@@ -242,7 +242,7 @@ def _of_run(
 
 
 def _derived(facts: dict[str, int]) -> dict[str, int]:
-    """Adds facts that follow from others. Changes count as looked at only if somebody described the outcome."""
+    """Add the facts that follow from others. Changes count as evidence only if a client described the outcome."""
     looks = facts.get("metadata_polls", 0) + facts.get("final_descriptions", 0) + facts.get("metadata_images", 0)
     described = facts.get("changes", 0) if facts.get("final_descriptions", 0) else 0
     return facts | {"metadata_looks": looks, "described_changes": described}

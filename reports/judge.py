@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from reports.collect import Findings
-    from reports.rehearsal import Rehearsal
+    from reports.warm_judge.rehearsal import Rehearsal
 
 Progress = Callable[[str], None]
 OURS = "reference"

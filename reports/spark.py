@@ -1,5 +1,6 @@
 """The Spark session that judges. It is local, small and quiet, but a master given by spark-submit wins."""
 
+import hashlib
 import logging
 import os
 import re
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from reports import class_archive, s3
+from reports import s3
 from reports.errors import SetupError
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ _CALLED_OFTEN = {
     "functions": "broadcast",
     "PythonUtils": "toSeq",
 }
+CLASS_ARCHIVES = Path(sys.prefix) / "crucible-classes"
+"""The folder with the archive of classes, which ``reports.warm_judge.class_archive`` makes."""
 
 
 def require_java() -> Path:
@@ -79,6 +82,31 @@ def java_major(version_text: str) -> int:
     return int(found[1]) if found else 0
 
 
+def archive_for(java: Path) -> Path:
+    """Return the path of the archive of Spark's classes for this ``java`` and this PySpark. It need not exist."""
+    from pyspark import __file__ as home
+    from pyspark import __version__ as version
+
+    real = java.resolve()
+    key = f"{real} {real.stat().st_mtime_ns} {home} {version}"
+    return CLASS_ARCHIVES / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
+
+
+def archive_options(java: Path) -> str:
+    """Return the options with which this ``java`` uses its archive, or an empty string if there is none."""
+    archive = archive_for(java)
+    return archive_option("SharedArchiveFile", archive) if archive.exists() else ""
+
+
+def archive_option(name: str, archive: Path) -> str:
+    """Return the options that name an archive to Java. Spark splits options at blanks, unless they are quoted.
+
+    Without the last two Java would print a warning for each class that it cannot archive, or if the archive does not
+    fit.
+    """
+    return f'"-XX:{name}={archive}" -Xlog:disable -Xlog:all=error:stderr'
+
+
 @contextmanager
 def spark_session(
     app: str = "crucible-report", history_bytes: int = 0, lives_long: bool = False, java_options: str = ""
@@ -100,7 +128,7 @@ def spark_session(
     if not _is_submitted():
         # PySpark starts its workers with the python3 on PATH, which may be another version. It refuses that.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    java_options = java_options or class_archive.options(java)
+    java_options = java_options or archive_options(java)
     with tempfile.TemporaryDirectory(prefix="crucible-spark-") as scratch:
         builder = SparkSession.builder.appName(app)
         for key, value in _settings(Path(scratch), history_bytes, lives_long, java_options).items():

@@ -7,7 +7,7 @@ import pytest
 from chaos.search.run_sim import play
 from chaos.tables_left import tables_left
 from reports.columns import ROW_TABLES
-from reports.expected import SELDOM
+from reports.warm_judge.expected import SELDOM
 from scenarios.loader import load_all
 
 ALL = {each.name: each for each in load_all()}

@@ -3,13 +3,11 @@
 Each imports what it needs only when it runs, as all commands do.
 """
 
+import click
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-import click
-
 from crucible_kafka import shell_completion
+from pathlib import Path
 
 _OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the browser at the end.")
 
@@ -427,7 +425,7 @@ def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_ru
     if fail_fast and not watch:
         raise click.UsageError("--fail-fast ends a --watch: give both")
     if beside_run is not None:
-        from reports.parent import end_with_parent
+        from reports.warm_judge.process import end_with_parent
 
         end_with_parent(beside_run)
     need_java()

@@ -39,7 +39,7 @@ def test_few_breaches_are_numbered_as_many_are(spark: SparkSession, monkeypatch:
 
 def rows_of(breaches: DataFrame) -> list[dict[str, Any]]:
     query = collect.Query("unseen", True, lambda _: breaches)
-    return query.rows(breaches, query.asked(breaches))
+    return query.rows(breaches, query.first_rows(breaches))
 
 
 def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

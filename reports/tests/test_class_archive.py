@@ -7,28 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from reports import class_archive
+from reports import spark
 
 
 def test_an_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_archive, "FOLDER", tmp_path)
+    monkeypatch.setattr(spark, "CLASS_ARCHIVES", tmp_path)
     java, other = tmp_path / "java", tmp_path / "other"
     for each in (java, other):
         each.touch()
-    assert class_archive.options(java) == ""
-    class_archive.archive_for(java).touch()
-    assert str(class_archive.archive_for(java)) in class_archive.options(java)
-    assert class_archive.options(other) == ""
+    assert spark.archive_options(java) == ""
+    spark.archive_for(java).touch()
+    assert str(spark.archive_for(java)) in spark.archive_options(java)
+    assert spark.archive_options(other) == ""
     renewed = java.stat().st_mtime_ns + 1
     os.utime(java, ns=(renewed, renewed))
-    assert class_archive.options(java) == "", "another Java was installed in the place of the old one"
+    assert spark.archive_options(java) == "", "another Java was installed in the place of the old one"
 
 
-MAKE = "import sys, pathlib, reports.class_archive as it; it.FOLDER = pathlib.Path(sys.argv[1]); sys.exit(it.main())"
+MAKE = (
+    "import sys, pathlib, reports.spark as at; at.CLASS_ARCHIVES = pathlib.Path(sys.argv[1]);"
+    "import reports.warm_judge.class_archive as it; sys.exit(it.main())"
+)
 USE = (
-    "import sys, pathlib, reports.class_archive as it; it.FOLDER = pathlib.Path(sys.argv[1]);"
-    "import reports.spark as at;"
-    "options = it.options(at.require_java()); assert options;"
+    "import sys, pathlib, reports.spark as at; at.CLASS_ARCHIVES = pathlib.Path(sys.argv[1]);"
+    "options = at.archive_options(at.require_java()); assert options;"
     "started = at.spark_session(java_options='-Xshare:on ' + options);"
     "print(started.__enter__().range(3).count()); started.__exit__(None, None, None)"
 )

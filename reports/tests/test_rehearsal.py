@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reports import collect, rehearsal
+from reports import collect
 from reports.collect import Findings, Query
-from reports.expected import SELDOM, Expected
 from reports.judge import _findings, silent
 from reports.manifest import read_manifest
 from reports.read_tables import DECIDING, JobConfig, RunConfig, present_in
-from reports.rehearsal import rehearsing, write_history
 from reports.schema import REMOTE_FILES, TABLES, files_of
 from reports.tests.planted_groups import plant_committed_records_read_again
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
+from reports.warm_judge import rehearsal
+from reports.warm_judge.expected import SELDOM, Expected
+from reports.warm_judge.rehearsal import rehearsing, write_history
 
 SOME = {"unseen", "lost-write", "redelivery", "facts", "percentiles", "faults", "groups", "load"}
 

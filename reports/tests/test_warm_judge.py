@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from reports import schema
-from reports.expected import SELDOM, Expected
 from reports.manifest import ManifestError
 from reports.parts import Progress, part_of, tell
-from reports.rehearsal import Rehearsal, rehearsing, write_history
 from reports.schema import files_of, history_bytes
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
 from reports.verdict import Outcome
-from reports.waiting import NICER_FOR_GOOD, WaitingJudge, _may_go_back, step_forward
+from reports.warm_judge.expected import SELDOM, Expected
+from reports.warm_judge.process import NICER_FOR_GOOD, WarmJudge, _may_go_back, step_forward
+from reports.warm_judge.rehearsal import Rehearsal, rehearsing, write_history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +50,10 @@ def test_a_rehearsal_reads_what_is_whole_of_the_run_that_goes_on(
 
     monkeypatch.setattr(Rehearsal, "rehearse", rehearse)
     monkeypatch.setattr(Rehearsal, "_describe", lambda *_: None)
-    monkeypatch.setattr("reports.rehearsal.helper", lambda: None)
-    monkeypatch.setattr("reports.rehearsal.decide", lambda *_: None)
+    monkeypatch.setattr("reports.warm_judge.rehearsal.helper", lambda: None)
+    monkeypatch.setattr("reports.warm_judge.rehearsal.decide", lambda *_: None)
     pages: list[object] = []
-    monkeypatch.setattr("reports.rehearsal.write_page", lambda *_: pages.append(_))
+    monkeypatch.setattr("reports.warm_judge.rehearsal.write_page", lambda *_: pages.append(_))
     generate(45).write(tmp_path)
     tell(tmp_path, Progress(writer="worker", parts=1, until_us=1_000_000))
     table = next(each for each in schema.TABLES if each.name == "operations")
@@ -75,7 +75,7 @@ def _rows_of(folder: Path) -> dict[str, int]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_judge_that_waited_judges_refuses_and_ends(waiting: WaitingJudge, tmp_path: Path) -> None:
+def test_a_judge_that_waited_judges_refuses_and_ends(waiting: WarmJudge, tmp_path: Path) -> None:
     history = generate(45)
     plant_lost_write(history)
     told: list[str] = []
@@ -95,7 +95,7 @@ def test_a_judge_that_waited_judges_refuses_and_ends(waiting: WaitingJudge, tmp_
 def test_a_judge_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureFixture[str]) -> None:
     """It fails when Spark stands, because it expects what cannot be."""
     seen: dict[psutil.Process, str] = {}
-    with WaitingJudge("nonsense") as judge:  # type: ignore[arg-type]
+    with WarmJudge("nonsense") as judge:  # type: ignore[arg-type]
         judge_process = psutil.Process(judge._process.pid)
         while judge._process.is_alive():
             with suppress(psutil.Error):
@@ -108,7 +108,8 @@ def test_a_judge_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureF
 
 
 ALONE = (
-    "import reports.waiting, time; judge = reports.waiting.WaitingJudge(); print(judge._process.pid); time.sleep(60)"
+    "import time; from reports.warm_judge.process import WarmJudge;"
+    "judge = WarmJudge(); print(judge._process.pid); time.sleep(60)"
 )
 
 
@@ -126,7 +127,7 @@ def test_a_judge_ends_with_the_process_that_started_it_even_if_that_is_killed() 
 LEVELS = """
 import os, subprocess, sys, threading, time
 from pathlib import Path
-import reports.waiting
+import reports.warm_judge.process
 if sys.argv[1] == "nobody":
     os.setuid(65534)
 os.setsid()
@@ -139,11 +140,11 @@ def shown(*children):
     group = Path("/proc/self/autogroup")
     print(sorted({*map(level, tasks)}), len(tasks), group.read_text().split()[-1] if group.exists() else "-")
 
-reports.waiting.step_back()
+reports.warm_judge.process.step_back()
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 children = [subprocess.Popen(["sleep", "60"], process_group=group) for group in (None, 0)]
 shown(*children)
-reports.waiting.step_forward(os.getpid(), os.getppid()) if sys.argv[1] == "nobody" else input()
+reports.warm_judge.process.step_forward(os.getpid(), os.getppid()) if sys.argv[1] == "nobody" else input()
 shown(*children)
 for child in children:
     child.kill()
@@ -191,8 +192,8 @@ import os, sys
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from types import SimpleNamespace
-import reports.rehearsal, reports.spark, reports.waiting
-from reports.expected import Expected
+import reports.warm_judge.rehearsal, reports.spark, reports.warm_judge.process
+from reports.warm_judge.expected import Expected
 
 def tell_level(*_, **__):
     print(os.getpriority(os.PRIO_PROCESS, 0))
@@ -209,11 +210,11 @@ def rehearsing(*_):
 
 os.setsid()
 ours, theirs = Pipe()
-reports.spark.spark_session, reports.rehearsal.rehearsing = spark_session, rehearsing
-reports.waiting.judge_many = lambda *_, **__: sys.exit(tell_level())
+reports.spark.spark_session, reports.warm_judge.rehearsal.rehearsing = spark_session, rehearsing
+reports.warm_judge.process.judge_many = lambda *_, **__: sys.exit(tell_level())
 if sys.argv[1] == "early":
     ours.send([])
-reports.waiting._judge_when_asked(theirs, sys.argv[2], Expected(), None, 0.0)
+reports.warm_judge.process._judge_on_request(theirs, sys.argv[2], Expected(), None, 0.0)
 """
 """What a judge does beside Spark. It tells its level when Spark starts and when it judges."""
 
@@ -236,9 +237,9 @@ def test_a_judge_gets_the_folders_before_anybody_steps_forward_for_it(
 ) -> None:
     """Or it could step back after that, and not see yet that it was asked."""
     done: list[str] = []
-    monkeypatch.setattr("reports.waiting.step_forward", lambda *_, **__: done.append("forward"))
-    monkeypatch.setattr(WaitingJudge, "_answer", lambda *_: done.append("answered"))
-    with WaitingJudge() as judge:
+    monkeypatch.setattr("reports.warm_judge.process.step_forward", lambda *_, **__: done.append("forward"))
+    monkeypatch.setattr(WarmJudge, "_verdicts", lambda *_: done.append("answered"))
+    with WarmJudge() as judge:
         monkeypatch.setattr(judge, "_link", SimpleNamespace(send=lambda _: done.append("sent")))
         judge.judge_many([tmp_path])
         monkeypatch.undo()
@@ -246,11 +247,11 @@ def test_a_judge_gets_the_folders_before_anybody_steps_forward_for_it(
 
 
 @pytest.fixture
-def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WaitingJudge]:
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmJudge]:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     names = {name for name, rows in generate(45).tables.items() if rows}
-    with WaitingJudge(Expected((SELDOM & names,))) as judge:
+    with WarmJudge(Expected((SELDOM & names,))) as judge:
         process = judge._process
         yield judge
     assert not process.is_alive()

@@ -1,9 +1,9 @@
-"""Plans the queries of a judging, and tries them, before there is a run to judge.
+"""Plan and run the queries of a verdict before there is a run to judge.
 
-Over a small history it takes longer to describe a query to Spark and to plan it than to answer it, and a cold Java
-takes twice the time of a warm one. So all queries are described over files that stand in for the tables. Other rows
-take the place of those in the files again and again: first one row in each table, then what is whole of the run that
-goes on, and at last the run that is to be judged.
+For a small history it takes longer to describe a query to Spark and to plan it than to run it, and a cold Java needs
+twice the time of a warm one. So all queries are described over files that stand in for the tables. The rows in these
+files are replaced several times: by one row in each table, then by the whole parts of the current run, and finally by
+the run that is to be judged.
 """
 
 import tempfile
@@ -19,7 +19,6 @@ from reports.collect import JOBS_AT_ONCE, Findings, Progress, Query, Row, collec
 from reports.columns import Table
 from reports.decide import decide
 from reports.early import link_whole_parts
-from reports.expected import Expected
 from reports.judge import silent
 from reports.manifest import Manifest
 from reports.page.render import write_page
@@ -36,9 +35,11 @@ from reports.read_tables import (
     tables_over,
 )
 from reports.spark import sized_for
+from reports.warm_judge.expected import Expected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 NO_RUN = Manifest(scenario="rehearsal", seed=0, world="live", repeat_command="")
 PASSES = 3
@@ -48,7 +49,7 @@ _NOTHING = {"int64": 1, "float64": 1.0, "string": "", "bool": False}
 
 @contextmanager
 def rehearsing(spark: "SparkSession", expected: Expected) -> "Iterator[Rehearsal]":
-    """A rehearsal that ends with the block."""
+    """Provide a rehearsal until the end of the block."""
     with tempfile.TemporaryDirectory(prefix="crucible-rehearsal-") as folder, sized_for(spark, 0):
         files = {table.name: Path(folder) / f"{table.name}.parquet" for table in schema.TABLES}
         for table in schema.TABLES:
@@ -60,7 +61,7 @@ def rehearsing(spark: "SparkSession", expected: Expected) -> "Iterator[Rehearsal
 
 
 class Rehearsal:
-    """Queries over ``tables``, of which each is a file of its own. Make it by ``rehearsing``."""
+    """The queries over ``tables``, each of which is read from one file. It is created by ``rehearsing``."""
 
     def __init__(self, tables: Tables, files: Mapping[str, Path], scans: "Mapping[str, DataFrame]") -> None:
         self._tables = tables
@@ -68,11 +69,14 @@ class Rehearsal:
         self._scans = scans
         self._described: dict[Query, DataFrame] = {}
         self._planned: dict[Query, DataFrame] = {}
-        self._keeps_rows = False
+        self._has_rows = False  # whether Spark keeps rows of the files in memory
 
     def prepare(self, enough: Callable[[], bool], run_dir: Path | None = None, passes: int = PASSES) -> None:
-        """Describes all queries, and then answers them and draws the page a few times. It ends early if ``enough()``,
-        which is asked before each query. ``run_dir`` is the folder of a run that goes on."""
+        """Describe all queries, and then run them and draw the page ``passes`` times.
+
+        It returns early once ``enough()``, which is called before each query, is true. ``run_dir`` is the folder of the
+        current run.
+        """
         helper()
         self._each_of(queries(self._tables, len(self._tables.config.runs)), self._describe, enough)
         for number in range(passes):
@@ -86,18 +90,20 @@ class Rehearsal:
                     found = self.rehearse(history, enough)
                     if found is not None:
                         write_page(history, NO_RUN, found, decide(NO_RUN, found, history))
-                except Exception:  # A job may expect what a run that goes on has not yet. What is prepared stays.
+                except (
+                    Exception
+                ):  # A job may require what an unfinished run lacks. What was prepared until then is kept.
                     return
 
     def rehearse(self, history: Path, enough: Callable[[], bool] = lambda: False) -> Findings | None:
-        """Answers all queries, and then plans them for the next time. Returns None if it was ``enough()`` before."""
-        (found,) = self._answered([history], silent, lambda query: [] if enough() else self._rows(query))
+        """Run all queries, and then plan them for the next time. Return None if ``enough()`` became true before."""
+        (found,) = self._findings([history], silent, lambda query: [] if enough() else self._rows(query))
         self._forget()
         self._each_of(list(self._described), self._plan, enough)
         return None if enough() else found
 
     def suits(self, run_dirs: Sequence[Path], config: JobConfig) -> bool:
-        """Whether these runs have what was expected, and lie here."""
+        """Return whether these runs have the expected tables, on this machine."""
         present = present_in(run_dirs)
         deciding = {(run, name) for run in range(len(run_dirs)) for name in DECIDING}
         return (
@@ -108,51 +114,51 @@ class Rehearsal:
         )
 
     def judge(self, run_dirs: Sequence[Path], progress: Progress) -> list[Findings]:
-        """What ``collect`` finds in these runs, which must suit."""
-        if self._keeps_rows:
+        """Return the findings of ``collect`` in these runs. ``suits`` must be true for them."""
+        if self._has_rows:
             self._forget()
-        return self._answered(run_dirs, progress, self._rows)
+        return self._findings(run_dirs, progress, self._rows)
 
     def _each_of(self, some: Sequence[Query], do: Callable[[Query], None], enough: Callable[[], bool]) -> None:
         with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
             list(pool.map(lambda query: None if enough() else do(query), some))
 
-    def _answered(
-        self, run_dirs: Sequence[Path], progress: Progress, answer: Callable[[Query], list[Row]]
+    def _findings(
+        self, run_dirs: Sequence[Path], progress: Progress, run: Callable[[Query], list[Row]]
     ) -> list[Findings]:
-        self._keeps_rows = True
+        self._has_rows = True
         for table in schema.TABLES:
             gather(run_dirs, table, self._files[table.name], empty=True)
             look_again(self._scans[table.name])
         known = replace(self._tables, present=self._tables.present & present_in(run_dirs))
-        return collect(known, len(run_dirs), progress, answer=answer)
+        return collect(known, len(run_dirs), progress, run=run)
 
     def _rows(self, query: Query) -> list[Row]:
         self._describe(query)
         planned = self._planned.pop(query, None)
-        return query.rows(self._described[query], self._asked(query) if planned is None else planned)
+        return query.rows(self._described[query], self._first_rows(query) if planned is None else planned)
 
     def _describe(self, query: Query) -> None:
         if query not in self._described:
             self._described[query] = query.job(self._tables)
 
     def _plan(self, query: Query) -> None:
-        self._planned[query] = self._asked(query)
+        self._planned[query] = self._first_rows(query)
         self._planned[query]._jdf.queryExecution().executedPlan()
 
-    def _asked(self, query: Query) -> "DataFrame":
-        """A new frame each time. Spark plans a frame once, and what it has planned keeps what it broadcast."""
-        return query.asked(self._described[query]).select("*")
+    def _first_rows(self, query: Query) -> "DataFrame":
+        """Return a new frame each time, because Spark plans a frame once, and a plan keeps what it has broadcast."""
+        return query.first_rows(self._described[query]).select("*")
 
     def _forget(self) -> None:
-        """Makes the rows that were read or planned with no part of the next answers."""
+        """Drop the rows that were read, and the plans over them, so that the next results have none of them."""
         self._tables.forget()
         self._planned.clear()
-        self._keeps_rows = False
+        self._has_rows = False
 
 
 def write_history(run_dir: Path) -> None:
-    """Leaves one row in each table. They show nothing and need not fit together."""
+    """Write a history with one row in each table. The rows need not be consistent."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
-"""A judge that stands ready when a run ends: Spark has started, Java is warm and the queries are planned by then.
+"""A process that is ready to compute verdicts when a run ends: Spark runs, Java is warm and the queries are planned.
 
-It is a process of its own, which is started with the run. While it waits it takes what the load leaves of the
-processors. When the run ends it gets the folders, and as many processors as anybody else.
+It starts with the run. While the run goes on it uses only what the load leaves of the processors. When the run ends it
+gets the folders, and the priority of any other process.
 """
 
 import os
@@ -21,39 +21,39 @@ from typing import Any, Self
 import psutil
 
 from reports.errors import SetupError
-from reports.expected import Expected
 from reports.judge import Progress, judge_many, silent
 from reports.manifest import ManifestError
-from reports.parent import end_with_parent
 from reports.verdict import Verdict
+from reports.warm_judge.expected import Expected
 
 NICEST = 19
 """The lowest scheduling priority (nice)."""
 NICER_FOR_GOOD = 5
-"""How much nicer a judge gets that may not go back. Beside a busy process it has a quarter of the processor then; with
-the nicest level it would have a hundredth, and a verdict on a busy machine would take minutes."""
+"""The nice level of a process that cannot raise its priority again. Beside a busy process it gets a quarter of the
+processor then; with the nicest level it would get a hundredth, and a verdict on a busy machine would take minutes."""
 AUTOGROUP_TRIES, AUTOGROUP_PAUSE_S = 5, 0.1
-"""Linux refuses to change the level of an autogroup more often than ten times a second."""
+"""Linux refuses to change the level of an autogroup more than ten times a second."""
 LONG_LOAD_S = 40.0
-"""Beside a shorter load the judge has no time to gain by Java's second compiler."""
+"""The length of a load from which on the judge gains by Java's second compiler."""
 SPARK_FOLDERS = "SPARK_LOCAL_DIRS"
-"""Tells Spark where to keep what it spills. Whoever kills Spark must remove it."""
+"""The environment variable that names the folder of Spark's spilled data. Remove the folder after killing Spark."""
 _PROGRESS, _VERDICTS, _REFUSED = "progress", "verdicts", "refused"
 
 
-class WaitingJudge:
-    """A context manager. The judge ends with the block, also if it was never asked, or with the process that made it.
+class WarmJudge:
+    """A context manager around the process. It ends with the block, or with the process that started it.
 
-    Nothing depends on it: whoever asks it gets the same verdicts, sooner or later.
+    It is optional: without it the verdicts are the same, only later.
     """
 
     def __init__(self, expected: Expected | None = None, run_dir: Path | None = None, load_s: float = 0.0) -> None:
-        """``run_dir`` is the folder of a run that goes on. All runs that are still to end offer load for so long."""
+        """Start the process. ``run_dir`` is the folder of the current run, and ``load_s`` the time for which this run
+        and those after it offer load."""
         context = get_context("spawn")
         self._scratch = tempfile.TemporaryDirectory(prefix="crucible-judge-", ignore_cleanup_errors=True)
         self._link, theirs = context.Pipe()
-        told = (theirs, self._scratch.name, expected or Expected(), run_dir, load_s)
-        self._process = context.Process(target=_wait, args=(os.getpid(), *told))
+        arguments = (os.getpid(), theirs, self._scratch.name, expected or Expected(), run_dir, load_s)
+        self._process = context.Process(target=_run_process, args=arguments)
         self._process.start()
         theirs.close()
 
@@ -64,8 +64,11 @@ class WaitingJudge:
         self.close()
 
     def judge_many(self, run_dirs: Sequence[Path], progress: Progress = silent) -> list[Verdict]:
-        """As ``reports.judge.judge_many``. A large history is judged in this process, because it needs another Java;
-        and so is any if the judge has died."""
+        """Compute the verdicts and write the reports, as ``reports.judge.judge_many`` does.
+
+        A large history is judged in this process, because it needs a Java with more memory. So is any history if the
+        other process has died.
+        """
         from reports.schema import history_bytes
         from reports.spark import SMALL_HISTORY_BYTES
 
@@ -73,27 +76,29 @@ class WaitingJudge:
         if history_bytes(folders) < SMALL_HISTORY_BYTES:
             try:
                 assert self._process.pid is not None, "it was started"
-                self._link.send(folders)  # First: a judge that steps back after that sees that it was asked.
+                self._link.send(
+                    folders
+                )  # Before the priority: if the other lowers its own after this, it sees the request.
                 step_forward(self._process.pid, like=os.getpid())
-                return self._answer(progress)
+                return self._verdicts(progress)
             except (EOFError, OSError):
                 progress("the judge that was started with the run has died; another begins anew")
         self.close()
         return judge_many(folders, progress=progress)
 
-    def _answer(self, progress: Progress) -> list[Verdict]:
+    def _verdicts(self, progress: Progress) -> list[Verdict]:
         while True:
-            kind, told = self._link.recv()
+            kind, content = self._link.recv()
             if kind == _PROGRESS:
-                progress(told)
+                progress(content)
             elif kind == _REFUSED:
-                raise told
+                raise content
             else:
-                verdicts: list[Verdict] = told
+                verdicts: list[Verdict] = content
                 return verdicts
 
     def close(self) -> None:
-        """Kills the judge and its Java, which have nothing to lose. It may be called again."""
+        """Kill the process and its Java, which have nothing to lose. Closing twice is allowed."""
         self._link.close()
         assert self._process.pid is not None, "it was started"
         with suppress(ProcessLookupError):  # It has no group of its own yet, and no Java, or it is gone.
@@ -103,7 +108,7 @@ class WaitingJudge:
         self._scratch.cleanup()
 
 
-def _wait(
+def _run_process(
     parent: int,
     link: "Connection[Any, Any]",
     scratch: str,
@@ -111,38 +116,38 @@ def _wait(
     run_dir: Path | None,
     load_s: float,
 ) -> None:
-    """What the judge's process does. It ends with all that it has started, or whoever asked it would wait for ever."""
-    os.setsid()  # Ctrl-C does not reach it, and what it starts can be ended with it.
+    """Run the process until it is killed. It ends with all that it has started, or its owner would wait forever."""
+    os.setsid()  # Ctrl-C does not reach it, and its children can be killed with it.
     end_with_parent(parent)
     try:
-        _judge_when_asked(link, scratch, expected, run_dir, load_s)
+        _judge_on_request(link, scratch, expected, run_dir, load_s)
     except SetupError as error:
         sys.stderr.write(f"{error}\n")
-    except Exception:  # A bug of ours: whoever asked begins anew, and the traceback is for those who mend it.
+    except Exception:  # A bug of ours: the owner computes the verdicts itself, and the traceback helps to mend it.
         traceback.print_exc()
     finally:
         os.killpg(0, signal.SIGKILL)
 
 
-def _judge_when_asked(
+def _judge_on_request(
     link: "Connection[Any, Any]", scratch: str, expected: Expected, run_dir: Path | None, load_s: float
 ) -> None:
     os.environ[SPARK_FOLDERS] = scratch
-    tempfile.tempdir = scratch  # It is killed and tidies nothing up.
+    tempfile.tempdir = scratch  # The process is killed and cleans nothing up.
     step_back()
     if link.poll():
         step_forward(os.getpid(), like=os.getppid())
-    from reports.rehearsal import rehearsing
     from reports.spark import spark_session
+    from reports.warm_judge.rehearsal import rehearsing
 
     lock = Lock()
 
-    def tell(kind: str, what: Any) -> None:
+    def send(kind: str, content: Any) -> None:
         with lock:
-            link.send((kind, what))
+            link.send((kind, content))
 
-    def tell_progress(text: str) -> None:
-        tell(_PROGRESS, text)
+    def send_progress(text: str) -> None:
+        send(_PROGRESS, text)
 
     with spark_session(lives_long=load_s >= LONG_LOAD_S) as spark, rehearsing(spark, expected) as rehearsal:
         rehearsal.prepare(link.poll, run_dir)
@@ -151,22 +156,24 @@ def _judge_when_asked(
                 folders = link.recv()
             except EOFError:
                 return
-            step_forward(os.getpid(), like=os.getppid())  # Again, for what was being started when the other one did it.
+            step_forward(
+                os.getpid(), like=os.getppid()
+            )  # Again, for processes that were starting when the owner did it.
             try:
-                tell(_VERDICTS, judge_many(folders, spark=spark, progress=tell_progress, rehearsal=rehearsal))
+                send(_VERDICTS, judge_many(folders, spark=spark, progress=send_progress, rehearsal=rehearsal))
             except (SetupError, ManifestError) as error:
-                tell(_REFUSED, error)
+                send(_REFUSED, error)
 
 
 # Priorities
 
 
 def step_back() -> None:
-    """Leave the processors to others until ``step_forward``. This process must lead a session of its own, and be about
-    to start all others of it.
+    """Leave the processors to other sessions until ``step_forward``. This process must lead a session of its own, and
+    start all other processes of it afterwards.
 
-    Linux gives each session a share of the processors (its autogroup) where no control group does that, and everybody
-    may change the level of an own one, up and down. Nice levels count inside the session then. Elsewhere they count
+    Linux gives each session a share of the processors (its autogroup) where no control group does that, and any user
+    may change the level of their own one, up and down. Nice levels count inside the session then. Elsewhere they count
     among all processes, but only root may lower one again, or a process whose RLIMIT_NICE allows it. The same holds for
     leaving SCHED_IDLE (sched(7)), and SCHED_BATCH leaves nothing to others.
     """
@@ -175,20 +182,20 @@ def step_back() -> None:
 
 
 def step_forward(leader: int, like: int) -> None:
-    """Give the session that ``leader`` leads the level of the process ``like`` (both by ID), as far as is allowed."""
-    with suppress(OSError):  # One of them is gone.
+    """Give the session that ``leader`` leads the level of the process ``like`` (both are IDs), as far as permitted."""
+    with suppress(OSError):  # One of them has ended.
         level = os.getpriority(os.PRIO_PROCESS, like)
         _set_autogroup(leader, max(level, 0))
         for group in _groups_of_session(leader):
-            with suppress(OSError):  # It is gone, or may not: then it is only a little nicer.
+            with suppress(OSError):  # It has ended, or this is not permitted: then it is only a little nicer.
                 os.setpriority(os.PRIO_PGRP, group, level)
 
 
 def _groups_of_session(leader: int) -> set[int]:
-    """The process groups of a session. Spark's Python workers have one of their own."""
+    """Return the process groups of a session. Spark's Python workers have one of their own."""
     groups: set[int] = set()
     for process in psutil.pids():
-        with suppress(OSError):  # It is gone, or belongs to somebody else.
+        with suppress(OSError):  # It has ended, or belongs to another user.
             if os.getsid(process) == leader:
                 groups.add(os.getpgid(process))
     return groups
@@ -210,7 +217,7 @@ def _set_autogroup(process: int, level: int) -> None:
 
 
 def _may_go_back() -> bool:
-    """Try it with a thread, since threads have levels of their own in Linux."""
+    """Return whether a nice level may be lowered again. A thread tries it, since threads have their own in Linux."""
     tried: list[bool] = []
 
     def go() -> None:
@@ -224,3 +231,20 @@ def _may_go_back() -> bool:
     thread.start()
     thread.join()
     return bool(tried)
+
+
+PARENT_CHECKED_EVERY_S = 0.5
+
+
+def end_with_parent(parent: int) -> None:
+    """Kill the process group of this process, Java included, once the process ``parent`` (its ID) has ended.
+
+    ``parent`` must have started this process, which must lead the group. This works even if ``parent`` was killed.
+    """
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_CHECKED_EVERY_S)
+        os.killpg(0, signal.SIGKILL)
+
+    Thread(target=wait, daemon=True).start()
