@@ -17,7 +17,7 @@ from chaos.wire_damage import RequestStream, damaged, has_part
 from reference_broker.core.events import Close, Closed, Event, Opened, Reply, Request
 from reference_broker.wire.errors import ProtocolError, error_name
 from reference_broker.wire.tags import Tag
-from reports.strikes import ANSWERED
+from reports.rows import ANSWERED
 from scenarios.vocabulary import DAMAGES
 
 FIRST_PHANTOM = -2

@@ -1,24 +1,41 @@
-"""Compares runs of one scenario on one page: several revisions of the fetch session beside each other.
+"""Compare runs of one scenario on one page: several revisions of the fetch session beside each other.
 
-Where a mirror copied, it compares runs with and without metadata epochs instead. The runs had the same load, faults and
-seed, and were played one after the other. Each is judged by itself. The page says what sessions cost and spared: bytes,
-partitions sent again, time to recover from a lost answer, and the node's time.
+Where a mirror copied, runs with and without metadata epochs are compared instead. The runs had the same load, faults
+and seed, and were played one after the other. Each is judged by itself. The page shows what sessions cost and saved:
+bytes, partitions sent again, time to recover from a lost response, and the node's time.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
+from os.path import relpath
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from reports.jobs.mirror import SLOT_US
 from reports.judge import Judged, Progress, judge_whole, silent
+from reports.mirrored import mirrored, rewinds, tracks
+from reports.page import words
+from reports.page.render import environment, run_seconds
+from reports.plots.catalogue import Makers, drawn
+from reports.plots.comparison import (
+    draw_bytes_per_fetch,
+    draw_growth,
+    draw_overview,
+    draw_partitions,
+    draw_recovery,
+    draw_service,
+)
+from reports.plots.mirror import MirrorRun, draw_lags, draw_positions
 from reports.verdict import Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from reports.collect import Findings, Row
+
 
 COMPARISON_VERSION = 3
 ORDER = ("final", "first", "none")
@@ -87,14 +104,12 @@ def compare_runs(
 
     Raises ManifestError and SetupError as ``judge`` does.
     """
-    from reports.page.comparison import write_comparison
-    from reports.page.mirror_comparison import numbers_of, write_mirror_comparison
 
     found = judge_whole(run_dirs, None, None, spark, progress)
     judged = sorted(found, key=lambda one: _place(one.manifest.revision))
     measured = tuple(measure(_name(one), one.findings) for one in judged)
     out.mkdir(parents=True, exist_ok=True)
-    mirrors = [numbers_of(_name(one), one) for one in judged if one.manifest.variant and one.findings.mirrors]
+    mirrors = [mirror_numbers(_name(one), one) for one in judged if one.manifest.variant and one.findings.mirrors]
     page = write_mirror_comparison(out, judged, mirrors) if mirrors else write_comparison(out, judged, measured)
     numbers = {
         "version": COMPARISON_VERSION,
@@ -158,3 +173,288 @@ def _served(rows: "Sequence[Row]") -> Served:
         total["service_us"],
         sum(row["fetches"] for row in rows if row["full"]),
     )
+
+
+MEANINGS = {
+    "final": "sessions as Apache Kafka has them: 32-bit epochs, a full fetch after a lost answer",
+    "first": "sessions as KIP-227 first had them: 64-bit sequence numbers, the same request again after a lost answer",
+    "none": "no sessions: each fetch names and is answered all its partitions",
+}
+_CAPTIONS = {
+    "overview": "Each bar begins at zero, so lengths are ratios. Figures are means that include full fetches, unless "
+    "the title says otherwise.",
+    "bytes": "What a fetch costs on the wire, without the records, which are the same for all. The axis is "
+    "logarithmic.",
+    "partitions": "How many partitions a fetch names, and how many its answer holds. Below are those that came again "
+    "after a lost answer or in a new session. The axis is logarithmic.",
+    "service": "The node's processor time for one fetch: it decodes the request, looks up the records and encodes the "
+    "answer. The wait for data does not count.",
+    "recovery": "Each dot is a fetch whose answer did not come. It shows the time of the requests that followed, until "
+    "a good answer. The wait for the lost answer, the fetcher's pause and its new connection are not in it, because "
+    "they are the same for all. If the lost answer was empty, the next request waits for data, too.",
+    "growth": "The node's time grows with what the answer holds, not with what the session holds.",
+}
+
+
+def _share(count: int, of: int) -> float | None:
+    return count / of if of else None
+
+
+def _two(value: float) -> str:
+    return f"{value:,.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure of the table. ``cells`` stand in the order of the runs."""
+
+    title: str
+    cells: tuple[str, ...]
+
+
+Lines: TypeAlias = Sequence[tuple[str, Callable[[Any], float | None], Callable[[Any], str]]]
+"""The lines of one group of the table: a title, a run's value, and how that is written."""
+
+_LINES: Mapping[str, Lines] = {
+    "Fetchers": (
+        ("fetches answered", attrgetter("fetches"), words.count),
+        ("request bytes a fetch", attrgetter("clients.request_bytes"), words.size),
+        ("response bytes a fetch", attrgetter("clients.response_bytes"), words.size),
+        ("of these without records", attrgetter("clients.overhead_bytes"), words.size),
+        ("partitions named a fetch", lambda one: _share(one.named, one.fetches), _two),
+        ("partitions answered a fetch", lambda one: _share(one.answered, one.fetches), _two),
+    ),
+    "The node's time": (
+        ("a fetch, mean", attrgetter("clients.mean_us"), words.micros),
+        ("a fetch, median of the usual kind", attrgetter("clients.p50_us"), words.micros),
+        ("a fetch, 99 % of the usual kind", attrgetter("clients.p99_us"), words.micros),
+        ("all fetches", lambda one: one.clients.total_us or None, words.micros),
+    ),
+    "Lost answers": (
+        ("fetches whose answer did not come", attrgetter("losses"), words.count),
+        ("asking until the next good answer, median", attrgetter("asking_median_us"), words.micros),
+        ("with pauses and connecting, median", attrgetter("recovery_median_us"), words.micros),
+        ("bytes until then, mean", attrgetter("recovery_bytes"), words.size),
+        ("requests in full or sent again", attrgetter("full_again"), words.count),
+        ("partitions named again", attrgetter("named_again"), words.count),
+        ("partitions sent again", attrgetter("sent_again"), words.count),
+    ),
+    "Followers": (
+        ("fetches answered", lambda one: one.followers.fetches or None, words.count),
+        ("of these in full", lambda one: one.followers.full if one.followers.fetches else None, words.count),
+        ("request bytes a fetch", attrgetter("followers.request_bytes"), words.size),
+        ("response bytes a fetch without records", attrgetter("followers.overhead_bytes"), words.size),
+        ("partitions named a fetch", attrgetter("followers.named"), _two),
+        ("the node's time a fetch, mean", attrgetter("followers.mean_us"), words.micros),
+    ),
+}
+
+
+def write_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[Measured]) -> Path:
+    """``folder`` must exist. Figures are copied there as PNG."""
+    return write_page(
+        folder,
+        judged,
+        [run.revision for run in runs],
+        compared="fetch sessions compared",
+        differs="sessions",
+        groups=table(_LINES, runs),
+        notes=comparison_notes(judged, runs),
+        drawings=drawn(_makers(judged, runs), _CAPTIONS, folder, "comparison-"),
+    )
+
+
+def write_page(folder: Path, judged: Sequence[Judged], names: Sequence[str], **context: Any) -> Path:
+    """``names`` tell the runs apart. ``context`` is what else the template shows."""
+    runs = [_head(one, name, folder) for one, name in zip(judged, names, strict=True)]
+    template = environment().get_template("comparison.html.j2")
+    page = folder / PAGE_NAME
+    page.write_text(template.render(manifest=judged[0].manifest, runs=runs, **context), encoding="utf-8")
+    return page
+
+
+def _head(one: Judged, name: str, folder: Path) -> dict[str, Any]:
+    report = one.verdict.report
+    return {
+        "revision": name,
+        "meaning": MEANINGS.get(name, ""),
+        "outcome": one.verdict.outcome.name.lower(),
+        "summary": one.verdict.summary,
+        "reasons": one.verdict.reasons,
+        "report": relpath(report, folder) if report is not None else "",
+        "repeat": one.verdict.repeat_command,
+    }
+
+
+def table(groups: Mapping[str, Lines], runs: Sequence[Any]) -> list[tuple[str, list[Line]]]:
+    """The table as groups of lines. It leaves out a line that no run has, and a group without lines."""
+    shown = []
+    for group, lines in groups.items():
+        found = []
+        for title, value_of, text in lines:
+            values = [value_of(one) for one in runs]
+            if any(value is not None for value in values):
+                cells = (words.NONE if value is None else text(value) for value in values)
+                found.append(Line(title, tuple(cells)))
+        if found:
+            shown.append((group, found))
+    return shown
+
+
+def comparison_notes(judged: Sequence[Judged], runs: Sequence[Measured]) -> list[str]:
+    found = [
+        "The runs were played one after the other with the same load, faults and seed. Fetchers are a closed loop: one "
+        "that is answered faster asks more often. So compare what one fetch costs, and not sums of bytes."
+    ]
+    if judged[0].manifest.world == "sim":
+        found.append("The runs were simulated. Partitions are exact, times are virtual, and bytes are not counted.")
+    if not any(one.clients.fetches for one in runs):
+        found.append("The nodes left no costs of single fetches (table fetch_costs).")
+    seconds = [one.manifest.duration_us / 1e6 for one in judged]
+    if max(seconds) > 1.1 * min(seconds):
+        told = ", ".join(f"{each:.0f} s" for each in seconds)
+        found.append(f"The runs were not equally long ({told}), so compare only what one fetch costs.")
+    found += [
+        f"The run of {run.revision} did not pass: {one.verdict.summary}"
+        for one, run in zip(judged, runs, strict=True)
+        if one.verdict.exit_code
+    ]
+    return found
+
+
+def _makers(judged: Sequence[Judged], runs: Sequence[Measured]) -> Makers:
+    curves = {run.revision: one.findings.costs_by_size for one, run in zip(judged, runs, strict=True)}
+    return {
+        "overview": lambda: draw_overview(runs),
+        "bytes": lambda: draw_bytes_per_fetch(runs),
+        "partitions": lambda: draw_partitions(runs),
+        "service": lambda: draw_service(runs),
+        "growth": lambda: draw_growth(curves),
+        "recovery": lambda: draw_recovery(runs),
+    }
+
+
+_MIRROR_CAPTIONS = {
+    "positions": "The partition that was rewound most. Where the line falls, the mirror began anew and copied records "
+    "again.",
+    "lag": "How old the oldest record was that the mirror had not reached, in the worst partition.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorNumbers:
+    """The mirror of one run, over all topics.
+
+    ``added_us`` is the most that one rewind added to the lag. ``out_of_range`` counts positions that were called out of
+    range although nothing was truncated or deleted there.
+    """
+
+    name: str
+    records: int
+    again: int
+    rewinds: int
+    farthest: int
+    median_lag_us: float
+    worst_lag_us: int
+    added_us: int
+    out_of_range: int
+    taken: int
+    dropped: int
+    held: int | None
+    held_twice: int | None
+    """in the cluster that was copied to, at the end"""
+
+
+def mirror_numbers(name: str, one: Judged) -> MirrorNumbers:
+    copies, facts = mirrored(one.findings), one.findings.facts
+    return MirrorNumbers(
+        name,
+        sum(each.records for each in copies),
+        sum(each.again for each in copies),
+        sum(each.rewinds for each in copies),
+        max((each.farthest for each in copies), default=0),
+        max((each.median_lag_us for each in copies), default=0),
+        max((each.worst_lag_us for each in copies), default=0),
+        max((each.added_us for each in copies), default=0),
+        one.findings.found["rewinds"].total,
+        facts.get("metadata_epochs", 0),
+        facts.get("metadata_dropped", 0),
+        _sum([each.held for each in copies]),
+        _sum([each.held_twice for each in copies]),
+    )
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    known = [each for each in numbers if each is not None]
+    return sum(known) if known else None
+
+
+_MIRROR_LINES: Mapping[str, Lines] = {
+    "The mirror": (
+        ("records copied", attrgetter("records"), words.count),
+        ("of these twice", attrgetter("again"), words.count),
+        ("records in the other cluster at the end", attrgetter("held"), words.count),
+        ("of these held twice", attrgetter("held_twice"), words.count),
+        ("times it went back", attrgetter("rewinds"), words.count),
+        ("farthest back, offsets", attrgetter("farthest"), words.count),
+    ),
+    "Lag behind the source": (
+        ("usual", attrgetter("median_lag_us"), words.micros),
+        ("worst", attrgetter("worst_lag_us"), words.micros),
+        ("added by a rewind, at most", attrgetter("added_us"), words.micros),
+    ),
+    "Why": (
+        ("positions called out of range without reason", attrgetter("out_of_range"), words.count),
+        ("metadata answers with an epoch, taken", attrgetter("taken"), words.count),
+        ("dropped, since they were older", attrgetter("dropped"), words.count),
+    ),
+}
+
+
+def write_mirror_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[MirrorNumbers]) -> Path:
+    """``folder`` must exist. Figures are copied there as PNG. Each of the ``runs`` had a mirror."""
+    with_mirror = [one for one in judged if one.manifest.variant and one.findings.mirrors]
+    return write_page(
+        folder,
+        with_mirror,
+        [run.name for run in runs],
+        compared="a mirror compared",
+        differs="mechanism",
+        groups=table(_MIRROR_LINES, runs),
+        notes=mirror_notes(with_mirror),
+        drawings=drawn(_mirror_makers(with_mirror, runs), _MIRROR_CAPTIONS, folder, "comparison-"),
+    )
+
+
+def mirror_notes(judged: Sequence[Judged]) -> list[str]:
+    found = [
+        "The runs were played one after the other with the same load, faults and seed. A run without the mechanism is "
+        "expected to rewind, and what only the mechanism gives is not asked of it."
+    ]
+    if judged[0].manifest.world == "sim":
+        found.append("The runs were simulated. Their times are virtual.")
+    found.append(
+        "Positions and lags are shown in steps of a quarter of a second, so a line does not show shorter rewinds."
+    )
+    found.append("In the pictures the runs are moved so that the first fault strikes at the same time in all of them.")
+    return found
+
+
+def _mirror_makers(judged: Sequence[Judged], runs: Sequence[MirrorNumbers]) -> Makers:
+    shown = [
+        _moved(MirrorRun(run.name, tracks(one.findings), rewinds(one.findings), one.findings.fault_hits), judged[0])
+        for one, run in zip(judged, runs, strict=True)
+    ]
+    seconds = max(run_seconds(one.manifest, one.findings) for one in judged)
+    return {"positions": lambda: draw_positions(shown, seconds), "lag": lambda: draw_lags(shown, seconds)}
+
+
+def _moved(run: MirrorRun, other: Judged) -> MirrorRun:
+    """Moves a run in time by whole steps, so that its first fault strikes when that of the other run does."""
+    ours, theirs = (
+        min((int(hit["at_us"]) for hit in hits), default=None) for hits in (run.hits, other.findings.fault_hits)
+    )
+    steps = 0 if ours is None or theirs is None else round((theirs - ours) / SLOT_US)
+    known = {place: replace(track, first=track.first + steps) for place, track in run.known.items()}
+    back = [replace(each, at_us=each.at_us + steps * SLOT_US) for each in run.rewinds]
+    return replace(run, known=known, rewinds=back)

@@ -11,7 +11,7 @@ from reports.collect import Findings, Row, without_presets
 from reports.guarantees import GUARANTEES, SeenFrom
 from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs
 from reports.manifest import Check, Manifest, canonical_guarantee
-from reports.strikes import is_strike
+from reports.rows import is_strike
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
 LIMITED_SHARE = 0.1

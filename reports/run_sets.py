@@ -1,23 +1,34 @@
-"""Compares any two sets of runs: is the second better or worse than the first, and how sure is that?
+"""Compare any two sets of runs: is the second better or worse than the first, and how sure is that?
 
 Runs are the units if both sides have a few. Otherwise each run is cut into blocks of seconds. That shows how unsteady
 these runs were in themselves, but not how far runs of the same thing differ. ``statistics/ratios.py`` has the method.
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from math import isfinite
+from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
 from reports.manifest import MANIFEST_NAME, Manifest, ManifestError, read_manifest
+from reports.page import words
+from reports.page.render import environment
+from reports.plots import style
+from reports.plots.catalogue import drawn
+from reports.plots.latency import percentile_axis, percentile_curve
 from reports.statistics.ratios import BLOCKS, BUCKET, ERROR_RATE, LEAST_UNITS, Ratio, Word, ratios
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 SETS_VERSION = 1
 NUMBERS_NAME = "compared.json"
@@ -115,7 +126,6 @@ def compare_sets(
 
     Raises ManifestError and SetupError, each one sentence.
     """
-    from reports.page.run_sets import write_sets
 
     compared = measure_sets(old, new, spark)
     out.mkdir(parents=True, exist_ok=True)
@@ -245,3 +255,202 @@ def _numbers(found: SetsCompared) -> dict[str, Any]:
 def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
     """JSON has no infinity: an interval without an end has null there."""
     return {name: value if isfinite(value) else None for name, value in numbers.items()}
+
+
+PAGE_NAME = "compared.html"
+PHASES = {"quiet": "in quiet seconds", "struck": "in seconds with a fault"}
+_CAPTIONS = {
+    "intervals": "The ratio of each figure, with its interval. Where the interval has × 1 in it, no difference is "
+    "shown. For latencies less is better, and for rates more.",
+    "percentiles": "Latency by percentile. Every step to the right is ten times rarer. Thick lines are whole sets, and "
+    "thin ones runs. A curve ends where fewer than ten samples lie beyond.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure in words."""
+
+    name: str
+    phase: str
+    old: str
+    new: str
+    ratio: str
+    interval: str
+    least: str
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is not the same on both sides, beside what was measured."""
+
+    what: str
+    old: str
+    new: str
+
+
+def write_sets(folder: Path, found: SetsCompared) -> Path:
+    """``folder`` must exist. Figures are copied there as PNG."""
+    lines = [_line(one) for one in found.figures]
+    makers = {
+        "intervals": lambda: draw_intervals(found.figures, [f"{one.name}, {one.phase}" for one in lines]),
+        "percentiles": lambda: draw_curves(found.old, found.new),
+    }
+    page = folder / PAGE_NAME
+    text = (
+        environment()
+        .get_template("run_sets.html.j2")
+        .render(
+            found=found,
+            lines=lines,
+            sides=[[_run_row(one, folder) for one in side] for side in (found.old, found.new)],
+            differences=differences(found.old, found.new),
+            notes=list(_notes(found)),
+            error_rate=f"{100 * ERROR_RATE:.0f} %",
+            drawings=drawn(makers, _CAPTIONS, folder, "compared-"),
+        )
+    )
+    page.write_text(text, encoding="utf-8")
+    return page
+
+
+def _line(one: FigureCompared) -> Line:
+    text = words.micros if one.is_time else _per_second
+    ratio = one.ratio
+    return Line(
+        name=f"{one.operation} {one.figure}",
+        phase=PHASES[one.phase],
+        old=text(ratio.old),
+        new=text(ratio.new),
+        ratio=f"× {ratio.ratio:.3f}",
+        interval=f"{ratio.low:.3f} to {ratio.high:.3f}" if isfinite(ratio.high) else "without end",
+        least=f"× {ratio.least:.3f}" if isfinite(ratio.least) else "none",
+        word=one.word,
+    )
+
+
+def _per_second(value: float) -> str:
+    return f"{value:,.1f}" if value < 1_000 else words.count(value)
+
+
+def _run_row(one: RunCompared, folder: Path) -> dict[str, str]:
+    """``outcome`` and ``report`` are empty if the run has not been judged."""
+    verdict, report = one.folder / "report" / "verdict.json", one.folder / "report" / "index.html"
+    outcome = json.loads(verdict.read_text(encoding="utf-8")).get("outcome", "") if verdict.is_file() else ""
+    return {
+        "name": one.folder.name,
+        "scenario": one.manifest.scenario,
+        "seed": str(one.manifest.seed),
+        "seconds": words.seconds(one.manifest.duration_us) if one.manifest.duration_us else words.NONE,
+        "outcome": str(outcome).lower(),
+        "report": relpath(report, folder) if report.is_file() else "",
+    }
+
+
+def differences(old: Sequence[RunCompared], new: Sequence[RunCompared]) -> list[Difference]:
+    """What the manifests of the sides do not share. Seeds do not count, since runs of one set have several."""
+    told = [[dict(_facts(one)) for one in side] for side in (old, new)]
+    names = dict.fromkeys(name for side in told for facts in side for name in facts)
+    found = []
+    for name in names:
+        values = [sorted({facts.get(name, "") for facts in side}) for side in told]
+        if values[0] != values[1]:
+            found.append(Difference(name, *(", ".join(each or words.NONE for each in side) for side in values)))
+    return found
+
+
+def _facts(one: RunCompared) -> Iterator[tuple[str, str]]:
+    manifest = one.manifest
+    yield "scenario", manifest.scenario
+    yield "world", manifest.world
+    yield "target", manifest.target
+    yield "revision", manifest.revision
+    yield "variant", manifest.variant
+    yield "mutant", manifest.mutant
+    yield "commit", manifest.commit + (" with changes" if manifest.dirty else "")
+    groups: Mapping[str, Mapping[str, Any]] = {
+        "machine": manifest.machine,
+        "version of": manifest.versions,
+        "load": manifest.load,
+        "broker": manifest.config,
+    }
+    for group, pairs in groups.items():
+        for key, value in sorted(pairs.items()):
+            yield f"{group} {key}", str(value)
+
+
+def _notes(found: SetsCompared) -> Iterator[str]:
+    units = f"{found.units[0]} and {found.units[1]}"
+    if found.drawn == "runs":
+        yield f"The units are runs ({units}), so the intervals tell how far runs of the same thing differ."
+        if min(found.units) < LEAST_UNITS + 2:
+            yield "With so few runs only great differences can be shown; five or more on each side show much more."
+    else:
+        yield (
+            f"A side has fewer than {LEAST_UNITS} runs, so the units are blocks of neighbouring seconds ({units}). The "
+            "intervals tell how unsteady these runs were in themselves. Two runs of the same thing may differ by more."
+        )
+    if any(one.manifest.world == "sim" for one in (*found.old, *found.new)):
+        yield "Simulated runs have virtual time. Their latencies say nothing about a machine."
+    yield "A set's value is the geometric mean of its units' values. Latencies are exact to 1 %, the width of a bucket."
+    yield from (f"Not compared: {each}." for each in found.left_out)
+
+
+_SIDES = (("first set", style.BLUE), ("second set", style.ORANGE))
+_WORDS = {"better": style.GREEN, "worse": style.RED, "no difference shown": style.MUTED}
+_FURTHEST = 10.0
+"""An interval that reaches beyond this ratio is cut there."""
+
+
+def draw_intervals(figures: "Sequence[FigureCompared]", names: Sequence[str]) -> Figure | None:
+    """A line for each figure. ``names`` are what the lines are called."""
+    if not figures:
+        return None
+    figure, (axes,) = style.canvas([0.27 * len(figures) + 0.35])
+    for place, one in enumerate(figures):
+        colour, ratio = _WORDS[one.word], one.ratio
+        low, high = max(ratio.low, 1 / _FURTHEST), min(ratio.high, _FURTHEST)
+        axes.plot([low, high], [place, place], color=colour, linewidth=2.4, alpha=0.55, solid_capstyle="butt")
+        axes.plot([ratio.ratio], [place], "o", color=colour, markersize=5)
+    axes.axvline(1.0, color=style.INK, linewidth=1)
+    axes.set_xscale("log")
+    narrow = all(isfinite(one.ratio.high) and one.ratio.high < 2 and one.ratio.low > 0.5 for one in figures)
+    axes.xaxis.set_major_locator(MaxNLocator(8) if narrow else LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"× {value:.3g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    style.rows(axes, names, 0.4)
+    axes.set_xlabel("second set / first set")
+    axes.grid(False, axis="y")
+    return figure
+
+
+def draw_curves(old: "Sequence[RunCompared]", new: "Sequence[RunCompared]") -> Figure | None:
+    """A strip for each operation: each run as a thin line, and each side's runs together as a thick one."""
+    operations = sorted({name for one in (*old, *new) for name in one.curves if percentile_curve(one.curves[name])[0]})
+    if not operations:
+        return None
+    figure, strips = style.canvas([2.6] * len(operations))
+    furthest = max(_draw_strip(axes, name, old, new) for axes, name in zip(strips, operations, strict=True))
+    percentile_axis(strips[-1], furthest)
+    style.legend(strips[0], 2)
+    return figure
+
+
+def _draw_strip(axes: Axes, operation: str, old: "Sequence[RunCompared]", new: "Sequence[RunCompared]") -> float:
+    furthest = 0.0
+    for (label, colour), runs in zip(_SIDES, (old, new), strict=True):
+        points = [one.curves.get(operation, ()) for one in runs]
+        if len(runs) > 1:
+            for each in points:
+                axes.plot(*percentile_curve(each), color=colour, linewidth=0.8, alpha=0.45)
+        together = Counter[int]()
+        for each in points:
+            together.update(dict(each))
+        x, y = percentile_curve(sorted(together.items()))
+        axes.plot(x, y, color=colour, linewidth=2, label=label)
+        furthest = max(furthest, *x, 0.0)
+    style.micros_axis(axes)
+    axes.set_title(f"{operation}, response time in quiet seconds")
+    return furthest

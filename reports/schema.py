@@ -1,5 +1,5 @@
-"""The history schema: the tables that a run leaves as Parquet. ``reports/rows.py`` and
-``frame_rows.py`` declare their columns.
+"""The history schema: the tables that a run leaves as Parquet. ``reports/rows.py`` declares
+their columns.
 
 Writers (fleet recorder, simulator, suite) turn it into pyarrow schemas, and Spark jobs into StructTypes. All numbers
 are int64 with the unit in the name. Times ``*_us`` are microseconds since the run's start (manifest.json:
@@ -13,15 +13,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from reports import frame_rows, rows
+from reports import rows
 from reports.columns import ROW_TABLES, Table
 
 TABLES: tuple[Table, ...] = tuple(ROW_TABLES.values())
 FAULTS = ROW_TABLES[rows.FaultRow]
 TRACE = ROW_TABLES[rows.TraceRow]
 FETCH_COSTS = ROW_TABLES[rows.FetchCost]
-FRAMES = ROW_TABLES[frame_rows.FrameRow]
-FRAME_LINES = ROW_TABLES[frame_rows.FrameLineRow]
+FRAMES = ROW_TABLES[rows.FrameRow]
+FRAME_LINES = ROW_TABLES[rows.FrameLineRow]
 BROKER = ROW_TABLES[rows.BrokerSample]
 
 

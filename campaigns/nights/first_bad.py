@@ -17,7 +17,7 @@ from pathlib import Path
 from campaigns.nights import children
 from campaigns.nights.replay import BAD, CANNOT_TELL, GOOD
 from campaigns.nights.work import Work
-from reports.night_rows import FailureRow
+from reports.night import FailureRow
 
 REPLAY = Path(__file__).with_name("replay.py")
 _FOUND = re.compile(r"^([0-9a-f]{40}) is the first bad commit", re.MULTILINE)

@@ -21,7 +21,7 @@ from chaos.search.run_sim import run
 from chaos.search.shrink import keep_as_regression, shrink
 from chaos.search.swarm import materialised
 from chaos.search.write_scenario import fault_line
-from reports.night_rows import FailureRow, PlayRow
+from reports.night import FailureRow, PlayRow
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.draw import drawn

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from reports.columns import Row
-from reports.night_rows import NIGHT_TABLES, write_rows
+from reports.night import NIGHT_TABLES, write_rows
 
 NAME = "journal.jsonl"
 KINDS = {table.name: kind for kind, table in NIGHT_TABLES.items()}

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 from campaigns.nights import journal
 from campaigns.nights.choosing import Played
 from reports.columns import Row
-from reports.night import Night, NightError, night_folders, read_night
-from reports.night_rows import NIGHT_TABLES, FailureRow, PlayRow
+from reports.night import NIGHT_TABLES, FailureRow, Night, NightError, PlayRow, night_folders, read_night
 from reports.verdict import Outcome
 
 MOST_NIGHTS = 30

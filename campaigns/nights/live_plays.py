@@ -16,7 +16,7 @@ from campaigns.nights.work import Work
 from chaos.live.errors import SetupError
 from chaos.live.kept_runs import VERDICT
 from reports.manifest import MANIFEST_NAME
-from reports.night_rows import PlayRow
+from reports.night import PlayRow
 from reports.verdict import Outcome
 from scenarios.loader import typed
 from scenarios.model import Scenario

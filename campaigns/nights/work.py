@@ -11,8 +11,7 @@ import msgspec
 from campaigns.nights.journal import Journal
 from campaigns.nights.kept import Kept
 from reports.columns import Row
-from reports.night import Night, Stage, write_night
-from reports.night_rows import FailureRow, PlayRow
+from reports.night import FailureRow, Night, PlayRow, Stage, write_night
 
 WRITTEN_EACH_S = 5.0
 TOLD_EACH_S = 30.0

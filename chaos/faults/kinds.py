@@ -2,7 +2,7 @@
 
 What a kind does is in ``chaos/sim/timed_faults.py`` and ``stepwise_faults.py`` for the simulator, and in the other
 files of this folder for real processes. ``scenarios.vocabulary.TIMED_KINDS`` describes the kinds for authors of
-scenarios, and ``reports.page.struck`` has the words of the report. Neither may import this room.
+scenarios, and ``reports.page.faults`` has the words of the report. Neither may import this room.
 """
 
 from dataclasses import dataclass

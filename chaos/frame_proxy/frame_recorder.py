@@ -1,4 +1,4 @@
-"""Writes what passed as rows of the tables in ``reports.frame_rows``, for the judge of a run.
+"""Writes what passed as rows of the tables in ``reports.rows``, for the judge of a run.
 
 The rows are JSON lines. The suite makes Parquet of them after the run (``chaos.live.trace_spool``).
 """
@@ -13,7 +13,7 @@ from chaos.frame_proxy.labels import FETCH, Label
 from chaos.raw_frames import RawFrame
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reports.columns import Row
-from reports.frame_rows import FrameLineRow, FrameRow
+from reports.rows import FrameLineRow, FrameRow
 
 SESSIONS_SINCE: Final = 7
 TOPIC_IDS_SINCE: Final = 13

@@ -24,7 +24,7 @@ from chaos.sim.network import CODED_SHARE
 from chaos.sim.speedups import plain_values
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import RunStuckError, World
-from reports.strikes import is_strike
+from reports.rows import is_strike
 from reports.verdict import Outcome, worst_outcome
 from scenarios import ledger, loader
 from scenarios.loader import Scenario

@@ -24,8 +24,7 @@ from chaos.sim.network import Network
 from chaos.sim.stepwise_faults import FeatureSwitch, Intruder, rolling_bounce
 from reference_broker.metadata.identifiers import claimed_node
 from reference_broker.ports.node_ports import Now
-from reports.rows import FaultRow
-from reports.strikes import ANSWERED
+from reports.rows import ANSWERED, FaultRow
 from scenarios.model import Fault, Link, NodeChoice, Scenario
 from scenarios.vocabulary import DAMAGES, NODE_REQUESTS, SIM_AT_PERCENT
 

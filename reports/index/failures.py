@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from reports.index.collected import Row
-from reports.index.last_night import NightTold
-from reports.index.rates import percent
+from reports.index.matrix import percent
+from reports.index.nights import NightTold, Row
 from reports.statistics.proportions import wilson
 
 

@@ -1,10 +1,11 @@
-"""The matrix of scenario x world x target over the nights, as small cells that lead to runs or to details."""
+"""The matrix of scenario x world x target over the nights, as cells with links, and rates of red plays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from reports.index.collected import Row
+from reports.index.nights import Row
+from reports.statistics.proportions import wilson
 
 Tone: TypeAlias = Literal["passed", "failed", "mixed", "invalid", "crashed"]
 Link: TypeAlias = Callable[[str, str], str]
@@ -103,3 +104,26 @@ def _tone(row: Row) -> Tone:
         return "crashed"
     found: list[Tone] = [name for name in ("passed", "failed", "invalid") if row[name]]
     return found[0] if len(found) == 1 else "mixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Rates go from 0 to 1. Plays that showed nothing (INVALID) do not count."""
+
+    line: Line
+    rate: float
+    low: float
+    high: float
+
+
+def red_rates(lines: Sequence[Line]) -> list[Rate]:
+    """Of what was red sometimes, and of all that is played live, which is a few times a night. The greatest comes
+    first."""
+    uncertain = [line for line in lines if line.plays and (0 < line.reds < line.plays or line.world == "live")]
+    found = [Rate(line, line.reds / line.plays, *wilson(line.reds, line.plays)) for line in uncertain]
+    return sorted(found, key=lambda one: (-one.rate, -one.high, one.line.scenario, one.line.target))
+
+
+def percent(share: float) -> str:
+    """0 %, 0.4 %, 12 %."""
+    return f"{100 * share:.1f} %" if 0 < share < 0.0995 or 0.99 < share < 1 else f"{100 * share:.0f} %"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.index.collected import Row
+from reports.index.nights import Row
 from reports.jobs.nights import GOOD
 
 _ORDER = ("worse", "changed", "better", "new")

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from reports.index import failures, matrix, pictures, probe, rates, series
-from reports.index.annotations import Note, read_notes
-from reports.index.collected import Collected, collect_nights
-from reports.index.last_night import NightTold, told
+from reports.index import benchmark, failures, matrix, probe
+from reports.index.matrix import percent, red_rates
+from reports.index.nights import Collected, NightTold, Note, collect_nights, nights_told, read_notes
 from reports.night import NightError, night_folders, read_night
 from reports.page.render import environment
 
@@ -41,7 +40,7 @@ def write_index(
         raise NightError(f"{nights} has no nights: ./crucible nightly writes one, and --nights DIR says where they lie")
     notes, kept = read_notes(nights), [read_night(each) for each in folders]
     collected = collect_nights(folders, spark)
-    every = told(kept, collected.counts, now_us or time.time_ns() // 1_000)
+    every = nights_told(kept, collected.counts, now_us or time.time_ns() // 1_000)
     page = _page(nights, out)
     page.parent.mkdir(parents=True, exist_ok=True)
     context = context_of(collected, every, notes, nights, page.parent)
@@ -69,7 +68,7 @@ def context_of(
 
     shown = every[-SHOWN_NIGHTS:]
     lines = matrix.lines(collected.matrix, [one.night.night for one in shown], run_page)
-    measured = series.series_of(collected.series)
+    measured = benchmark.series_of(collected.series)
     probed = probe.lines(collected.probed)
     return {
         "last": every[-1],
@@ -87,11 +86,11 @@ def context_of(
         "signs": matrix.SIGNS,
         "meanings": matrix.MEANINGS,
         "failures": failures.open_failures(collected.failures, every, file),
-        "rates": rates.rates(lines),
-        "percent": rates.percent,
-        "changes": series.changes(measured),
+        "rates": red_rates(lines),
+        "percent": percent,
+        "changes": benchmark.changes(measured),
         "series": measured,
-        "pictures": pictures.pictures(measured, notes),
+        "pictures": benchmark.pictures(measured, notes),
         "commits": {one.night.night: one.night.commit for one in every},
         "targets": probe.targets(collected.probed),
         "probed": probed,

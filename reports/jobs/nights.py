@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
 from reports.columns import Table
-from reports.night_rows import NIGHT_TABLES, PlayRow
+from reports.night import NIGHT_TABLES, PlayRow
 from reports.read_tables import struct_type
 
 NIGHT = StructField("night", StringType(), False)
@@ -20,7 +20,7 @@ NIGHT = StructField("night", StringType(), False)
 
 @dataclass(frozen=True, slots=True)
 class NightTables:
-    """The tables of ``night_rows.py`` over several nights. ``replays`` are the plays of seeds that broke a guarantee
+    """The tables of ``night.py`` over several nights. ``replays`` are the plays of seeds that broke a guarantee
     before, of all nights."""
 
     plays: DataFrame

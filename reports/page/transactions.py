@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from reports.collect import Findings, Row
 from reports.jobs.transactions import NO_FAULT, WHOLE_RUN
 from reports.page.groups import cause
-from reports.page.latency_table import quantile
+from reports.page.latency import quantile
 from reports.page.words import count, micros
 
 MOST_STANDS = 20

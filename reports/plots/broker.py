@@ -1,4 +1,4 @@
-"""The broker's own metrics, one small panel each, on the same time axis as everything else."""
+"""The broker's own metrics over time."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ _FIRST = (
 )
 
 
-def draw(broker: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
+def draw_broker(broker: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
+    """The broker's own metrics, one small panel each, on the same time axis as everything else."""
     metrics = shown_metrics(broker)
     if not metrics:
         return None

@@ -1,10 +1,10 @@
-"""Lists the figures of a report in the page's order. A figure without enough samples is not drawn."""
+"""The figures of a report, in the order of the page. A figure without enough samples is not drawn."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,23 +12,15 @@ from matplotlib.figure import Figure
 
 from reports.collect import Findings
 from reports.mirrored import rewinds, tracks
-from reports.plots import (
-    availability,
-    broker,
-    controller,
-    groups,
-    heatmap,
-    latency_over_time,
-    leadership,
-    load,
-    mirror,
-    percentiles,
-    poster,
-    style,
-    throughput,
-    transactions,
-)
-from reports.plots.helper import HelperError, forget_helper, helper
+from reports.plots import style
+from reports.plots.broker import draw_broker
+from reports.plots.drawing_process import DrawingProcess, DrawingProcessError
+from reports.plots.groups import draw_groups
+from reports.plots.latency import draw_heatmap, draw_latency, draw_percentiles
+from reports.plots.leadership import draw_controller, draw_leadership
+from reports.plots.mirror import draw_mirror
+from reports.plots.operations import draw_availability, draw_load, draw_poster, draw_throughput
+from reports.plots.transactions import draw_transactions
 
 Makers: TypeAlias = Mapping[str, Callable[[], Figure | None]]
 
@@ -70,23 +62,36 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
     """PNG copies go to ``folder``. Faults are drawn by the hits of ``Findings.fault_hits``."""
     hits = list(findings.fault_hits)
     makers: Makers = {
-        "poster": partial(poster.draw, findings.throughput, findings.latency, hits, seconds),
-        "load": partial(load.draw, findings.load, hits, seconds),
-        "percentiles": partial(percentiles.draw, findings.distribution, baseline.distribution if baseline else ()),
-        "latency": partial(latency_over_time.draw, findings.latency, hits, seconds),
-        "heatmap": partial(heatmap.draw, findings.heatmap, hits, seconds),
-        "throughput": partial(throughput.draw, findings.throughput, hits, seconds),
-        "availability": partial(availability.draw, findings.throughput, hits, seconds),
-        "controller": partial(controller.draw, findings.failovers, findings.transfers, hits, seconds),
-        "leadership": partial(leadership.draw, findings.leadership, findings.leaderships, hits, seconds),
-        "groups": partial(groups.draw, findings.rebalances, findings.ownerless, findings.latency, hits, seconds),
-        "mirror": partial(mirror.draw, tracks(findings), rewinds(findings), hits, seconds),
+        "poster": partial(draw_poster, findings.throughput, findings.latency, hits, seconds),
+        "load": partial(draw_load, findings.load, hits, seconds),
+        "percentiles": partial(draw_percentiles, findings.distribution, baseline.distribution if baseline else ()),
+        "latency": partial(draw_latency, findings.latency, hits, seconds),
+        "heatmap": partial(draw_heatmap, findings.heatmap, hits, seconds),
+        "throughput": partial(draw_throughput, findings.throughput, hits, seconds),
+        "availability": partial(draw_availability, findings.throughput, hits, seconds),
+        "controller": partial(draw_controller, findings.failovers, findings.transfers, hits, seconds),
+        "leadership": partial(draw_leadership, findings.leadership, findings.leaderships, hits, seconds),
+        "groups": partial(draw_groups, findings.rebalances, findings.ownerless, findings.latency, hits, seconds),
+        "mirror": partial(draw_mirror, tracks(findings), rewinds(findings), hits, seconds),
         "transactions": partial(
-            transactions.draw, findings.throughput, findings.decided, findings.stands, hits, seconds
+            draw_transactions, findings.throughput, findings.decided, findings.stands, hits, seconds
         ),
-        "broker": partial(broker.draw, findings.broker, hits, seconds),
+        "broker": partial(draw_broker, findings.broker, hits, seconds),
     }
     return drawn_by_two(makers, _CAPTIONS, folder)
+
+
+@cache
+def drawing_process() -> DrawingProcess:
+    """Return the second process that draws figures. It is started by the first call, and need not be ready."""
+    return DrawingProcess(__name__)
+
+
+def _forget_drawing_process() -> None:
+    """Let the next call of ``drawing_process`` start another one."""
+    broken = drawing_process()
+    drawing_process.cache_clear()
+    broken.close()
 
 
 def drawn_by_two(makers: Makers, captions: Mapping[str, str], folder: Path) -> dict[str, Drawing]:
@@ -102,10 +107,10 @@ def drawn_by_two(makers: Makers, captions: Mapping[str, str], folder: Path) -> d
     def have_drawn_from_the_first() -> None:
         while (name := _taken(waiting.popleft)) is not None:
             try:
-                drawings[name] = helper().ask(partial(_draw, name, makers[name], captions[name], folder))
-            except HelperError:
+                drawings[name] = drawing_process().call(partial(_draw, name, makers[name], captions[name], folder))
+            except DrawingProcessError:
                 waiting.append(name)
-                forget_helper()
+                _forget_drawing_process()
                 return
 
     with ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""The comparison's pictures. Each revision has one colour in all of them."""
+"""The figures that compare runs of one scenario. Each revision has one colour in all of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from reports.plots import style
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reports.comparison import Measured
+
 
 COLOURS: Mapping[str, str] = {"final": style.BLUE, "first": style.ORANGE, "none": style.MUTED}
 _BAR = 0.25
@@ -18,11 +21,11 @@ LEAST_FETCHES = 10
 _Value = float | int | None
 
 
-def colour_of(revision: str) -> str:
+def revision_colour(revision: str) -> str:
     return COLOURS.get(revision, style.PURPLE)
 
 
-def bytes_per_fetch(runs: "Sequence[Measured]") -> Figure | None:
+def draw_bytes_per_fetch(runs: "Sequence[Measured]") -> Figure | None:
     return _bars(
         runs,
         {
@@ -36,7 +39,7 @@ def bytes_per_fetch(runs: "Sequence[Measured]") -> Figure | None:
     )
 
 
-def partitions(runs: "Sequence[Measured]") -> Figure | None:
+def draw_partitions(runs: "Sequence[Measured]") -> Figure | None:
     return _bars(
         runs,
         {
@@ -50,7 +53,7 @@ def partitions(runs: "Sequence[Measured]") -> Figure | None:
     )
 
 
-def service(runs: "Sequence[Measured]") -> Figure | None:
+def draw_service(runs: "Sequence[Measured]") -> Figure | None:
     return _bars(
         runs,
         {
@@ -78,7 +81,7 @@ def _bars(runs: "Sequence[Measured]", groups: Mapping[str, Sequence[_Value]], ti
                 y,
                 value or 0,
                 _BAR * 0.9,
-                color=colour_of(run.revision),
+                color=revision_colour(run.revision),
                 linewidth=0,
                 label=run.revision if not place else None,
             )
@@ -101,7 +104,7 @@ def _plain_log(axes: Axes, text: Callable[[float], str]) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def recovery(runs: "Sequence[Measured]") -> Figure | None:
+def draw_recovery(runs: "Sequence[Measured]") -> Figure | None:
     """Each lost answer is a dot; the line is the median."""
     if not any(one.asking_us for one in runs):
         return None
@@ -120,13 +123,13 @@ def recovery(runs: "Sequence[Measured]") -> Figure | None:
 def _dots(axes: Axes, place: int, one: "Measured") -> None:
     count = len(one.asking_us)
     spread = [place + ((number * 7) % 11 - 5) * 0.04 for number in range(count)]
-    axes.plot(one.asking_us, spread, "o", color=colour_of(one.revision), markersize=3.5, alpha=0.6, linewidth=0)
+    axes.plot(one.asking_us, spread, "o", color=revision_colour(one.revision), markersize=3.5, alpha=0.6, linewidth=0)
     middle = one.asking_median_us
     if middle is not None:
         axes.plot([middle, middle], [place - 0.32, place + 0.32], color=style.INK, linewidth=1.6)
 
 
-def growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
+def draw_growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
     """The node's time against the partitions of the answer, by revision. Only means of at least LEAST_FETCHES count."""
     lines = {
         name: sorted((row["bucket"], row["mean_us"]) for row in rows if row["fetches"] >= LEAST_FETCHES)
@@ -137,7 +140,7 @@ def growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
     figure, (axes,) = style.canvas([2.4])
     for name, points in lines.items():
         if points:
-            axes.plot(*zip(*points, strict=True), "o-", color=colour_of(name), markersize=4, label=name)
+            axes.plot(*zip(*points, strict=True), "o-", color=revision_colour(name), markersize=4, label=name)
     axes.set_xscale("symlog", base=2, linthresh=1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     style.micros_axis(axes)
@@ -145,3 +148,60 @@ def growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
     axes.set_title("the node's time a fetch")
     style.legend(axes, 3)
     return figure
+
+
+_Figure = float | int | None
+_Panel = tuple[str, "list[_Figure]", Callable[[float], str]]
+MEANINGS = {"final": "final revision", "first": "first revision", "none": "full fetches"}
+_ROW_IN = 1.15
+
+
+def draw_overview(runs: "Sequence[Measured]") -> Figure | None:
+    """The axes are linear from zero, so that lengths are ratios. Panels without a number are left out."""
+    panels = [panel for panel in _panels(runs) if any(panel[1])]
+    if len(panels) < 2 or len(runs) < 2:
+        return None
+    rows = (len(panels) + 1) // 2
+    figure = style.blank(_ROW_IN * rows + 0.2)
+    places = list(figure.subplots(rows, 2, squeeze=False).flat)
+    for axes, (title, values, text) in zip(places, panels, strict=False):
+        _draw_panel(axes, runs, title, values, text)
+    for axes in places[len(panels) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def _panels(runs: "Sequence[Measured]") -> "list[_Panel]":
+    return [
+        ("fetcher: bytes a fetch, without records", [_overview_bytes(one, follower=False) for one in runs], _size),
+        ("follower: bytes a fetch, without records", [_overview_bytes(one, follower=True) for one in runs], _size),
+        ("fetcher: the node's time a fetch", [one.clients.mean_us for one in runs], style.micros),
+        ("follower: the node's time a fetch", [one.followers.mean_us for one in runs], style.micros),
+        ("partitions sent a second time", [one.sent_again for one in runs], lambda value: f"{value:,.0f}"),
+        ("asking again after a lost answer, median", [one.asking_median_us for one in runs], style.micros),
+    ]
+
+
+def _overview_bytes(one: "Measured", *, follower: bool) -> float | None:
+    served = one.followers if follower else one.clients
+    if served.request_bytes is None or served.overhead_bytes is None:
+        return None
+    return served.request_bytes + served.overhead_bytes
+
+
+def _size(value: float) -> str:
+    return f"{value:,.0f} B"
+
+
+def _draw_panel(
+    axes: Axes, runs: "Sequence[Measured]", title: str, values: "list[_Figure]", text: Callable[[float], str]
+) -> None:
+    for place, (run, value) in enumerate(zip(runs, values, strict=True)):
+        axes.barh(place, value or 0, 0.72, color=revision_colour(run.revision), linewidth=0)
+        axes.text(value or 0, place, f" {text(value) if value is not None else '–'}", va="center")
+    style.rows(axes, [MEANINGS.get(one.revision, one.revision) for one in runs])
+    axes.set_xlim(0, 1.18 * max(value or 0 for value in values))
+    axes.set_xticks([])
+    axes.set_title(title)
+    style.no_lines(axes)
+    axes.spines["bottom"].set_visible(False)

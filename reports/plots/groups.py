@@ -1,4 +1,4 @@
-"""Rebalances of groups over time, partitions without an owner, and how long commits took."""
+"""Figures of consumer groups."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -15,14 +15,17 @@ COMMITS = ("offset_commit", "commit")
 Row = Mapping[str, Any]
 
 
-def draw(
+def draw_groups(
     rebalances: Sequence[Row],
     ownerless: Sequence[Row],
     latency: Sequence[Row],
     hits: Sequence[dict[str, Any]],
     seconds: int,
 ) -> Figure | None:
-    """None without groups."""
+    """Rebalances of groups over time, partitions without an owner, and how long commits took.
+
+    None without groups.
+    """
     names = sorted({row["group"] for row in rebalances})[:MOST_GROUPS]
     if not names or seconds < timeline.LEAST_SECONDS:
         return None

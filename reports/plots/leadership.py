@@ -1,4 +1,4 @@
-"""Draws who led each replicated partition, and how many replicas were in sync. Below are all changes per second."""
+"""Figures of leaders: of replicated partitions, and of the quorum (the controller)."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,13 +14,16 @@ _BELOW = 0.13
 """The height of the strip that shows a reduced in-sync set."""
 
 
-def draw(
+def draw_leadership(
     leadership: Sequence[dict[str, Any]],
     by_second: Sequence[dict[str, Any]],
     hits: Sequence[dict[str, Any]],
     seconds: int,
 ) -> Figure | None:
-    """None if there are no replicated partitions."""
+    """Draws who led each replicated partition, and how many replicas were in sync. Below are all changes per second.
+
+    None if there are no replicated partitions.
+    """
     if not leadership or seconds < timeline.LEAST_SECONDS:
         return None
     partitions = list(dict.fromkeys(row["partition"] for row in sorted(leadership, key=lambda row: row["place"])))
@@ -28,25 +31,25 @@ def draw(
     nodes = sorted({row["node"] for row in leadership})
     for place, name in enumerate(partitions):
         rows = [row for row in leadership if row["partition"] == name]
-        _partition(panels[0], place, rows, nodes, seconds, many=len(leadership) > timeline.MOST_SPANS)
+        _draw_partition(panels[0], place, rows, nodes, seconds, many=len(leadership) > timeline.MOST_SPANS)
     style.rows(panels[0], partitions, 0.4)
     panels[0].set_title("leader of each partition (red strip: replicas missing in the in-sync set)")
     style.no_lines(panels[0])
-    handles = [Patch(color=colour_of(node, nodes), label=f"node {node}") for node in nodes]
+    handles = [Patch(color=node_colour(node, nodes), label=f"node {node}") for node in nodes]
     style.legend(panels[0], 6, handles)
-    _changes(panels[1], by_second, seconds)
+    _draw_changes(panels[1], by_second, seconds)
     return figure
 
 
-def colour_of(node: int, nodes: Sequence[int]) -> str:
+def node_colour(node: int, nodes: Sequence[int]) -> str:
     return style.series(nodes.index(node))
 
 
-def _partition(
+def _draw_partition(
     axes: Axes, place: int, rows: list[dict[str, Any]], nodes: Sequence[int], seconds: int, *, many: bool
 ) -> None:
     in_order = sorted(rows, key=lambda row: row["n"])
-    largest = max(members(row) for row in in_order)
+    largest = max(isr_members(row) for row in in_order)
     ends = [row["at_us"] / 1e6 for row in in_order[1:]] + [float(seconds)]
     led: dict[int, list[tuple[float, float]]] = defaultdict(list)
     short: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -54,21 +57,21 @@ def _partition(
         start = row["at_us"] / 1e6
         span = (start, max(end - start, seconds * 0.001))
         led[row["node"]].append(span)
-        short[largest - members(row)].append(span)
+        short[largest - isr_members(row)].append(span)
     for node, spans in led.items():
-        axes.broken_barh(spans, (place - 0.32, 0.5), color=colour_of(node, nodes), linewidth=0, rasterized=many)
+        axes.broken_barh(spans, (place - 0.32, 0.5), color=node_colour(node, nodes), linewidth=0, rasterized=many)
     for missing, spans in short.items():
         if missing > 0:
             strip = (place + 0.2, _BELOW * missing)
             axes.broken_barh(spans, strip, color=style.RED, linewidth=0, rasterized=many)
 
 
-def members(row: dict[str, Any]) -> int:
+def isr_members(row: dict[str, Any]) -> int:
     """How many members the in-sync set has; 0 if the note did not say."""
     return len(row["isr"].split(",")) if row["isr"] else 0
 
 
-def _changes(axes: Axes, by_second: Sequence[dict[str, Any]], seconds: int) -> None:
+def _draw_changes(axes: Axes, by_second: Sequence[dict[str, Any]], seconds: int) -> None:
     kinds = (
         ("elected", "leaders elected", style.BLUE),
         ("shrunk", "in-sync sets shrunk", style.RED),
@@ -80,3 +83,76 @@ def _changes(axes: Axes, by_second: Sequence[dict[str, Any]], seconds: int) -> N
     axes.set_ylim(bottom=0)
     axes.set_title("changes per second, all partitions")
     style.legend(axes, 3)
+
+
+MOST_DOWNLOADS = 12
+_STATES = (("active controller", style.BLUE), ("none", style.RED), ("active, nothing accepted yet", style.YELLOW))
+
+
+def draw_controller(
+    failovers: Sequence[dict[str, Any]],
+    transfers: Sequence[dict[str, Any]],
+    hits: Sequence[dict[str, Any]],
+    seconds: int,
+) -> Figure | None:
+    """Draws who was the active controller, and when nobody was. Below it shows which node downloaded a snapshot when.
+
+    None if the controller never changed and nothing was downloaded: there is nothing to see.
+    """
+    if not (failovers or transfers) or seconds < timeline.LEAST_SECONDS:
+        return None
+    shown = sorted(transfers, key=lambda row: row["from_us"])[:MOST_DOWNLOADS]
+    nodes = sorted({row[name] for row in failovers for name in ("node", "next_node")})
+    heights = [*([0.3 * (len(nodes) + 1)] if nodes else []), *([0.26 * len(shown) + 0.2] if shown else [])]
+    figure, panels = timeline.frame(heights, hits, seconds)
+    if nodes:
+        _controllers(panels[0], failovers, nodes, seconds)
+    if shown:
+        _downloads(panels[-1], shown, seconds)
+    return figure
+
+
+def _controllers(axes: Axes, failovers: Sequence[dict[str, Any]], nodes: Sequence[int], seconds: int) -> None:
+    in_order = sorted(failovers, key=lambda row: row["active_us"])
+    since_us, many = 0, len(in_order) > timeline.MOST_SPANS
+    spans: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    for row in in_order:
+        accepted_us = row["accepted_us"] or row["active_us"]
+        spans[nodes.index(row["node"]), style.BLUE].append(_span(since_us, row["lost_us"]))
+        spans[len(nodes), style.RED].append(_span(row["lost_us"], row["active_us"], seconds))
+        spans[len(nodes), style.YELLOW].append(_span(row["active_us"], accepted_us, seconds))
+        since_us = row["active_us"]
+    spans[nodes.index(in_order[-1]["next_node"]), style.BLUE].append(_span(since_us, seconds * 1_000_000))
+    for (place, colour), bars in spans.items():
+        _draw_spans(axes, place, bars, colour, many=many)
+    style.rows(axes, [*(f"node {each}" for each in nodes), "without"])
+    axes.set_title("active controller")
+    style.no_lines(axes)
+    handles = [Patch(color=colour, label=name) for name, colour in _STATES]
+    style.legend(axes, 3, handles)
+
+
+def _downloads(axes: Axes, transfers: Sequence[dict[str, Any]], seconds: int) -> None:
+    labels = []
+    for place, row in enumerate(transfers):
+        colour = style.GREEN if row["finished"] else style.MUTED
+        _draw_spans(axes, place, [_span(row["from_us"], row["until_us"], seconds)], colour)
+        resumed = f", resumed {row['resumes']}x" if row["resumes"] else ""
+        labels.append(f"node {row['node']}{resumed}")
+    style.rows(axes, labels, 0.4)
+    axes.set_title("snapshot downloads, from the first request to the last byte")
+    style.no_lines(axes)
+
+
+def _span(from_us: int, until_us: int, seconds: int = 0) -> tuple[float, float]:
+    """The start and the length of a bar, in seconds. ``seconds`` is the length of the whole run, so that a short bar is
+    widened until it can be seen. With 0 the bar is as long as it was.
+    """
+    return from_us / 1e6, max((until_us - from_us) / 1e6, seconds * 0.003) if until_us > from_us else 0.0
+
+
+def _draw_spans(
+    axes: Axes, place: int, spans: Sequence[tuple[float, float]], colour: str, *, many: bool = False
+) -> None:
+    shown = [span for span in spans if span[1]]
+    axes.broken_barh(shown, (place - 0.32, 0.64), color=colour, linewidth=0, rasterized=many)

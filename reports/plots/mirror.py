@@ -1,6 +1,7 @@
-"""Draws a mirror's position in its source over time, with its rewinds. Below is how far it was behind."""
+"""The figures of mirrors: one mirror with its rewinds and its lag, and those of several runs on one scale."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -14,30 +15,34 @@ from reports.plots import style, timeline
 if TYPE_CHECKING:
     from reports.mirrored import Place, Rewind, Track
 
+
 MOST_PARTITIONS = 3
 """More lines cannot be told apart; those that were rewound come first."""
 
 
-def draw(
+def draw_mirror(
     known: "Mapping[Place, Track]", rewinds: "Sequence[Rewind]", hits: Sequence[dict[str, Any]], seconds: int
 ) -> Figure | None:
-    """None without a mirror."""
+    """Draws a mirror's position in its source over time, with its rewinds. Below is how far it was behind.
+
+    None without a mirror.
+    """
     if not known or seconds < timeline.LEAST_SECONDS:
         return None
     back = {place: sum((one.topic, one.partition) == place for one in rewinds) for place in known}
     shown = sorted(sorted(known, key=lambda place: (-back[place], place))[:MOST_PARTITIONS])
     figure, panels = timeline.frame([*(1.5 for _ in shown), 1.2], hits, seconds)
     for axes, place in zip(panels, shown, strict=False):
-        position(axes, known[place], [one for one in rewinds if (one.topic, one.partition) == place])
+        draw_position(axes, known[place], [one for one in rewinds if (one.topic, one.partition) == place])
         axes.set_title(f"{place[0]}-{place[1]}: offsets")
-    legend(panels[0])
-    lag(panels[-1], known, style.BLUE, "")
+    lag_legend(panels[0])
+    draw_lag(panels[-1], known, style.BLUE, "")
     panels[-1].set_ylim(bottom=0)
     panels[-1].set_title("seconds behind: age of the oldest record not reached, worst partition")
     return figure
 
 
-def legend(axes: Axes) -> None:
+def lag_legend(axes: Axes) -> None:
     handles = [
         Line2D([], [], color=style.MUTED, label="end of the source"),
         Line2D([], [], color=style.BLUE, label="the mirror's position"),
@@ -46,7 +51,7 @@ def legend(axes: Axes) -> None:
     style.legend(axes, 3, handles)
 
 
-def position(axes: Axes, track: "Track", rewinds: "Sequence[Rewind]") -> None:
+def draw_position(axes: Axes, track: "Track", rewinds: "Sequence[Rewind]") -> None:
     for line, colour, width in ((track.ends, style.MUTED, 1.2), (track.positions, style.BLUE, 1.5)):
         shown = timeline.extremes(line, ceil(len(line) / timeline.MOST_BUCKETS))
         x = [_seconds(track.first + number) for number in shown]
@@ -64,7 +69,7 @@ def position(axes: Axes, track: "Track", rewinds: "Sequence[Rewind]") -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def lag(axes: Axes, known: "Mapping[Place, Track]", colour: str, label: str) -> None:
+def draw_lag(axes: Axes, known: "Mapping[Place, Track]", colour: str, label: str) -> None:
     worst: dict[int, int] = {}
     for track in known.values():
         for number, lag_us in enumerate(track.lags_us):
@@ -87,3 +92,40 @@ def lag(axes: Axes, known: "Mapping[Place, Track]", colour: str, label: str) -> 
 def _seconds(slot: int) -> float:
     """The second at which the slot ends, because its values are known by then."""
     return (slot + 1) * SLOT_US / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRun:
+    name: str
+    known: "Mapping[Place, Track]"
+    rewinds: "Sequence[Rewind]"
+    hits: Sequence[dict[str, Any]]
+
+
+def draw_positions(runs: Sequence[MirrorRun], seconds: int) -> Figure | None:
+    """The positions in the partition that was rewound most in any run."""
+    places = sorted({place for one in runs for place in one.known})
+    if not places or seconds < timeline.LEAST_SECONDS:
+        return None
+    back = [(each.topic, each.partition) for one in runs for each in one.rewinds]
+    place = max(places, key=back.count)
+    shown = [one for one in runs if place in one.known]
+    figure, panels = timeline.frame([1.7 for _ in shown], runs[0].hits, seconds)
+    for axes, one in zip(panels, shown, strict=True):
+        draw_position(axes, one.known[place], [each for each in one.rewinds if (each.topic, each.partition) == place])
+        axes.set_title(f"{one.name}: offsets of {place[0]}-{place[1]}")
+    lag_legend(panels[0])
+    return figure
+
+
+def draw_lags(runs: Sequence[MirrorRun], seconds: int) -> Figure | None:
+    shown = [one for one in runs if one.known]
+    if not shown or seconds < timeline.LEAST_SECONDS:
+        return None
+    figure, (axes,) = timeline.frame([2.0], shown[0].hits, seconds)
+    for number, one in enumerate(shown):
+        draw_lag(axes, one.known, style.series(number), one.name)
+    axes.set_ylim(bottom=0)
+    axes.set_title("seconds behind")
+    style.legend(axes, len(shown))
+    return figure

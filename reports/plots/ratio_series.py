@@ -1,4 +1,4 @@
-"""Draws series of ratios to a peer, night by night, with the levels between their changes."""
+"""The figure of a benchmark row: its ratios to a peer, night by night."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -11,15 +11,18 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLoc
 from reports.plots import style
 
 if TYPE_CHECKING:
-    from reports.index.series import Series
+    from reports.index.benchmark import Series
 
 _HEIGHT_IN = 1.15
 _NEAR = 1.7
 """If no ratio is so near to 1, the line at 1 is left out. It would press the series flat."""
 
 
-def draw(every: "Sequence[Series]", notes: "Sequence[date]" = ()) -> Figure:
-    """One strip for each series, with one axis of days. ``notes`` are the days that lines with numbers mark."""
+def draw_ratios(every: "Sequence[Series]", notes: "Sequence[date]" = ()) -> Figure:
+    """Draws series of ratios to a peer, night by night, with the levels between their changes.
+
+    One strip for each series, with one axis of days. ``notes`` are the days that lines with numbers mark.
+    """
     figure, strips = style.canvas([_HEIGHT_IN] * len(every))
     for axes, one in zip(strips, every, strict=True):
         _strip(axes, one)

@@ -1,4 +1,4 @@
-"""The frame that charts over time share: panels above, the fault lane below, one x axis in seconds of the run.
+"""What all charts over time share: panels, faults as shaded bands, the lane with their names, and the x axis.
 
 A run of hours has more seconds than a chart has points, and a page with all of them would take many megabytes. From
 ``MOST_SECONDS`` on, a chart shows of each bucket of seconds the lowest and the highest one, where they are, so that no
@@ -12,7 +12,56 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.plots import faults, style
+from reports.collect import without_presets
+from reports.plots import style
+
+MOST_LANES = 12
+_MOST_MARKS = 12
+_NARROW = 0.004
+"""A band narrower than this share of the run is drawn as a line, because nobody would see the band."""
+
+
+def fault_lane_height(hits: Sequence[dict[str, Any]]) -> float:
+    return 0.14 + 0.22 * min(MOST_LANES, len(fault_names(hits)))
+
+
+def fault_names(hits: Sequence[dict[str, Any]]) -> list[str]:
+    """The names of faults in the order in which they first hit. Presets are no faults."""
+    in_time = sorted(without_presets(hits), key=lambda one: (one["at_us"], one["name"]))
+    return list(dict.fromkeys(one["name"] for one in in_time))
+
+
+def shade_faults(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
+    """Shades the faults. Only the lane shows a fault that hit more often than a reader can tell apart."""
+    for name in fault_names(hits)[:MOST_LANES]:
+        mine = [one for one in hits if one["name"] == name]
+        for one in mine if len(mine) <= _MOST_MARKS else []:
+            _mark(axes, one["at_us"] / 1e6, one["until_us"] / 1e6, seconds)
+
+
+def _mark(axes: Axes, start: float, end: float, seconds: float) -> None:
+    if end - start >= seconds * _NARROW:
+        axes.axvspan(start, end, color=style.FAULT, alpha=0.16, linewidth=0, zorder=0)
+    else:
+        axes.axvline(start, color=style.FAULT, alpha=0.55, linewidth=1, linestyle=(0, (3, 2)), zorder=0)
+
+
+def fault_lane(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
+    shown = fault_names(hits)[:MOST_LANES]
+    for row, name in enumerate(shown):
+        spans = [(one["at_us"] / 1e6, one["until_us"] / 1e6) for one in hits if one["name"] == name]
+        wide = [(start, end - start) for start, end in spans if end - start >= seconds * _NARROW]
+        brief = [start for start, end in spans if end - start < seconds * _NARROW]
+        axes.broken_barh(wide, (row - 0.3, 0.6), color=style.FAULT, alpha=0.85, linewidth=0)
+        # One line with gaps: in SVG as many markers would take three times the bytes.
+        x = [at for start in brief for at in (start, start, float("nan"))]
+        y = [at for _ in brief for at in (row - 0.3, row + 0.3, float("nan"))]
+        axes.plot(x, y, color=style.FAULT, linewidth=1.5, solid_capstyle="butt")
+    style.rows(axes, shown, 0.4)
+    axes.tick_params(axis="y", labelcolor=style.FAULT)
+    axes.grid(False, axis="y")
+    axes.spines["left"].set_visible(False)
+
 
 LEAST_SECONDS = 3
 MOST_SECONDS = 400
@@ -29,13 +78,13 @@ def frame(
     heights: Sequence[float], hits: Sequence[dict[str, Any]], seconds: int, drawn: str = LOWEST_AND_HIGHEST
 ) -> tuple[Figure, list[Axes]]:
     """The panels in the order of ``heights``. The fault lane is drawn already. ``drawn`` says how buckets are drawn."""
-    with_lane = bool(faults.names(hits))
-    figure, axes = style.canvas([*heights, faults.lane_height(hits)] if with_lane else heights)
+    with_lane = bool(fault_names(hits))
+    figure, axes = style.canvas([*heights, fault_lane_height(hits)] if with_lane else heights)
     for one in axes[: len(heights)]:
-        faults.shade(one, hits, seconds)
+        shade_faults(one, hits, seconds)
         one.set_xlim(0, seconds)
     if with_lane:
-        faults.lane(axes[-1], hits, seconds)
+        fault_lane(axes[-1], hits, seconds)
     axes[-1].set_xlabel(axis_label(seconds, SECONDS, drawn))
     axes[-1].margins(x=0)
     axes[-1].set_xlim(0, seconds)

@@ -1,4 +1,4 @@
-"""Transactions over time: how they ended, how long their ends took, and how far back the last stable offset was."""
+"""The figure of transactions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,10 +25,13 @@ _LINES = (
 Row = dict[str, Any]
 
 
-def draw(
+def draw_transactions(
     throughput: Sequence[Row], decided: Sequence[Row], stands: Sequence[Row], hits: Sequence[Row], seconds: int
 ) -> Figure | None:
-    """None without transactions."""
+    """Transactions over time: how they ended, how long their ends took, and how far back the last stable offset was.
+
+    None without transactions.
+    """
     ended = [row for row in throughput if row["f"] == TRANSACTION]
     if not ended or seconds < timeline.LEAST_SECONDS:
         return None

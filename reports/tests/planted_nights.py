@@ -13,8 +13,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from reports.night import ANNOTATIONS_NAME, Canary, Machine, Night, Stage, write_night
-from reports.night_rows import CellRow, FailureRow, FigureRow, PlayRow, write_rows
+from reports.night import (
+    ANNOTATIONS_NAME,
+    Canary,
+    CellRow,
+    FailureRow,
+    FigureRow,
+    Machine,
+    Night,
+    PlayRow,
+    Stage,
+    write_night,
+    write_rows,
+)
 
 NIGHTS = 30
 FIRST = datetime(2026, 10, 28, 22, 0, tzinfo=UTC)

@@ -1,6 +1,6 @@
 """What the availability figure shows of each second."""
 
-from reports.plots.availability import _states
+from reports.plots.operations import _availability_states
 
 
 def test_each_second_tells_whether_operations_of_its_kind_succeeded() -> None:
@@ -14,5 +14,5 @@ def test_each_second_tells_whether_operations_of_its_kind_succeeded() -> None:
         ("fetch", "fail", 9, 1),
     ]
     throughput = [{"f": f, "type": kind, "second": second, "operations": count} for f, kind, second, count in rows]
-    assert _states(throughput, "fetch", 5) == [0, 1, 2, 3, 3]
-    assert _states(throughput, "produce", 5) == [3, 3, 3, 0, 3]
+    assert _availability_states(throughput, "fetch", 5) == [0, 1, 2, 3, 3]
+    assert _availability_states(throughput, "produce", 5) == [3, 3, 3, 0, 3]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.comparison import compare_runs, measure
-from reports.page.comparison import _LINES, table
+from reports.comparison import _LINES, compare_runs, measure, table
 from reports.tests.history import History
 from reports.tests.played import generate
 from reports.tests.test_verdict import findings

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from reports.plots.catalogue import Drawing, drawn_by_two
-from reports.plots.helper import helper
+from reports.plots.catalogue import Drawing, drawing_process, drawn_by_two
 
 pytestmark = pytest.mark.live
 
@@ -37,34 +36,34 @@ def test_a_page_is_drawn_though_the_second_process_is_killed(tmp_path: Path) -> 
 
 
 def test_a_page_is_drawn_though_the_helper_has_died_before(tmp_path: Path) -> None:
-    helper()._process.kill()
-    helper()._process.wait()
+    drawing_process()._process.kill()
+    drawing_process()._process.wait()
     makers = dict.fromkeys(("ten", "eleven"), figure)
     for _ in range(2):
         assert _is_whole(drawn_by_two(makers, dict.fromkeys(makers, "a line"), tmp_path), list(makers))
-    assert helper()._process.poll() is None
+    assert drawing_process()._process.poll() is None
 
 
 def test_the_helper_is_kept_for_the_next_page(tmp_path: Path) -> None:
-    asked = [helper().ask(os.getpid) for _ in range(2)]
+    asked = [drawing_process().call(os.getpid) for _ in range(2)]
     assert drawn_by_two({"six": figure}, {"six": "a line"}, tmp_path)
-    assert {*asked, helper().ask(os.getpid)} == {asked[0]}
+    assert {*asked, drawing_process().call(os.getpid)} == {asked[0]}
     assert asked[0] != os.getpid()
 
 
 def test_what_a_figure_raises_is_raised_here(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        helper().ask(partial(divmod, 1, 0))
-    assert helper().ask(partial(divmod, 7, 2)) == (3, 1)
+        drawing_process().call(partial(divmod, 1, 0))
+    assert drawing_process().call(partial(divmod, 7, 2)) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         drawn_by_two({"nine": partial(divmod, 1, 0)}, {"nine": ""}, tmp_path)
 
 
 SCRIPT = """
 from functools import partial
-from reports.plots.helper import helper
+from reports.plots.catalogue import drawing_process
 print("begins")
-assert helper().ask(partial(divmod, 7, 2)) == (3, 1)
+assert drawing_process().call(partial(divmod, 7, 2)) == (3, 1)
 print("ends")
 """
 

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from reports.collect import Found, Row
-from reports.page.attacks import Figure, attacks
-from reports.page.impact import Impact, Window
-from reports.page.latency_table import Contrast, contrasts, latency_rows, thin_operations
+from reports.page.faults import Figure, Impact, Window, attacks, fault_sentence
+from reports.page.latency import Contrast, contrasts, latency_rows, thin_operations
 from reports.page.render import strained
-from reports.page.struck import sentence
 from reports.tests.test_verdict import BREACH, MANIFEST, findings, outcome
 
 QUIET = Window(2_000, 5_000, 5_000, 80.0)
@@ -80,7 +78,7 @@ def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
     ],
 )
 def test_a_fault_is_told_in_words(row: Row, told: str) -> None:
-    assert sentence(row) == told
+    assert fault_sentence(row) == told
 
 
 def test_each_fault_has_the_figure_that_it_is_about() -> None:

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from reports.index.annotations import read_notes
-from reports.index.collected import Collected, collect_nights
 from reports.index.failures import open_failures
-from reports.index.last_night import NightTold, told
 from reports.index.matrix import Line
+from reports.index.nights import Collected, NightTold, collect_nights, nights_told, read_notes
 from reports.index.write import context_of, write_index
 from reports.jobs import nights
 from reports.jobs.nights import still_open_failures
@@ -38,7 +36,7 @@ def shown(collected: Collected, planted: Planted) -> dict[str, Any]:
 
 
 def _told(collected: Collected, planted: Planted, now_us: int) -> list[NightTold]:
-    return told([read_night(each) for each in planted.folders], collected.counts, now_us)
+    return nights_told([read_night(each) for each in planted.folders], collected.counts, now_us)
 
 
 def _night(every: list[NightTold], number: int) -> NightTold:

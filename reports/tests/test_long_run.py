@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from reports.collect import Findings, Row
 from reports.page.render import MOST_EVENTS, write_page
-from reports.plots import availability, timeline
+from reports.plots import timeline
+from reports.plots.operations import _availability_states
 from reports.tests.test_verdict import MANIFEST, findings, outcome
 
 HOURS_4 = 4 * 3_600
@@ -251,7 +252,7 @@ def test_a_short_run_shows_each_second() -> None:
 def test_one_second_in_which_all_failed_is_seen_in_its_bucket() -> None:
     ok = [{"f": "fetch", "type": "ok", "second": at, "operations": 9} for at in range(HOURS_4) if at != 7_777]
     bad = {"f": "fetch", "type": "fail", "second": 7_777, "operations": 1}
-    states = availability._states([*ok, bad], "fetch", HOURS_4)
+    states = _availability_states([*ok, bad], "fetch", HOURS_4)
     assert (states.index(2), len(states), states.count(0)) == (7_777 // 120, 120, 119)
 
 

@@ -7,8 +7,21 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from reports.night import Canary, Night, NightError, Stage, night_folders, outcome_of, read_night, why_red, write_night
-from reports.night_rows import NIGHT_TABLES, FigureRow, PlayRow, write_rows
+from reports.night import (
+    NIGHT_TABLES,
+    Canary,
+    FigureRow,
+    Night,
+    NightError,
+    PlayRow,
+    Stage,
+    night_folders,
+    outcome_of,
+    read_night,
+    why_red,
+    write_night,
+    write_rows,
+)
 from reports.schema import TABLES
 from reports.verdict import Outcome
 

@@ -85,7 +85,7 @@ def test_what_was_begun_is_finished_when_the_run_is_there(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_some(monkeypatch)
-    monkeypatch.setattr(rehearsal, "helper", lambda: None)
+    monkeypatch.setattr(rehearsal, "drawing_process", lambda: None)
     (run, *_) = histories(tmp_path / "runs")
     for asked in (0, 12):
         left = iter(range(asked))

@@ -50,7 +50,7 @@ def test_a_rehearsal_reads_what_is_whole_of_the_run_that_goes_on(
 
     monkeypatch.setattr(Rehearsal, "rehearse", rehearse)
     monkeypatch.setattr(Rehearsal, "_describe", lambda *_: None)
-    monkeypatch.setattr("reports.warm_judge.rehearsal.helper", lambda: None)
+    monkeypatch.setattr("reports.warm_judge.rehearsal.drawing_process", lambda: None)
     monkeypatch.setattr("reports.warm_judge.rehearsal.decide", lambda *_: None)
     pages: list[object] = []
     monkeypatch.setattr("reports.warm_judge.rehearsal.write_page", lambda *_: pages.append(_))

@@ -22,7 +22,7 @@ from reports.early import link_whole_parts
 from reports.judge import silent
 from reports.manifest import Manifest
 from reports.page.render import write_page
-from reports.plots.helper import helper
+from reports.plots.catalogue import drawing_process
 from reports.read_tables import (
     DECIDING,
     JobConfig,
@@ -77,7 +77,7 @@ class Rehearsal:
         It returns early once ``enough()``, which is called before each query, is true. ``run_dir`` is the folder of the
         current run.
         """
-        helper()
+        drawing_process()
         self._each_of(queries(self._tables, len(self._tables.config.runs)), self._describe, enough)
         for number in range(passes):
             with tempfile.TemporaryDirectory(prefix="crucible-rehearsed-") as scratch:

@@ -12,7 +12,7 @@ from bench.options import OURS, ROWS
 from campaigns.nights import children
 from campaigns.nights.planning import in_turn
 from campaigns.nights.work import Work
-from reports.night_rows import FigureRow
+from reports.night import FigureRow
 from reports.verdict import Outcome
 
 PEER = "kafka"

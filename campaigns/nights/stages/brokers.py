@@ -22,7 +22,7 @@ from campaigns.nights.work import Work
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
 from chaos.promises import checked
-from reports.night_rows import CellRow
+from reports.night import CellRow
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Scenario

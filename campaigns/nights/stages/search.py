@@ -25,8 +25,7 @@ from chaos.mutants.registry import by_name, mutants_of
 from chaos.promises import checked
 from chaos.search.run_sim import verdicts
 from chaos.sim.verdict import SimVerdict
-from reports.night import Canary
-from reports.night_rows import PlayRow
+from reports.night import Canary, PlayRow
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.ledger import caught_now, remember

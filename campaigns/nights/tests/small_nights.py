@@ -8,8 +8,7 @@ from campaigns.nights.journal import Journal
 from campaigns.nights.kept import Kept
 from campaigns.nights.opening import Wish
 from campaigns.nights.work import Work
-from reports.night import Night, read_night
-from reports.night_rows import FailureRow, PlayRow
+from reports.night import FailureRow, Night, PlayRow, read_night
 
 
 def search_for(nights: Path, seconds: float, say: Callable[[str], None] = lambda _: None, **wish: object) -> int:

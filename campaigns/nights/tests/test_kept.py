@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 
 from campaigns.nights.kept import kept_nights, plays_of
 from campaigns.nights.tests.small_nights import a_play
-from reports.night import Night, write_night
-from reports.night_rows import PlayRow, write_rows
+from reports.night import Night, PlayRow, write_night, write_rows
 
 
 def test_nights_without_the_mark_of_replays_count_whole_and_others_without_their_replays(tmp_path: Path) -> None:

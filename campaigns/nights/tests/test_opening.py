@@ -11,8 +11,7 @@ from campaigns.nights.kept import kept_nights, played, plays_of, settle, sums_of
 from campaigns.nights.opening import NightRefusal, Wish, opened
 from campaigns.nights.planning import SHARES
 from campaigns.nights.tests.small_nights import a_play, work_of
-from reports.night import Night, read_night, write_night
-from reports.night_rows import PlayRow
+from reports.night import Night, PlayRow, read_night, write_night
 
 NOW_S = 1_800_000_000.0
 HOUR_S = 3600.0

@@ -17,8 +17,7 @@ from chaos.mutants.mutant import applied
 from chaos.mutants.registry import by_name
 from chaos.search.run_sim import run, verdicts
 from chaos.sim.verdict import SimVerdict
-from reports.night import Canary
-from reports.night_rows import FailureRow, PlayRow
+from reports.night import Canary, FailureRow, PlayRow
 from scenarios import loader
 from scenarios.model import Scenario
 

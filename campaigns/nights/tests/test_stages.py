@@ -20,8 +20,7 @@ from campaigns.nights.stages import bench, brokers, checks, live
 from campaigns.nights.tests.small_nights import a_play, work_of
 from campaigns.nights.work import Skipped, Work
 from campaigns.suites.suite import bundled
-from reports.night import Stage
-from reports.night_rows import CellRow, FailureRow, FigureRow
+from reports.night import CellRow, FailureRow, FigureRow, Stage
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.revisions import each_revision

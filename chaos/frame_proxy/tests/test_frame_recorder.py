@@ -20,7 +20,7 @@ from reference_broker.wire.fetch import (
     PartitionData,
 )
 from reference_broker.wire.messages import encode_request, encode_response
-from reports.frame_rows import FrameLineRow, FrameRow
+from reports.rows import FrameLineRow, FrameRow
 
 ID = bytes(range(16))
 

@@ -10,7 +10,7 @@ from statistics import geometric_mean
 
 from reports.collect import Findings, without_presets
 from reports.page import words
-from reports.page.impact import disturbed_seconds
+from reports.page.faults import disturbed_seconds
 from reports.statistics.ratios import BLOCKS, BUCKET, LEAST_BLOCK_S, LEAST_UNITS, Ratio, Word, ratios
 
 

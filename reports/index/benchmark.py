@@ -1,12 +1,14 @@
-"""The series of the benchmark's figures, with the places where they changed for good."""
+"""The figures of the benchmark over the nights, where they changed for good, and their pictures."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import exp, log
 
-from reports.index.collected import Row
+from reports.index.nights import Note, Row
 from reports.jobs.nights import SERIES_KEYS
+from reports.plots import style
+from reports.plots.ratio_series import draw_ratios
 from reports.statistics.change_points import change_points
 
 
@@ -85,3 +87,24 @@ def _changes(every: Sequence[Series]) -> Iterator[Change]:
     for one in every:
         for old, new in pairwise(one.levels):
             yield Change(one, one.nights[new.start - 1], one.nights[new.start], old.ratio, new.ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """``notes`` are those that the picture's numbers mean, in the order of the numbers."""
+
+    row: str
+    svg: str
+    notes: tuple[Note, ...]
+
+
+def pictures(every: Sequence[Series], notes: Sequence[Note]) -> list[Picture]:
+    found = []
+    with style.styled():
+        for row, group in groupby(every, key=lambda one: one.row):
+            own = tuple(note for note in notes if note.row in ("", row))
+            drawn = list(group)
+            figure = draw_ratios(drawn, [note.at for note in own])
+            told = f"{row}: " + "; ".join(f"{one.title} {one.levels[-1].ratio:.2f} times {one.peer}" for one in drawn)
+            found.append(Picture(row, style.svg(figure, f"series-{row}", told), own))
+    return found

@@ -1,0 +1,157 @@
+"""The nights of the index: the rows of the jobs over them, people's notes, and each night's verdict."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from reports.night import ANNOTATIONS_NAME, Night, NightError, outcome_of, why_red
+from reports.verdict import Outcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+Row: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The rows of the jobs in ``jobs/nights.py``, whose docstrings name the columns, in a fixed order."""
+
+    counts: Sequence[Row]
+    matrix: Sequence[Row]
+    failures: Sequence[Row]
+    series: Sequence[Row]
+    probed: Sequence[Row]
+
+
+def collect_nights(folders: Sequence[Path], spark: "SparkSession | None" = None) -> Collected:
+    """Raises SetupError without PySpark or Java."""
+    from reports.jobs.nights import night_bytes, read_nights
+    from reports.spark import sized_for, spark_session
+
+    size = night_bytes(folders)
+    with (
+        nullcontext(spark) if spark is not None else spark_session("crucible-index", size) as session,
+        sized_for(session, size),
+    ):
+        from reports.jobs.nights import (
+            SERIES_KEYS,
+            figure_series,
+            plays_by_outcome,
+            probe_sections,
+            still_open_failures,
+            worst_of_scenarios,
+        )
+
+        tables = read_nights(session, folders)
+        return Collected(
+            counts=_rows(plays_by_outcome(tables), "night", "is_control", "outcome"),
+            matrix=_rows(worst_of_scenarios(tables), "scenario", "world", "target", "night"),
+            failures=_rows(still_open_failures(tables), "first_night", "scenario", "world", "target", "guarantee"),
+            series=_rows(figure_series(tables), *SERIES_KEYS, "night"),
+            probed=_rows(probe_sections(tables), "section", "target"),
+        )
+
+
+def _rows(frame: "DataFrame", *order: str) -> list[Row]:
+    rows = [row.asDict(recursive=True) for row in frame.collect()]
+    return sorted(rows, key=lambda row: tuple(row[name] for name in order))
+
+
+class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``row`` is the row of the benchmark that the note is about. Empty: all of them."""
+
+    at: date
+    text: str
+    row: str = ""
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    note: tuple[Note, ...] = ()
+
+
+def read_notes(nights: Path) -> Sequence[Note]:
+    """The notes in the order of their days. Raises NightError."""
+    path = nights / ANNOTATIONS_NAME
+    if not path.is_file():
+        return ()
+    try:
+        found = msgspec.toml.decode(path.read_bytes(), type=_File)
+    except (OSError, msgspec.DecodeError) as error:
+        raise NightError(
+            f'{path} cannot be read ({error}): each note is [[note]] with at = 2026-11-28, text = "..." and, if it is '
+            'about one row of the benchmark, row = "produce"'
+        ) from error
+    return sorted(found.note, key=lambda one: one.at)
+
+
+@dataclass(frozen=True, slots=True)
+class NightTold:
+    """``reasons`` say why the night is red. ``controls`` counts the plays that must pass. ``gap_hours`` is how long no
+    night had begun before it, if too long."""
+
+    night: Night
+    started: datetime
+    plays: int
+    controls: int
+    reasons: tuple[str, ...]
+    outcome: Outcome
+    gap_hours: int
+
+    @property
+    def is_red(self) -> bool:
+        return bool(self.reasons)
+
+    @property
+    def line(self) -> str:
+        """The night in one line."""
+        if self.reasons:
+            told = "; ".join(self.reasons)
+            return f"{told[0].upper()}{told[1:]}."
+        canary = self.night.canary
+        found = (
+            "" if canary is None else f", and the canary {canary.mutant} was found after {_seeds(canary.seeds_tried)}"
+        )
+        return f"{self.plays:,} plays{found}."
+
+
+GAP_HOURS = 36
+
+
+def nights_told(nights: Sequence[Night], counts: Sequence[Row], now_us: int) -> list[NightTold]:
+    """``nights`` are in order, the oldest first. ``now_us`` decides whether the newest is too old."""
+    return list(_night_told(nights, counts, now_us))
+
+
+def _night_told(nights: Sequence[Night], counts: Sequence[Row], now_us: int) -> Iterator[NightTold]:
+    finished: list[int] = []
+    before_us = 0
+    for night in nights:
+        rows = [row for row in counts if row["night"] == night.night]
+        plays = sum(row["plays"] for row in rows)
+        controls = {row["outcome"]: row["plays"] for row in rows if row["is_control"]}
+        newest = night is nights[-1]
+        reasons = why_red(night, plays, controls, finished, now_us if newest else 0)
+        gap = int((night.started_us - before_us) / 3600e6) if before_us else 0
+        yield NightTold(
+            night=night,
+            started=datetime.fromtimestamp(night.started_us / 1e6, UTC),
+            plays=plays,
+            controls=sum(controls.values()),
+            reasons=tuple(each.text for each in reasons),
+            outcome=outcome_of(reasons),
+            gap_hours=gap if gap > GAP_HOURS else 0,
+        )
+        before_us = night.started_us
+        if night.finished:
+            finished.append(plays)
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
