@@ -27,7 +27,7 @@ from chaos.checks.drafts import (
 )
 from chaos.mutants import applied, by_name
 from chaos.tests.check_context import check_context
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.core.events import Reply, Request
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -1,10 +1,12 @@
-"""All parts of a broker, as the core puts them together for the handlers of its APIs.
+"""All parts of a broker, as the core puts them together for the handlers of its APIs, and a protocol for each part.
 
-A handler sees of them what it names (``parts.py``). It never touches events or effects.
+A handler's ``broker`` parameter is typed by the parts that the handler uses. A module that uses several of them joins
+them into one protocol. So the signature tells what an API may touch, and a test gives the handler just that. A handler
+never touches events or effects.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
@@ -30,6 +32,108 @@ if TYPE_CHECKING:
     from reference_broker.remote_log.manager import RemoteLogManager
 
 
+class HasNodeId(Protocol):
+    @property
+    def node_id(self) -> int: ...
+
+
+class HasConfig(Protocol):
+    @property
+    def config(self) -> BrokerConfig: ...
+
+
+class HasNow(Protocol):
+    @property
+    def now(self) -> Now:
+        """The instant of the event that is being handled."""
+        ...
+
+
+class HasOutside(Protocol):
+    @property
+    def outside(self) -> Ports: ...
+
+
+class HasPartitions(Protocol):
+    @property
+    def partitions(self) -> Partitions: ...
+
+
+class HasRemoteLog(Protocol):
+    @property
+    def remote_log(self) -> "RemoteLogManager | None":
+        """None if the node has no remote tier."""
+        ...
+
+
+class HasReplication(Protocol):
+    @property
+    def replication(self) -> Replication: ...
+
+
+class HasFetchSessions(Protocol):
+    @property
+    def fetch_sessions(self) -> FetchSessionCache: ...
+
+
+class HasGroups(Protocol):
+    @property
+    def groups(self) -> GroupCoordinator: ...
+
+
+class HasTransactions(Protocol):
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
+
+
+class HasMarkers(Protocol):
+    @property
+    def markers(self) -> MarkerWriter: ...
+
+
+class HasVerifier(Protocol):
+    @property
+    def verifier(self) -> Verifier: ...
+
+
+class HasMetadata(Protocol):
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+
+class HasController(Protocol):
+    @property
+    def controller(self) -> Controller: ...
+
+
+class HasLoader(Protocol):
+    @property
+    def loader(self) -> MetadataLoader: ...
+
+
+class HasTraffic(Protocol):
+    @property
+    def traffic(self) -> Traffic: ...
+
+
+class HasLifecycle(Protocol):
+    @property
+    def lifecycle(self) -> BrokerLifecycle: ...
+
+
+class HasQuorum(Protocol):
+    @property
+    def quorum(self) -> Quorum: ...
+
+
+class HasSnapshots(Protocol):
+    @property
+    def snapshots(self) -> SnapshotStore: ...
+
+    @property
+    def snapshot_checks(self) -> SnapshotChecks: ...
+
+
 @dataclass(slots=True)
 class Broker:
     """The state of one node. ``now`` is the instant of the event being handled, set by the core."""
@@ -44,21 +148,21 @@ class Broker:
     metrics: Metrics
     partitions: Partitions
     replica: MetadataReplica
-    """Its part in the metadata quorum; what is in it exists once the node is listening."""
+    """The node's part in the metadata quorum. Its content exists once the node is listening."""
     fetch_sessions: FetchSessionCache
     replication: Replication
     groups: GroupCoordinator
     """Consumer groups and their committed offsets, as far as this node coordinates them."""
     markers: MarkerWriter
-    transactions: TransactionCoordinator
-    """Transactional IDs, as far as this node coordinates them, and the producer IDs that this node gives away."""
     """Ends transactions in the partitions that this node leads."""
+    transactions: TransactionCoordinator
+    """Transactional IDs, as far as this node coordinates them, and the producer IDs that this node allocates."""
     verifier: Verifier
-    """Asks transaction coordinators whether partitions may be written to."""
+    """Verifies with transaction coordinators that partitions may be written to."""
     remote_log: "RemoteLogManager | None" = None
-    """Copies to the remote tier and reads from there. None where the node has none."""
+    """Copies to the remote tier and reads from there. None if the node has no tier."""
     metadata: MetadataCache = EMPTY_CACHE
-    """What clients are told about the cluster; fed by ``apis.metadata.metadata_feed``, or by UpdateMetadata."""
+    """What clients see of the cluster; fed by ``apis.metadata.metadata_feed``, or by UpdateMetadata."""
     traffic: Traffic = field(init=False)
 
     def __post_init__(self) -> None:

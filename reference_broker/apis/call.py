@@ -1,49 +1,51 @@
-"""A request as the handlers of the APIs see it."""
+"""A request as the handlers of the APIs see it, and responses that take more than one event to build."""
 
-from collections.abc import Callable
-from typing import ParamSpec, Protocol
+from collections.abc import Callable, Generator
+from typing import Final, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from reference_broker.apis.broker import HasOutside
+from reference_broker.ports.node_ports import Slices, later, run_slices
 
 GivenT = ParamSpec("GivenT")
 
 
 class Call(Protocol):
-    """A request that is being answered."""
+    """A request that is being served."""
 
     connection: int
     client_id: str
     api_version: int
     closed: bool
-    """True once it is answered or the connection is gone. Then ``respond`` does nothing."""
+    """True after the response, or once the connection is gone. Then ``respond`` does nothing."""
 
     @property
     def client_host(self) -> str:
-        """The host that the request came from, as groups tell it of their members. This node's own requests have
-        none."""
+        """The host that the request came from, as DescribeGroups shows it. Empty for this node's own requests."""
         ...
 
     @property
     def listener(self) -> str:
-        """The name of the listener that it came to, or empty if the node has only one."""
+        """The name of the listener that received it, or empty if the node has only one."""
         ...
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:
-        """Answers the request. With None the request is done, but no frame is sent (produce with acks=0).
+        """Send the response. With None the request is done, but no frame is sent (produce with acks=0).
 
-        ``api_version`` is the answer's if it differs from the request's (ApiVersions for an unknown version).
+        ``api_version`` is the response's if it differs from the request's (ApiVersions for an unknown version).
         """
         ...
 
     def close(self, reason: str) -> None:
-        """Closes the connection instead of answering, because the peer broke the protocol."""
+        """Close the connection instead of responding, because the peer broke the protocol."""
         ...
 
     def on_closed(self, forget: Callable[[], None]) -> None:
-        """Calls ``forget`` if the connection closes before the answer, or if the request fails because of a bug."""
+        """Call ``forget`` if the connection closes before the response, or if the request fails because of a bug."""
         ...
 
     def contain(self, work: Callable[[], object]) -> bool:
-        """Does a part of the request's work in a later event. A bug in it costs this request alone, as a bug in the
-        handler does. Returns whether there was none.
+        """Do a part of the request's work in a later event. A bug in it costs this request alone, as a bug in the
+        handler does. Return whether there was none.
 
         ``work`` may only read what requests share, or change it as the handler may: a step that fails half way must
         leave to the others what they rely on. Work for several requests is not contained, and a bug in it ends the
@@ -53,9 +55,61 @@ class Call(Protocol):
 
 
 def contained(call: Call, work: Callable[GivenT, object]) -> Callable[GivenT, None]:
-    """Returns ``work`` as it may be called in a later event (``Call.contain``)."""
+    """Return ``work`` as it may be called in a later event (``Call.contain``)."""
 
     def run(*given: GivenT.args, **named: GivenT.kwargs) -> None:
         call.contain(lambda: work(*given, **named))
 
     return run
+
+
+ResponseT = TypeVar("ResponseT")
+Sliced: TypeAlias = Generator[None, None, ResponseT]
+"""Yields after each slice of the work, and returns the response."""
+
+_OVER: Final = object()
+
+
+def in_one_go(building: Sliced[ResponseT]) -> ResponseT:
+    """Build the response in this event."""
+    while True:
+        try:
+            next(building)
+        except StopIteration as end:
+            response: ResponseT = end.value
+            return response
+
+
+def respond_now_or_in_slices(broker: HasOutside, call: Call, building: Sliced[ResponseT]) -> ResponseT | None:
+    """Return the response if it takes no more than a slice. Otherwise build it in later events, and send it then."""
+    try:
+        next(building)
+    except StopIteration as end:
+        response: ResponseT = end.value
+        return response
+    later(broker.outside, 0, lambda: run_slices(broker.outside, respond_in_slices(call, building)))
+    return None
+
+
+def respond_in_slices(call: Call, building: Sliced[ResponseT]) -> Slices:
+    """Respond when the response is built. Nothing more is done once the connection is closed."""
+
+    def respond() -> Slices:
+        call.respond((yield from building))
+
+    for _ in contained_slices(call, respond()):
+        if call.closed:
+            return
+        yield
+
+
+def contained_slices(call: Call, work: Slices) -> Slices:
+    """Slices of the work for one request. A bug in it costs that request, and ends the work."""
+    is_over = False
+
+    def step() -> None:
+        nonlocal is_over
+        is_over = next(work, _OVER) is _OVER
+
+    while call.contain(step) and not is_over:
+        yield

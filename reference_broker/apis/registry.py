@@ -1,14 +1,17 @@
-"""All APIs that a node serves: one line for each key names its module. Their versions are those of ``wire.apis``.
+"""All APIs that a node serves: the module of each API key, and the dispatch of a request to its handler.
 
-A module and the schemas that it needs load when the API is first asked for: all of them together cost a node a third of
-the processor time of its start.
+The versions of the APIs are those of ``wire.apis``. A module and the schemas that it needs load with the first request
+of the API: all of them together cost a node a third of the processor time of its start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.wire.apis import (
     DRAFTS,
@@ -18,6 +21,30 @@ from reference_broker.wire.apis import (
     VERSIONS,
     ApiKey,
 )
+
+BodyT = TypeVar("BodyT")
+
+
+@dataclass(frozen=True, slots=True)
+class Api(Generic[BodyT]):
+    """An API: the class of its requests and its handler. mypy checks that the two fit."""
+
+    bodies: type[BodyT] | tuple[type[BodyT], ...]
+    """The class of its requests, or a tuple of classes if private drafts have classes of their own."""
+    bind: Callable[[Broker], Callable[[Call, BodyT], object | None]]
+    """Makes the handler of one node, ``handler(call, body)``. The handler returns the response, or None if it keeps
+    ``call`` to respond later."""
+
+    @staticmethod
+    def of(
+        bodies: type[BodyT] | tuple[type[BodyT], ...], handle: Callable[[Broker, Call, BodyT], object | None]
+    ) -> "Api[BodyT]":
+        """Declare an API that keeps no state of its own between requests.
+
+        ``handle`` names the few parts of the broker that it uses (``broker.py``).
+        """
+        return Api(bodies, lambda broker: partial(handle, broker))
+
 
 MODULES: Final[Mapping[int, str]] = {
     ApiKey.PRODUCE: "records.k00_produce",
@@ -80,21 +107,49 @@ SERVED: Final[Mapping[int, tuple[int, int]]] = {key: VERSIONS.get(key, _DRAFTS_O
 
 
 def serves(api_key: int, api_version: int) -> bool:
-    """Whether requests of this version are answered: a version in the range, or a private draft of the API."""
+    """Whether requests of this version are served: a version in the range, or a private draft of the API."""
     versions = SERVED.get(api_key)
     return versions is not None and (versions[0] <= api_version <= versions[1] or (api_key, api_version) in DRAFTS)
 
 
 def drafts_of(config: BrokerConfig) -> Mapping[tuple[int, int], str]:
     """Returns the private drafts that a node with these settings knows, with the feature that announces each."""
-    left_out = set() if config.crucible_metadata_epoch_enable else set(METADATA_EPOCH_DRAFTS)
+    unknown = set() if config.crucible_metadata_epoch_enable else set(METADATA_EPOCH_DRAFTS)
     if not config.crucible_tombstone_horizon_enable:
-        left_out.add((ApiKey.FETCH, FETCH_TOMBSTONE_HORIZON))
-    return {draft: feature for draft, feature in DRAFTS.items() if draft not in left_out}
+        unknown.add((ApiKey.FETCH, FETCH_TOMBSTONE_HORIZON))
+    return {draft: feature for draft, feature in DRAFTS.items() if draft not in unknown}
 
 
 def load(api_key: int) -> Api[Any]:
-    """Loads the module of an API that is served, unless it is loaded already."""
+    """Load the module of an API that is served, unless it is loaded already."""
     api = import_module(f"reference_broker.apis.{MODULES[api_key]}").API
     assert isinstance(api, Api), f"{MODULES[api_key]} declares no Api"
     return api
+
+
+_Bound = tuple[Any, Callable[[Call, Any], object | None]]
+"""The classes of an API's bodies, and its handler."""
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """The dispatcher of one node, the only place that checks the class of a request's body.
+
+    An API loads, and is bound to the node's parts, with its first request.
+    """
+
+    _broker: Broker
+    _bound: dict[int, _Bound] = field(default_factory=dict)
+
+    def dispatch(self, api_key: int, call: Call, body: object) -> None:
+        """Respond to ``call`` now, unless the handler keeps it to respond later. The API must be one that is served."""
+        bodies, handler = self._bound.get(api_key) or self._bind(api_key)
+        assert isinstance(body, bodies), f"API {api_key} got a {type(body).__name__}"
+        response = handler(call, body)
+        if response is not None:
+            call.respond(response)
+
+    def _bind(self, api_key: int) -> _Bound:
+        api = load(api_key)
+        bound = self._bound[api_key] = (api.bodies, api.bind(self._broker))
+        return bound

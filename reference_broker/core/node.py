@@ -7,9 +7,8 @@ at a time and carries out the effects in order.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from reference_broker.apis.dispatcher import Dispatcher
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
-from reference_broker.apis.registry import SERVED
+from reference_broker.apis.registry import SERVED, Dispatcher
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.controller_term import Endpoint
 from reference_broker.core.assembly import build_broker

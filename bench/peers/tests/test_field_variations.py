@@ -115,7 +115,7 @@ def test_error_codes_lengths_flags_and_nulls_are_compared() -> None:
     from kio.schema.types import TopicName
     from kio.static.primitive import i32
 
-    from reference_broker.apis.proposing import NO_THROTTLE
+    from reference_broker.apis.responses import NO_THROTTLE
     from reference_broker.wire.errors import ErrorCode
 
     partition = OffsetDeleteResponsePartition(partition_index=i32(7), error_code=ErrorCode.group_subscribed_to_topic)

@@ -10,9 +10,9 @@ KIPs: 140, 290.
 from kio.schema.delete_acls.v3.request import DeleteAclsRequest
 from kio.schema.delete_acls.v3.response import DeleteAclsFilterResult, DeleteAclsResponse
 
-from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.proposing import NO_THROTTLE, verdict
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, verdict
 from reference_broker.controller.changes import NO_AUTHORIZER
 
 

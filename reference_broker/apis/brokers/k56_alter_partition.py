@@ -20,10 +20,10 @@ from kio.schema.alter_partition.v3.response import TopicData as TopicAnswer
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasController
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasController
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.partition_requests import IsrChange, IsrOutcomes, WantedIsr
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.errors import ErrorCode

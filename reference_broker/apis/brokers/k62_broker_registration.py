@@ -20,10 +20,10 @@ from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest
 from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
 from kio.static.primitive import i64
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasController
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasController
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.brokers import NO_BROKER_EPOCH, Registration
 from reference_broker.metadata.records import NO_UUID
 from reference_broker.wire.errors import ErrorCode

@@ -10,10 +10,10 @@ KIPs: 631.
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasController
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasController
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal
 from reference_broker.controller.broker_heartbeats import Heartbeat
 from reference_broker.wire.errors import ErrorCode
 

@@ -10,15 +10,15 @@ KIPs: 631.
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
-from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import PassesOn, propose
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.brokers import Unregistration
 from reference_broker.wire.apis import ApiKey
 
 
-def handle(broker: PassesOn, call: Call, body: UnregisterBrokerRequest) -> None:
+def handle(broker: ForwardsToController, call: Call, body: UnregisterBrokerRequest) -> None:
     """Answers once the removal is committed and published here."""
     change = Unregistration(body.broker_id, broker.controller.heartbeats)
 

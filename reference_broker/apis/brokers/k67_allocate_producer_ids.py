@@ -11,10 +11,10 @@ from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResp
 from kio.schema.types import ProducerId
 from kio.static.primitive import i32
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasController
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasController
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.brokers import BLOCK_SIZE, ProducerIdBlock
 
 NO_BLOCK = -1

@@ -15,10 +15,10 @@ from kio.schema.assign_replicas_to_dirs.v0.response import (
     TopicData,
 )
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasController
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasController
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.partition_requests import DirectoryChange
 from reference_broker.metadata.identifiers import NO_DIRECTORY
 

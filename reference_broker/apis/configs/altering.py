@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import PassesOn, comes_from_node, propose
-from reference_broker.apis.proposing import Refusal
+from reference_broker.apis.forwarding import ForwardsToController, comes_from_node, propose
+from reference_broker.apis.responses import Refusal
 from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
 from reference_broker.metadata.image import BROKER_RESOURCE
 from reference_broker.wire.errors import ErrorCode
@@ -28,7 +28,7 @@ def strange_broker(node_id: int, name: str) -> Refusal | None:
 
 
 def alter(
-    broker: PassesOn,
+    broker: ForwardsToController,
     call: Call,
     api_key: int,
     body: Any,

@@ -24,13 +24,12 @@ from kio.schema.describe_configs.v4.response import (
 )
 from kio.static.primitive import i8
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.broker import HasConfig, HasController, HasNodeId, HasOutside
+from reference_broker.apis.call import Call, Sliced, in_one_go, respond_in_slices
 from reference_broker.apis.configs.altering import strange_broker
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
-from reference_broker.apis.parts import HasConfig, HasController, HasNodeId, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.apis.sliced import Sliced, in_one_go, respond_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.changes import UNKNOWN_TOPIC
 from reference_broker.controller.planning.config_changes import unknown_kind
 from reference_broker.metadata.broker_settings import layers_of

@@ -23,12 +23,10 @@ from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponseTopic,
 )
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.groups.partition_errors import topics_told
-from reference_broker.apis.parts import HasGroups, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.sliced import Sliced, respond_in_slices
+from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.call import Call, Sliced, respond_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.groups.committed_offsets import NO_EPOCH
 from reference_broker.groups.offset_commits import BROKERS_RETENTION, CommitRequest, Committed, WantedOffset
 from reference_broker.ports.node_ports import run_slices
@@ -80,7 +78,7 @@ def handle(broker: Needs, call: Call, body: OffsetCommitRequest | Draft) -> None
     )
 
     def answering(errors: list[Error]) -> Sliced[object]:
-        told = topics_told(body.topics, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
+        told = topics_with_errors(body.topics, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
         return OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from told))
 
     broker.groups.commits.commit(request, _answer(broker, call, answering), call.contain)
@@ -113,7 +111,7 @@ def _commit_draft(broker: Needs, call: Call, body: Draft) -> None:
     )
 
     def answering(errors: list[Error]) -> Sliced[object]:
-        told = topics_told(body.topics, errors, OffsetCommitResponseTopic1000, OffsetCommitResponsePartition1000)
+        told = topics_with_errors(body.topics, errors, OffsetCommitResponseTopic1000, OffsetCommitResponsePartition1000)
         return OffsetCommitResponse1000(topics=(yield from told))
 
     broker.groups.commits.commit(request, _answer(broker, call, answering), call.contain)

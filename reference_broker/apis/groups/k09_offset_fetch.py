@@ -33,11 +33,10 @@ from kio.schema.offset_fetch.v9.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasGroups, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.sliced import contained_slices
+from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.call import Call, contained, contained_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
 from reference_broker.groups.committed_offsets import NO_METADATA_EPOCH
 from reference_broker.groups.offset_commits import FetchedOffset

@@ -24,12 +24,11 @@ from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinator
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.coordinator_topics import CreatesCoordinatorTopics, ask_to_create_topic
-from reference_broker.apis.parts import HasMetadata, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.apis.broker import HasMetadata, HasOutside
+from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
+from reference_broker.apis.topics.automatic_creation import CreatesCoordinatorTopics, ask_to_create_topic
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY, partition_of
 from reference_broker.coordination.record_fields import fits
 from reference_broker.log.timestamp_lookup import Work
@@ -57,7 +56,7 @@ class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
 
 def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse | None:
     """One answer for each key, in the request's order (versions below 4 ask for exactly one)."""
-    return answer_in_slices(broker, call, _answered(broker, call, body))
+    return respond_now_or_in_slices(broker, call, _answered(broker, call, body))
 
 
 def _answered(broker: Needs, call: Call, body: FindCoordinatorRequest) -> Sliced[FindCoordinatorResponse]:

@@ -22,10 +22,10 @@ from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 from kio.static.primitive import i32
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasGroups
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasGroups
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.groups.group import MemberProtocol
 from reference_broker.groups.served_group import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
 from reference_broker.wire.errors import ErrorCode

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasGroups
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasGroups
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.wire.errors import Error, ErrorCode
 
 

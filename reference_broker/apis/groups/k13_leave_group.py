@@ -11,10 +11,10 @@ KIPs: 345, 800.
 from kio.schema.leave_group.v5.request import LeaveGroupRequest, MemberIdentity
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasGroups
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasGroups
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.groups.served_group import MOST_REASON_CHARACTERS, Leaving
 from reference_broker.wire.errors import Error, ErrorCode
 

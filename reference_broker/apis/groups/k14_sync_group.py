@@ -13,10 +13,10 @@ KIPs: 345, 559.
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasGroups
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasGroups
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.groups.served_group import SyncAnswer, SyncRequest
 from reference_broker.wire.errors import ErrorCode
 

@@ -17,11 +17,10 @@ from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGrou
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasGroups, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
-from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
 from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.log.timestamp_lookup import Work
@@ -41,7 +40,7 @@ class Needs(HasGroups, HasOutside, Protocol):
 
 def handle(broker: Needs, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse | None:
     """In the request's order, each group once."""
-    return answer_in_slices(broker, call, _answered(broker, call, body))
+    return respond_now_or_in_slices(broker, call, _answered(broker, call, body))
 
 
 def _answered(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:

@@ -13,11 +13,10 @@ from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
 from kio.schema.types import GroupId
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasGroups, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.sliced import contained_slices
+from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.call import Call, contained, contained_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -16,12 +16,10 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponseTopic,
 )
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.groups.partition_errors import topics_told
-from reference_broker.apis.parts import HasGroups, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.sliced import Sliced, respond_in_slices
+from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.call import Call, Sliced, respond_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.ports.node_ports import run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -36,7 +34,7 @@ def handle(broker: Needs, call: Call, body: OffsetDeleteRequest) -> None:
 
     def answering(error: Error, errors: list[Error]) -> Sliced[OffsetDeleteResponse]:
         asked = () if error else body.topics
-        topics = yield from topics_told(asked, errors, OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
+        topics = yield from topics_with_errors(asked, errors, OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
         return OffsetDeleteResponse(error_code=ErrorCode(error), throttle_time=NO_THROTTLE, topics=topics)
 
     def answer(error: Error, errors: list[Error]) -> None:

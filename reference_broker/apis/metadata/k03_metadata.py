@@ -26,23 +26,22 @@ from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataRes
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.coordinator_topics import (
-    COORDINATOR_TOPICS,
-    CreatesCoordinatorTopics,
-    ask_to_create_topic,
-)
-from reference_broker.apis.metadata.topic_answers import Draft, TopicAnswers, missing_error
-from reference_broker.apis.parts import HasMetadata, HasOutside
-from reference_broker.apis.proposing import (
+from reference_broker.apis.broker import HasMetadata, HasOutside
+from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.metadata.described_topics import DescribedTopics, Draft, missing_error
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import (
     CLUSTER_OPERATIONS,
     NO_THROTTLE,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
 )
-from reference_broker.apis.sliced import Sliced, answer_in_slices
-from reference_broker.apis.topics.automatic_creation import ask_to_create
+from reference_broker.apis.topics.automatic_creation import (
+    COORDINATOR_TOPICS,
+    CreatesCoordinatorTopics,
+    ask_to_create,
+    ask_to_create_topic,
+)
 from reference_broker.controller.planning.topics import WantedTopic, request_problem
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
@@ -77,7 +76,7 @@ class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, answers: TopicAnswers, call: Call, body: MetadataRequest) -> Response | None:
+def handle(broker: Needs, answers: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
     """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
     looked up in slices and answered through ``call``. A request for more than MOST_TOPICS closes its connection."""
     wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
@@ -85,11 +84,11 @@ def handle(broker: Needs, answers: TopicAnswers, call: Call, body: MetadataReque
     if count > MOST_TOPICS:
         call.close(f"a Metadata request names {count} topics, at most {MOST_TOPICS} are allowed")
         return None
-    return answer_in_slices(broker, call, _answered(broker, answers, call, body, wants_all))
+    return respond_now_or_in_slices(broker, call, _answered(broker, answers, call, body, wants_all))
 
 
 def _answered(
-    broker: Needs, answers: TopicAnswers, call: Call, body: MetadataRequest, wants_all: bool
+    broker: Needs, answers: DescribedTopics, call: Call, body: MetadataRequest, wants_all: bool
 ) -> Sliced[Response]:
     """All of it tells the same state of the metadata, also where that changes between slices."""
     api_version, listener = call.api_version, call.listener
@@ -119,7 +118,7 @@ def _answered(
     )
 
 
-def _all(cache: MetadataCache, answers: TopicAnswers, operations: int) -> Sliced[list[MetadataResponseTopic]]:
+def _all(cache: MetadataCache, answers: DescribedTopics, operations: int) -> Sliced[list[MetadataResponseTopic]]:
     topics: list[MetadataResponseTopic] = []
     partitions = 0
     for topic in cache.topics.values():
@@ -131,7 +130,7 @@ def _all(cache: MetadataCache, answers: TopicAnswers, operations: int) -> Sliced
     return topics
 
 
-API = Api(MetadataRequest, lambda broker: partial(handle, broker, TopicAnswers()))
+API = Api(MetadataRequest, lambda broker: partial(handle, broker, DescribedTopics()))
 
 
 def _broker(broker: BrokerImage, listener: str) -> MetadataResponseBroker:
@@ -141,7 +140,7 @@ def _broker(broker: BrokerImage, listener: str) -> MetadataResponseBroker:
 
 
 def _draft(
-    cache: MetadataCache, answers: TopicAnswers, topics: list[MetadataResponseTopic], listener: str, api_version: int
+    cache: MetadataCache, answers: DescribedTopics, topics: list[MetadataResponseTopic], listener: str, api_version: int
 ) -> Sliced[MetadataResponse1000 | MetadataResponse1001]:
     """With the epoch of what is told (M-4)."""
     told: list[Draft] = []
@@ -173,7 +172,7 @@ def _draft(
 def _asked(
     broker: Needs,
     cache: MetadataCache,
-    answers: TopicAnswers,
+    answers: DescribedTopics,
     api_version: int,
     body: MetadataRequest,
     operations: int,

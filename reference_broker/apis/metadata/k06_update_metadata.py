@@ -17,10 +17,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasLifecycle, HasNow, HasOutside
-from reference_broker.apis.sliced import contained_slices
+from reference_broker.apis.broker import HasLifecycle, HasNow, HasOutside
+from reference_broker.apis.call import Call, contained_slices
+from reference_broker.apis.registry import Api
 from reference_broker.metadata.cache import MetadataCache, Request, is_overtaken, refusal, update_from
 from reference_broker.ports.node_ports import Slices
 from reference_broker.wire.drafts.updates import (

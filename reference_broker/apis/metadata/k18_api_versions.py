@@ -27,12 +27,11 @@ from kio.schema.api_versions.v4.response import (
 )
 from kio.static.primitive import i16, i64
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasConfig, HasLoader
 from reference_broker.apis.call import Call
 from reference_broker.apis.listener_scopes import takes_api
-from reference_broker.apis.parts import HasConfig, HasLoader
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.registry import SERVED, drafts_of
+from reference_broker.apis.registry import SERVED, Api, drafts_of
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.metadata.features import DRAFT_LEVEL, supported_features
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -15,10 +15,10 @@ from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, Descr
 from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasLoader, HasMetadata
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasLoader, HasMetadata
-from reference_broker.apis.proposing import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.wire.errors import ErrorCode
 

@@ -26,12 +26,11 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.metadata.topic_answers import described, missing_error
-from reference_broker.apis.parts import HasConfig, HasLoader, HasMetadata, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, as_uuid
-from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.apis.broker import HasConfig, HasLoader, HasMetadata, HasOutside
+from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.metadata.described_topics import described, missing_error
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, as_uuid
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
@@ -50,7 +49,7 @@ class Needs(HasMetadata, HasConfig, HasLoader, HasOutside, Protocol):
 def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse | None:
     """The topics are sorted by name, as the cursor needs it. What takes more than a slice is answered through ``call``.
     Kafka's Java admin client names all topics that it asks for in each of its requests."""
-    return answer_in_slices(broker, call, _answered(broker, body))
+    return respond_now_or_in_slices(broker, call, _answered(broker, body))
 
 
 def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[DescribeTopicPartitionsResponse]:

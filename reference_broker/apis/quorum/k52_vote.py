@@ -11,9 +11,9 @@ KIPs: 595, 853, 996.
 
 from kio.schema.vote.v2.request import VoteRequest
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasQuorum
+from reference_broker.apis.registry import Api
 
 
 def handle(broker: HasQuorum, call: Call, body: VoteRequest) -> None:

@@ -8,9 +8,9 @@ KIPs: 595, 853.
 
 from kio.schema.begin_quorum_epoch.v1.request import BeginQuorumEpochRequest
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasQuorum
+from reference_broker.apis.registry import Api
 
 
 def handle(broker: HasQuorum, call: Call, body: BeginQuorumEpochRequest) -> None:

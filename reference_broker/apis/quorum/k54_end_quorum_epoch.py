@@ -8,9 +8,9 @@ KIPs: 595, 853.
 
 from kio.schema.end_quorum_epoch.v1.request import EndQuorumEpochRequest
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasQuorum
+from reference_broker.apis.registry import Api
 
 
 def handle(broker: HasQuorum, call: Call, body: EndQuorumEpochRequest) -> None:

@@ -23,10 +23,10 @@ from kio.schema.describe_quorum.v2.response import (
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i64, u16
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasConfig, HasLoader, HasNodeId, HasOutside, HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasConfig, HasLoader, HasNodeId, HasOutside, HasQuorum
-from reference_broker.apis.passing_on import comes_from_node
+from reference_broker.apis.forwarding import comes_from_node
+from reference_broker.apis.registry import Api
 from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.messages import METADATA_TOPIC, names_metadata
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription

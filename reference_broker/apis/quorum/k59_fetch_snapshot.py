@@ -19,9 +19,9 @@ from typing import Protocol
 
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasLoader, HasNow, HasQuorum, HasSnapshots
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasLoader, HasNow, HasQuorum, HasSnapshots
+from reference_broker.apis.registry import Api
 from reference_broker.quorum.snapshots.messages import (
     DRAFT_VERSION,
     Piece,

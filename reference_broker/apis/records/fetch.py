@@ -35,8 +35,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from reference_broker.apis.call import Call
-from reference_broker.apis.parts import (
+from reference_broker.apis.broker import (
     HasConfig,
     HasController,
     HasFetchSessions,
@@ -45,6 +44,7 @@ from reference_broker.apis.parts import (
     HasRemoteLog,
     HasReplication,
 )
+from reference_broker.apis.call import Call, contained_slices
 from reference_broker.apis.records.fetch_partition import (
     Look,
     Reader,
@@ -58,7 +58,6 @@ from reference_broker.apis.records.fetch_partition import (
     told_of,
 )
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, endpoints_of
-from reference_broker.apis.sliced import contained_slices
 from reference_broker.ports.node_ports import Slices, later, run_slices
 from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Waiter, direction
 from reference_broker.sessions.slices import Work, after, in_slices, in_turn, sort

@@ -42,9 +42,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasController, HasReplication, HasTraffic
+from reference_broker.apis.broker import HasController, HasReplication, HasTraffic
+from reference_broker.apis.call import Call, contained, contained_slices
 from reference_broker.apis.records.led_partitions import endpoints_of
 from reference_broker.apis.records.produce_transactions import (
     JudgesTransactions,
@@ -53,7 +52,7 @@ from reference_broker.apis.records.produce_transactions import (
     judge_transaction,
     name_of,
 )
-from reference_broker.apis.sliced import contained_slices
+from reference_broker.apis.registry import Api
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.verification import Guard
 from reference_broker.metadata.identifiers import is_internal

@@ -57,10 +57,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasFetchSessions, HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasFetchSessions, HasQuorum
 from reference_broker.apis.records.fetch import Fetch, FetchNeeds, refusal
+from reference_broker.apis.registry import Api
 from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession, Waiter
 from reference_broker.sessions.revisions import CLOSE_SESSION_EPOCH, FULL_EPOCH

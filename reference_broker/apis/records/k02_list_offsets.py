@@ -35,13 +35,12 @@ from kio.schema.list_offsets.v10.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasConfig, HasNow, HasOutside, HasRemoteLog
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.broker import HasConfig, HasNow, HasOutside, HasRemoteLog
+from reference_broker.apis.call import Call, respond_now_or_in_slices
 from reference_broker.apis.records.fetch_partition import Reader, read_error, readable_end, reader_of
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
-from reference_broker.apis.sliced import answer_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.timestamp_lookup import FoundOffset, Overtaken, Search, Work
 from reference_broker.ports.disk import DiskError
@@ -127,10 +126,10 @@ def handle(broker: Needs, call: Call, body: ListOffsetsRequest) -> ListOffsetsRe
     remote_log = broker.remote_log
     queries = [] if remote_log is None else list(_remote_queries(broker, body))
     if remote_log is None or not queries:
-        return answer_in_slices(broker, call, _answered(broker, call, body, {}))
+        return respond_now_or_in_slices(broker, call, _answered(broker, call, body, {}))
 
     def search_locally(remote: RemoteOffsets) -> None:
-        response = answer_in_slices(broker, call, _answered(broker, call, body, remote))
+        response = respond_now_or_in_slices(broker, call, _answered(broker, call, body, remote))
         if response is not None:
             call.respond(response)
 

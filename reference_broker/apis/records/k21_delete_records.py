@@ -20,12 +20,11 @@ from kio.schema.delete_records.v2.response import (
 )
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasOutside, HasReplication
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.broker import HasOutside, HasReplication
+from reference_broker.apis.call import Call, Sliced, contained, contained_slices, respond_in_slices
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
-from reference_broker.apis.sliced import Sliced, contained_slices, respond_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError

@@ -20,11 +20,10 @@ from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 from kio.schema.types import ProducerId
 from kio.static.primitive import i16
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasTransactions
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasTransactions
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.transactions.fencing import told_to_client
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.transactions.requests import NOBODY, TakeRequest
 from reference_broker.transactions.state.judging import ProducerIdAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
@@ -43,7 +42,7 @@ def handle(broker: HasTransactions, call: Call, body: InitProducerIdRequest) -> 
         return None
 
     def told(error: Error, owner: ProducerIdAndEpoch) -> None:
-        call.respond(_response(told_to_client(error, call.api_version, KNOWS_FENCED_FROM), owner))
+        call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM), owner))
 
     expected = None if body.producer_id == NONE else (int(body.producer_id), int(body.producer_epoch))
     timeout_ms = body.transaction_timeout // MILLISECOND

@@ -16,12 +16,11 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 )
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.broker import HasOutside
+from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
-from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -35,7 +34,7 @@ class Needs(LooksUpPartitions, HasOutside, Protocol):
 
 def handle(broker: Needs, call: Call, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse | None:
     """Every partition has its own error code. What takes more than a slice is answered through ``call``."""
-    return answer_in_slices(broker, call, _answered(broker, body))
+    return respond_now_or_in_slices(broker, call, _answered(broker, body))
 
 
 def _answered(broker: LooksUpPartitions, body: OffsetForLeaderEpochRequest) -> Sliced[OffsetForLeaderEpochResponse]:

@@ -6,7 +6,7 @@ The checks and their errors are those of Kafka's ReplicaManager.getPartitionOrEr
 from collections.abc import Iterable
 from typing import Protocol
 
-from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
+from reference_broker.apis.broker import HasController, HasNodeId, HasPartitions
 from reference_broker.metadata.image import TopicImage
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode

@@ -9,8 +9,8 @@ Kafka's ReplicaManager.handleProduceAppend.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
+from reference_broker.apis.broker import HasConfig, HasNow, HasOutside, HasPartitions, HasVerifier
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasConfig, HasNow, HasOutside, HasPartitions, HasVerifier
 from reference_broker.log.verification import Guard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.node_ports import later

@@ -12,9 +12,8 @@ from typing import Any
 from kio.static.primitive import i32Timedelta
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.dispatcher import Dispatcher
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
-from reference_broker.apis.registry import SERVED
+from reference_broker.apis.registry import SERVED, Dispatcher
 from reference_broker.apis.tests.declared import key_of, newest
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller import ControllerChannel

@@ -21,9 +21,9 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32, i64, i64Timedelta
 
 from reference_broker.apis.groups import k08_offset_commit, k09_offset_fetch, k10_find_coordinator, k47_offset_delete
-from reference_broker.apis.groups.partition_errors import ERRORS_A_SLICE, topics_told
 from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.records import k00_produce
+from reference_broker.apis.responses import ERRORS_A_SLICE, topics_with_errors
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.topics import k19_create_topics
@@ -344,7 +344,9 @@ def test_many_offsets_are_deleted_and_answered_in_slices() -> None:
     world = led()
     partitions = tuple(OffsetDeleteRequestPartition(partition_index=i32(at)) for at in range(ERRORS_A_SLICE + 1))
     topics = (OffsetDeleteRequestTopic(name=TopicName("t"), partitions=partitions),)
-    answering = topics_told(topics, [ErrorCode.none] * len(partitions), OffsetDeleteResponseTopic, SimpleNamespace)
+    answering = topics_with_errors(
+        topics, [ErrorCode.none] * len(partitions), OffsetDeleteResponseTopic, SimpleNamespace
+    )
     assert len(list(answering)) == 1
     world.ask(k08_offset_commit, commit())
     call = world.begin(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))

@@ -17,10 +17,10 @@ from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32
 
+from reference_broker.apis.call import in_one_go
 from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
-from reference_broker.apis.metadata.topic_answers import TopicAnswers
-from reference_broker.apis.sliced import in_one_go
+from reference_broker.apis.metadata.described_topics import DescribedTopics
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
@@ -179,7 +179,7 @@ def test_an_answer_is_made_once_for_each_state_of_a_topic() -> None:
 
 
 def test_the_answers_of_deleted_topics_are_not_kept() -> None:
-    world, answers = AdminWorld(), TopicAnswers()
+    world, answers = AdminWorld(), DescribedTopics()
 
     def find_all() -> None:
         cache = world.broker.metadata

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from reference_broker.apis.dispatcher import Dispatcher
-from reference_broker.apis.registry import MODULES, load, serves
+from reference_broker.apis.registry import MODULES, Dispatcher, load, serves
 from reference_broker.apis.tests.fetch_world import FakeCall, World
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.fetch import FetchRequest

@@ -1,14 +1,21 @@
-"""Lets a broker itself create a topic. It sends CreateTopics to the active controller, as a client would."""
+"""Topics that a broker itself has created: for clients that name a missing topic, and for coordinators.
+
+The broker sends CreateTopics to the active controller, as a client would.
+"""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
 
-from reference_broker.apis.parts import HasLifecycle
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.broker import HasConfig, HasGroups, HasLifecycle, HasLoader, HasNodeId, HasTransactions
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.controller.planning.topics import WantedTopic
+from reference_broker.groups.records import offsets_topic_configs
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.transactions.storage import topic as transaction_topic
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.lazy_schema import LazySchema
 
@@ -19,8 +26,10 @@ else:
 
 
 def ask_to_create(broker: HasLifecycle, wanted: WantedTopic, over: Callable[[], None]) -> None:
-    """Asks for a topic. ``over`` is called when the request is answered or has failed. The topic may exist then. The
-    active controller must be known (``channel.has_leader``)."""
+    """Request a topic. ``over`` is called when the request has a response or has failed. The topic may exist then.
+
+    The active controller must be known (``channel.has_leader``).
+    """
     topic = request_schema.CreatableTopic(
         name=TopicName(wanted.name),
         num_partitions=i32(wanted.partitions),
@@ -31,3 +40,55 @@ def ask_to_create(broker: HasLifecycle, wanted: WantedTopic, over: Callable[[], 
     body = request_schema.CreateTopicsRequest(topics=(topic,), timeout=NO_THROTTLE, validate_only=False)
     version = VERSIONS[ApiKey.CREATE_TOPICS][1]
     broker.lifecycle.channel.ask(ApiKey.CREATE_TOPICS, version, body, lambda _: over(), over)
+
+
+COORDINATOR_TOPICS = (OFFSETS_TOPIC, TRANSACTION_TOPIC)
+
+
+class CreatesCoordinatorTopics(HasGroups, HasTransactions, HasLifecycle, HasLoader, HasConfig, HasNodeId, Protocol):
+    """The parts of a broker that request the topics of coordinators."""
+
+
+def ask_to_create_topic(broker: CreatesCoordinatorTopics, name: str) -> None:
+    """Request the topic ``name``, one of COORDINATOR_TOPICS, with the settings that it must have.
+
+    There is one request for each at a time. Clients retry until the topic exists.
+    """
+    coordinator = broker.groups if name == OFFSETS_TOPIC else broker.transactions
+    image = broker.loader.image
+    if coordinator.is_creating or not broker.lifecycle.channel.has_leader or name in image.topics:
+        return
+
+    def over() -> None:
+        coordinator.is_creating = False
+
+    coordinator.is_creating = True
+    ask_to_create(broker, _wanted(broker, name, image), over)
+
+
+def replicas_of(wanted: int, image: MetadataImage, voters: int) -> int:
+    """Return the replication factor that was ``wanted``, but no more than there are brokers.
+
+    The voters count as brokers that will register, so that a cluster whose nodes still start does not get a topic on
+    one node only.
+    """
+    return min(wanted, max(len(image.brokers), voters, 1))
+
+
+def _wanted(broker: CreatesCoordinatorTopics, name: str, image: MetadataImage) -> WantedTopic:
+    config = broker.config
+    voters = len(config.voters(broker.node_id))
+    if name == OFFSETS_TOPIC:
+        return WantedTopic(
+            name,
+            partitions=config.offsets_topic_num_partitions,
+            replication_factor=replicas_of(config.offsets_topic_replication_factor, image, voters),
+            configs=offsets_topic_configs(config),
+        )
+    replicas = replicas_of(config.transaction_state_log_replication_factor, image, voters)
+    return WantedTopic(
+        name,
+        partitions=config.transaction_state_log_num_partitions,
+        replication_factor=replicas,
+        configs=transaction_topic.topic_configs(config, replicas),
+    )

@@ -22,12 +22,11 @@ from kio.schema.create_topics.v7.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, Sliced, respond_in_slices
 from reference_broker.apis.configs.config_rows import topic_rows
-from reference_broker.apis.passing_on import PassesOn, propose
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid, verdict
-from reference_broker.apis.sliced import Sliced, respond_in_slices
+from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid, verdict
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.topics import (
     PlannedTopic,
@@ -50,7 +49,7 @@ _Settings: TypeAlias = tuple[BrokerConfig, _Texts, _Texts]
 """This broker's settings: as they are, and what the metadata sets for this broker and for all."""
 
 
-def handle(broker: PassesOn, call: Call, body: CreateTopicsRequest) -> None:
+def handle(broker: ForwardsToController, call: Call, body: CreateTopicsRequest) -> None:
     """Answers later, with one result for each name in the order of the request. Each topic has a partition, so a
     request that names too many topics is refused here. To pass it on would take too long."""
     too_many = too_many_partitions(len(body.topics))

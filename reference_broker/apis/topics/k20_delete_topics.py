@@ -15,10 +15,10 @@ from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopic
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.types import TopicName
 
-from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import PassesOn, propose
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid
+from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid
 from reference_broker.controller.planning.topics import DeletionOutcomes, NamedTopic, TopicDeletion
 from reference_broker.metadata.image import TopicImage
 from reference_broker.wire.apis import ApiKey
@@ -28,7 +28,7 @@ DELETION_DISABLED_FROM = 3
 """The first version that has the error TOPIC_DELETION_DISABLED."""
 
 
-def handle(broker: PassesOn, call: Call, body: DeleteTopicsRequest) -> None:
+def handle(broker: ForwardsToController, call: Call, body: DeleteTopicsRequest) -> None:
     """Answers later, with one result for each entry in the order of the request. Equal entries have one result."""
 
     def answer(outcomes: DeletionOutcomes) -> DeleteTopicsResponse:

@@ -12,15 +12,15 @@ from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, Cre
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.types import TopicName
 
-from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import PassesOn, propose
-from reference_broker.apis.proposing import NO_THROTTLE, verdict
+from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, verdict
 from reference_broker.controller.planning.topics import GrowthOutcomes, PartitionGrowth, WantedGrowth
 from reference_broker.wire.apis import ApiKey
 
 
-def handle(broker: PassesOn, call: Call, body: CreatePartitionsRequest) -> None:
+def handle(broker: ForwardsToController, call: Call, body: CreatePartitionsRequest) -> None:
     """Answers later, with one result for each name in the order of the request."""
 
     def answer(outcomes: GrowthOutcomes) -> CreatePartitionsResponse:

@@ -14,10 +14,10 @@ from kio.schema.elect_leaders.v2.response import ElectLeadersResponse, Partition
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import PassesOn, propose
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.forwarding import ForwardsToController, propose
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.partition_changes import Election
 from reference_broker.controller.planning.partition_requests import (
     ElectionOutcomes,
@@ -32,7 +32,7 @@ ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 """The election for each type in the request."""
 
 
-def handle(broker: PassesOn, call: Call, body: ElectLeadersRequest) -> ElectLeadersResponse | None:
+def handle(broker: ForwardsToController, call: Call, body: ElectLeadersRequest) -> ElectLeadersResponse | None:
     """Answers later, with one result for each partition in the order of the request."""
 
     def answer(outcomes: ElectionOutcomes | Refusal) -> ElectLeadersResponse:

@@ -30,12 +30,10 @@ from kio.schema.add_partitions_to_txn.v5.response import (
 from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i32
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasLoader, HasOutside, HasTransactions
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.sliced import Sliced, contained_slices, in_one_go, respond_in_slices
-from reference_broker.apis.transactions.fencing import told_to_client
+from reference_broker.apis.broker import HasLoader, HasOutside, HasTransactions
+from reference_broker.apis.call import Call, Sliced, contained, contained_slices, in_one_go, respond_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.node_ports import Slices, run_slices
@@ -121,7 +119,7 @@ def _settle(broker: Needs, call: Call, each: AddPartitionsToTxnTransaction, sett
     )
 
     def told(error: Error) -> None:
-        error = told_to_client(error, call.api_version, KNOWS_FENCED_FROM)
+        error = error_for_version(error, call.api_version, KNOWS_FENCED_FROM)
         settled(transactional_id, dict.fromkeys(partitions, error))
 
     if not each.verify_only:

@@ -15,11 +15,10 @@ from typing import Protocol
 from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
 from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasConfig, HasLoader, HasTransactions
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasConfig, HasLoader, HasTransactions
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.transactions.fencing import told_to_client
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
 from reference_broker.groups.records import partition_count
@@ -43,7 +42,7 @@ def handle(broker: Needs, call: Call, body: AddOffsetsToTxnRequest) -> AddOffset
     )
 
     def told(error: Error) -> None:
-        call.respond(_response(told_to_client(error, call.api_version, KNOWS_FENCED_FROM)))
+        call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM)))
 
     broker.transactions.add(request, contained(call, told))
     return None

@@ -17,11 +17,10 @@ from kio.schema.end_txn.v5.response import EndTxnResponse
 from kio.schema.types import ProducerId
 from kio.static.primitive import i16
 
-from reference_broker.apis.api import Api
+from reference_broker.apis.broker import HasTransactions
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasTransactions
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.transactions.fencing import told_to_client
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.transactions.requests import EndRequest
 from reference_broker.transactions.state.judging import ProducerIdAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
@@ -35,7 +34,7 @@ def handle(broker: HasTransactions, call: Call, body: EndTxnRequest) -> None:
         call.respond(
             EndTxnResponse(
                 throttle_time=NO_THROTTLE,
-                error_code=ErrorCode(told_to_client(error, call.api_version, KNOWS_FENCED_FROM)),
+                error_code=ErrorCode(error_for_version(error, call.api_version, KNOWS_FENCED_FROM)),
                 producer_id=ProducerId(owner[0]),
                 producer_epoch=i16(owner[1]),
             )

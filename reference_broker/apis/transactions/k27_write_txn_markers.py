@@ -27,10 +27,9 @@ from kio.schema.write_txn_markers.v2.response import (
 )
 from kio.static.primitive import i32
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasMarkers, HasOutside
-from reference_broker.apis.sliced import Sliced, contained_slices, respond_in_slices
+from reference_broker.apis.broker import HasMarkers, HasOutside
+from reference_broker.apis.call import Call, Sliced, contained, contained_slices, respond_in_slices
+from reference_broker.apis.registry import Api
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.transactions.markers.marker import Marker, TopicPartition

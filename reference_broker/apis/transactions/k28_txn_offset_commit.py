@@ -24,12 +24,10 @@ from kio.schema.txn_offset_commit.v5.response import (
     TxnOffsetCommitResponseTopic,
 )
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.groups.partition_errors import topics_told
-from reference_broker.apis.parts import HasGroups, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.sliced import Sliced, respond_in_slices
+from reference_broker.apis.broker import HasGroups, HasOutside
+from reference_broker.apis.call import Call, Sliced, respond_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.groups.offset_commits import CommitRequest, Transaction, WantedOffset
 from reference_broker.ports.node_ports import run_slices
 from reference_broker.wire.errors import Error, ErrorCode
@@ -63,7 +61,7 @@ def handle(broker: Needs, call: Call, body: TxnOffsetCommitRequest) -> None:
     )
 
     def answering(errors: list[Error]) -> Sliced[object]:
-        told = topics_told(body.topics, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+        told = topics_with_errors(body.topics, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
         return TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from told))
 
     def committed(errors: list[Error]) -> None:

@@ -19,12 +19,11 @@ from kio.schema.describe_producers.v0.response import (
 from kio.schema.types import ProducerId
 from kio.static.primitive import i32, i64
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.broker import HasOutside
+from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
-from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import name_problem
@@ -42,7 +41,7 @@ class Needs(LooksUpPartitions, HasOutside, Protocol):
 
 def handle(broker: Needs, call: Call, body: DescribeProducersRequest) -> DescribeProducersResponse | None:
     """Every partition gets its own error code."""
-    return answer_in_slices(broker, call, _answered(broker, body))
+    return respond_now_or_in_slices(broker, call, _answered(broker, body))
 
 
 API = Api.of(DescribeProducersRequest, handle)

@@ -14,11 +14,10 @@ from kio.schema.describe_transactions.v0.response import DescribeTransactionsRes
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import TZAware, i16, i32, i32Timedelta
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasOutside, HasTransactions
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.apis.broker import HasOutside, HasTransactions
+from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.transactions.state.states import DECIDED
@@ -36,7 +35,7 @@ class Needs(HasTransactions, HasOutside, Protocol):
 
 def handle(broker: Needs, call: Call, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse | None:
     """In the request's order, each ID once."""
-    return answer_in_slices(broker, call, _answered(broker, body))
+    return respond_now_or_in_slices(broker, call, _answered(broker, body))
 
 
 def _answered(broker: Needs, body: DescribeTransactionsRequest) -> Sliced[DescribeTransactionsResponse]:

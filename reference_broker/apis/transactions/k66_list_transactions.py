@@ -19,11 +19,10 @@ from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
 from kio.schema.types import ProducerId, TransactionalId
 
-from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasNow, HasOutside, HasTransactions
-from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.sliced import contained_slices
+from reference_broker.apis.broker import HasNow, HasOutside, HasTransactions
+from reference_broker.apis.call import Call, contained_slices
+from reference_broker.apis.registry import Api
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.ports.node_ports import Slices, run_slices
 from reference_broker.transactions.state import states
 from reference_broker.transactions.state.transaction import Transaction

@@ -14,7 +14,7 @@ from kio.schema.alter_partition.v3.response import AlterPartitionResponse, Parti
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log, run_to_end

@@ -15,7 +15,7 @@ from kio.schema.write_txn_markers.v2.response import (
 )
 from kio.static.primitive import i32
 
-from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.log.config import LogConfig

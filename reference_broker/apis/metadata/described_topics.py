@@ -13,8 +13,8 @@ from kio.schema.metadata.v13.response import MetadataResponsePartition, Metadata
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.proposing import as_uuid
-from reference_broker.apis.sliced import Sliced
+from reference_broker.apis.call import Sliced
+from reference_broker.apis.responses import as_uuid
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal, name_problem
 from reference_broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
@@ -56,7 +56,7 @@ class _Answer:
 
 
 @dataclass(slots=True)
-class TopicAnswers:
+class DescribedTopics:
     """The answers of one node. ``by_name`` holds the last answer for each topic that exists."""
 
     by_name: dict[str, _Answer] = field(default_factory=dict)

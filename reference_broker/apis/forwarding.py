@@ -1,15 +1,15 @@
-"""Admin requests may be sent to any broker. One that is not the active controller passes them on to it.
+"""Admin requests may be sent to any broker. One that is not the active controller forwards them to it.
 
-Kafka's brokers do the same (KIP-590), so that clients need not know the controller. The answer is NOT_CONTROLLER if no
-controller is known or if it does not answer. It may have acted then. A client that tries again sees what the first
-attempt did, for example that the topic exists.
+Kafka's brokers do the same (KIP-590), so that clients need not know the controller. The error is NOT_CONTROLLER if no
+controller is known or if it does not respond. It may have acted then. A client that retries sees what the first attempt
+did, for example that the topic exists.
 """
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from reference_broker.apis.broker import HasConfig, HasController, HasLoader, HasNodeId, HasOutside
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasConfig, HasController, HasLoader, HasNodeId, HasOutside
 from reference_broker.controller.changes import NOT_CONTROLLER, Change
 from reference_broker.metadata.identifiers import is_registered_node
 from reference_broker.ports.node_ports import Channel
@@ -18,17 +18,17 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 def comes_from_node(broker: HasLoader, call: Call) -> bool:
-    """Whether another node sent the request. It is not passed on again, because two nodes that take each other for the
+    """Whether another node sent the request. It is not forwarded again, because two nodes that take each other for the
     leader would never end that."""
     return is_registered_node(call.client_id, broker.loader.image)
 
 
-class PassesOn(HasNodeId, HasController, HasLoader, HasConfig, HasOutside, Protocol):
-    """What it takes to propose a change or to ask the active controller for it."""
+class ForwardsToController(HasNodeId, HasController, HasLoader, HasConfig, HasOutside, Protocol):
+    """The parts of a broker that propose a change here or forward it to the active controller."""
 
 
 def propose(
-    broker: PassesOn,
+    broker: ForwardsToController,
     call: Call,
     api_key: int,
     body: object,
@@ -36,12 +36,12 @@ def propose(
     answer: Callable[[OutcomeT], object],
     completed: Callable[[object], object] = lambda response: response,
 ) -> None:
-    """Makes the change that the client asks for, if this node is the active controller or knows no other node that is.
+    """Make the change that the client requests, if this node is the active controller or knows no other node that is.
     ``answer`` turns the outcome into the response.
 
-    Otherwise the active controller is asked, in the client's version, and its answer goes to the client, after
-    ``completed`` has added what this node found. If none comes within ``controller.quorum.request.timeout.ms``, the
-    client gets NOT_CONTROLLER.
+    Otherwise the request is forwarded to the active controller, in the client's version, and its response goes to the
+    client, after ``completed`` has added what this node found. If none comes within
+    ``controller.quorum.request.timeout.ms``, the client gets NOT_CONTROLLER.
     """
 
     def respond_with(outcome: OutcomeT) -> None:

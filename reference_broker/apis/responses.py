@@ -1,0 +1,86 @@
+"""Fields of responses that several APIs share: errors, errors for each partition, and constants."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final, Protocol, TypedDict, TypeVar
+from uuid import UUID
+
+from kio.static.primitive import i32Timedelta
+
+from reference_broker.apis.call import Sliced
+from reference_broker.controller.changes import NOT_CONTROLLER as NOT_CONTROLLER
+from reference_broker.controller.changes import Refusal as Refusal
+from reference_broker.wire.errors import Error, ErrorCode
+
+ERRORS_A_SLICE: Final = 1000
+"""Number of partitions whose errors are built in one event, which takes some 3 ms."""
+
+NO_THROTTLE = i32Timedelta.parse(timedelta(0))
+
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Without an authorizer everyone may do everything to a topic. These are AclOperation bits, as Kafka returns them."""
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+OPERATIONS_NOT_ASKED = -(2**31)
+
+
+class Verdict(TypedDict):
+    """The two fields of most responses that say whether something was done."""
+
+    error_code: ErrorCode
+    error_message: str | None
+
+
+def verdict(outcome: object) -> Verdict:
+    """Return the error and its message if ``outcome`` is a Refusal. Anything else means success."""
+    if isinstance(outcome, Refusal):
+        return Verdict(error_code=outcome.error, error_message=outcome.message)
+    return Verdict(error_code=ErrorCode.none, error_message=None)
+
+
+def as_uuid(topic_id: bytes) -> UUID:
+    return UUID(bytes=topic_id)
+
+
+def error_for_version(error: Error, api_version: int, knows_fenced_from: int) -> Error:
+    """Return the error that a client of this version knows.
+
+    Older clients do not know PRODUCER_FENCED (KIP-588). They get INVALID_PRODUCER_EPOCH, which is as fatal to them.
+    """
+    if error is ErrorCode.producer_fenced and api_version < knows_fenced_from:
+        return ErrorCode.invalid_producer_epoch
+    return error
+
+
+TopicT = TypeVar("TopicT")
+
+
+class _RequestedTopic(Protocol):
+    """A topic of the request."""
+
+    @property
+    def name(self) -> Any: ...
+
+    @property
+    def partitions(self) -> Sequence[Any]: ...
+
+
+def topics_with_errors(
+    requested: Iterable[_RequestedTopic],
+    errors: Iterable[Error],
+    topic: Callable[..., TopicT],
+    partition: Callable[..., object],
+) -> Sliced[tuple[TopicT, ...]]:
+    """Build the topics of a response that has one error for each requested partition.
+
+    ``topic`` and ``partition`` are the classes of the response. The errors come in the request's order.
+    """
+    remaining, found, count = iter(errors), list[TopicT](), 0
+    for each in requested:
+        partitions = []
+        for one in each.partitions:
+            partitions.append(partition(partition_index=one.partition_index, error_code=next(remaining)))
+            count += 1
+            if count % ERRORS_A_SLICE == 0:
+                yield
+        found.append(topic(name=each.name, partitions=tuple(partitions)))
+    return tuple(found)
