@@ -9,7 +9,7 @@ from typing import Final
 from reference_broker.core.events import Reply, Request
 from reference_broker.wire.apis import is_known
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 
 LENGTH_BYTES: Final = 4

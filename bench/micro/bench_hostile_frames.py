@@ -26,7 +26,7 @@ from reference_broker.wire.fetch import (
     FetchRequest,
     FetchTopic,
 )
-from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
+from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
 from reference_broker.wire.items import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
 from reference_broker.wire.messages import (
     decode_request,
@@ -36,8 +36,7 @@ from reference_broker.wire.messages import (
     encode_response_in_slices,
     is_large_response,
 )
-from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from reference_broker.wire.produce_requests import MOST_TOPICS_AND_PARTITIONS
+from reference_broker.wire.produce import MOST_TOPICS_AND_PARTITIONS, ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.tests.test_slices import frame_of, holding, layout
 
 ResultT = TypeVar("ResultT")

@@ -18,7 +18,7 @@ from bench.probe.conversation import body, entity_of
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ErrorCode, ProtocolError, error_name
-from reference_broker.wire.headers import RequestHeader, write_request_header
+from reference_broker.wire.frames import RequestHeader, write_request_header
 from reference_broker.wire.messages import body_class, decode_response, encode_request
 from reference_broker.wire.schema import SchemaField, schema_fields
 

@@ -18,7 +18,7 @@ from bench.results import Results
 from bench.rows.failover import SUSPECT_S, TRY_S, measure_failover
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, encode_response
 
 

@@ -15,7 +15,7 @@ from chaos.raw_frames import RawFrame
 from reference_broker.wire.apis import VERSIONS, ApiKey, is_flexible, is_known
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import encode_response
-from reference_broker.wire.writing import Buffers
+from reference_broker.wire.primitives import Buffers
 
 Told: TypeAlias = Callable[[int, str, int], tuple[str, int]]
 """Returns host and port that clients are told for the node with this ID, host and port."""

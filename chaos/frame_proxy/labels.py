@@ -12,9 +12,9 @@ from reference_broker.serve.requests import sender_of
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey, is_known
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.headers import RequestHeader, has_tagged_response_header, read_request_header
+from reference_broker.wire.frames import RequestHeader, has_tagged_response_header, read_request_header
 from reference_broker.wire.messages import error_code_offset, has_error_code
-from reference_broker.wire.reading import BAD_BYTES, read_compact_nullable_string, read_legacy_nullable_string
+from reference_broker.wire.primitives import BAD_BYTES, read_compact_nullable_string, read_legacy_nullable_string
 from reference_broker.wire.tags import Tag
 
 FETCH: Final = int(ApiKey.FETCH)

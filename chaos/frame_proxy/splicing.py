@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 
 from chaos.raw_frames import LENGTH_BYTES, RawFrame
 from reference_broker.wire.apis import ApiKey, is_flexible
-from reference_broker.wire.node_endpoints import write_endpoints
-from reference_broker.wire.writing import compact_string, legacy_string, uvarint
+from reference_broker.wire.fetch_responses import write_endpoints
+from reference_broker.wire.primitives import compact_string, legacy_string, uvarint
 
 Pieces: TypeAlias = Sequence[tuple[bytes, bytes]]
 """What stands in the answer and what is to stand there, in the order in which it does."""

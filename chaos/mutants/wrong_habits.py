@@ -15,7 +15,7 @@ from chaos.mutants.mutant import Function, Mutant, mutant
 from chaos.mutants.registry import by_name
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import encode_request
 
 PLENTY = 1 << 20

@@ -16,8 +16,7 @@ from typing import Any, Final
 from bench.fleet.behaviours.protocol import Request as ClientRequest
 from reference_broker.core.events import Reply
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.frames import FrameReader
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import FrameReader, read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 
 MAX_FRAME_BYTES = 64 << 20

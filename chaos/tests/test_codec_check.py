@@ -16,7 +16,7 @@ from chaos.sim.codec_check import (
 )
 from reference_broker.core.events import Reply
 from reference_broker.wire.apis import DRAFTS, FETCH_TOMBSTONE_HORIZON, ApiKey
-from reference_broker.wire.drafts.metadata import MetadataResponse1000
+from reference_broker.wire.drafts import MetadataResponse1000
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, FetchTopic
 from reference_broker.wire.fetch_drafts import decode_draft_request
 from reference_broker.wire.tags import Tag

@@ -21,7 +21,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.reading import reading
+from reference_broker.wire.primitives import reading
 
 NEWEST_VERSION: Final = 3
 _VERSION_BYTES: Final = 2

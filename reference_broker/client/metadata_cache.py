@@ -23,7 +23,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.fetch import NO_TOPIC_ID
 
 if TYPE_CHECKING:
-    from reference_broker.wire.drafts.metadata import MetadataResponse1001
+    from reference_broker.wire.drafts import MetadataResponse1001
     from reference_broker.wire.retired_fields import MetadataResponse
 
 UNKNOWN_EPOCH: Final = -1

@@ -20,7 +20,7 @@ from reference_broker.client.consumer_protocol import by_topic
 from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION, MemberIdentity, error_of
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.drafts.offsets import (
+from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,
     OffsetCommitRequestPartition1000,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kio.schema.offset_fetch.v9.response import OffsetFetchResponse, OffsetFetchResponseGroup
     from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponse
 
-    from reference_broker.wire.drafts.offsets import OffsetFetchResponse1001
+    from reference_broker.wire.drafts import OffsetFetchResponse1001
 
 
 @dataclass(frozen=True, slots=True)

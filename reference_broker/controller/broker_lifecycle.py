@@ -43,7 +43,7 @@ from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.node_files import Identity
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.lazy_schema import LazySchema
+from reference_broker.wire.schema import LazySchema
 
 if TYPE_CHECKING:
     from kio.schema.api_versions.v4 import request as versions_request

@@ -27,7 +27,7 @@ from reference_broker.metadata.image import BrokerImage, MetadataImage, Partitio
 from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT, MetadataEpoch, NoOpRecord
 from reference_broker.ports.node_ports import Channel, Ports, Surroundings
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.drafts.updates import (
+from reference_broker.wire.drafts import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,
     UpdateMetadataBroker1000,

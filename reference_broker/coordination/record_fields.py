@@ -5,10 +5,12 @@ from struct import Struct, error
 from typing import Any
 
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.reading import (
+from reference_broker.wire.primitives import (
     BAD_BYTES,
     Reader,
+    compact_string,
     error_of_bad_bytes,
+    legacy_string,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
@@ -16,8 +18,10 @@ from reference_broker.wire.reading import (
     read_legacy_count,
     read_legacy_nullable_string,
     read_legacy_string,
+    tag_buffer,
+    tagged,
+    uvarint,
 )
-from reference_broker.wire.writing import compact_string, legacy_string, tag_buffer, tagged, uvarint
 
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")

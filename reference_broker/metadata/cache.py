@@ -13,7 +13,7 @@ from reference_broker.metadata.delta import MetadataDelta, with_changes
 from reference_broker.metadata.identifiers import is_online
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage, named_listeners
 from reference_broker.metadata.records import MetadataFault
-from reference_broker.wire.drafts.updates import (
+from reference_broker.wire.drafts import (
     FULL_UPDATE,
     UpdateMetadataPartition1000,
     UpdateMetadataPartition1001,

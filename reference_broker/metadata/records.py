@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast, dataclass_tra
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.reading import BAD_BYTES, error_of_bad_bytes, read_uvarint
-from reference_broker.wire.writing import uvarint
+from reference_broker.wire.primitives import BAD_BYTES, error_of_bad_bytes, read_uvarint, uvarint
 
 NO_UUID = bytes(16)
 

@@ -27,7 +27,7 @@ from reference_broker.wire.fetch import (
     PartitionData,
     SnapshotId,
 )
-from reference_broker.wire.lazy_schema import LazySchema
+from reference_broker.wire.schema import LazySchema
 
 if TYPE_CHECKING:
     from kio.schema.begin_quorum_epoch.v1 import request as begin_request

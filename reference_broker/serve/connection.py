@@ -11,7 +11,7 @@ from reference_broker.serve.turns import COUNTED_FROM_BYTES, HEAVY_BYTES, Queue
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
-from reference_broker.wire.writing import Buffers
+from reference_broker.wire.primitives import Buffers
 
 if TYPE_CHECKING:
     from reference_broker.serve.driver import Driver

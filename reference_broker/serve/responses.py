@@ -15,7 +15,7 @@ from reference_broker.wire.messages import (
     has_error_code,
     items_of_response,
 )
-from reference_broker.wire.writing import Buffers
+from reference_broker.wire.primitives import Buffers
 
 if TYPE_CHECKING:
     from reference_broker.serve.connection import Connection

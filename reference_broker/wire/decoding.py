@@ -13,10 +13,10 @@ from struct import Struct, calcsize
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from reference_broker.wire import reading
+from reference_broker.wire import primitives
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.items import BYTES_PER_UNIT, SMALL_ITEMS, UNITS_PER_LOOK, Work
-from reference_broker.wire.reading import Frame, Reader
+from reference_broker.wire.primitives import Frame, Reader
 from reference_broker.wire.schema import (
     EPOCH,
     FIXED,
@@ -123,7 +123,7 @@ def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible
     else:
         item = primitive_reader(each.kind, flexible, nullable=False)
         least = _least_primitive_bytes(each.kind, flexible)
-    read_length = reading.read_compact_length if flexible else reading.read_legacy_length32
+    read_length = primitives.read_compact_length if flexible else primitives.read_legacy_length32
     nullable, are_small = each.nullable, each.struct is None and each.kind in FIXED
     items_per_unit = SMALL_ITEMS if are_small else 1
 
@@ -131,7 +131,7 @@ def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible
         count, offset = read_length(frame, offset)
         if count < 0 and nullable:
             return None, offset
-        reading.check_count(frame, offset, count, least)
+        primitives.check_count(frame, offset, count, least)
         work.announce(count, are_small)
         items = []
         start, done = offset, 0
@@ -202,7 +202,7 @@ def _field_step(each: SchemaField, target: SchemaField | None, flexible: bool) -
 
 
 def _tags_step(names: Mapping[int, str], readers: Mapping[int, Reader]) -> Step:
-    read_known_tags = reading.read_known_tags
+    read_known_tags = primitives.read_known_tags
 
     def step(frame: Frame, offset: int, values: dict[str, Any]) -> int:
         found, offset = read_known_tags(frame, offset, readers)
@@ -226,8 +226,8 @@ def _field_reader(each: SchemaField, target: SchemaField | None, flexible: bool)
 
 
 def _array_reader(item: Reader, least_item_bytes: int, flexible: bool, nullable: bool) -> Reader:
-    read_length = reading.read_compact_length if flexible else reading.read_legacy_length32
-    check_count = reading.check_count
+    read_length = primitives.read_compact_length if flexible else primitives.read_legacy_length32
+    check_count = primitives.check_count
     assert least_item_bytes > 0, "items without bytes could be claimed without end"
 
     def read(frame: Frame, offset: int) -> tuple[Any, int]:
@@ -285,8 +285,8 @@ def primitive_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
     """Makes a reader of one value of a primitive type."""
     if kind == "string":
         if flexible:
-            return reading.read_compact_nullable_string if nullable else reading.read_compact_string
-        return reading.read_legacy_nullable_string if nullable else reading.read_legacy_string
+            return primitives.read_compact_nullable_string if nullable else primitives.read_compact_string
+        return primitives.read_legacy_nullable_string if nullable else primitives.read_legacy_string
     if kind in ("bytes", "records"):
         return _bytes_reader(flexible, nullable)
     convert = _nullable_datetime if kind == "datetime_i64" and nullable else _CONVERSIONS.get(kind)
@@ -309,13 +309,13 @@ def _fixed_reader(letter: str, convert: Callable[[Any], Any] | None) -> Reader:
 
 
 def _bytes_reader(flexible: bool, nullable: bool) -> Reader:
-    read_length = reading.read_compact_length if flexible else reading.read_legacy_length32
+    read_length = primitives.read_compact_length if flexible else primitives.read_legacy_length32
 
     def read(frame: Frame, offset: int) -> tuple[Any, int]:
         length, offset = read_length(frame, offset)
         if length < 0 and nullable:
             return None, offset
-        end = reading.end_of(frame, offset, length, "a byte string")
+        end = primitives.end_of(frame, offset, length, "a byte string")
         return bytes(frame[offset:end]), end
 
     return read

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from reference_broker.wire.items import BYTES_PER_UNIT, SMALL_ITEMS, UNITS_PER_LOOK, Work
+from reference_broker.wire.primitives import compact_string, legacy_string, tagged, uvarint
 from reference_broker.wire.schema import (
     EPOCH,
     FIXED,
@@ -24,7 +25,6 @@ from reference_broker.wire.schema import (
     is_flexible_entity,
     schema_fields,
 )
-from reference_broker.wire.writing import compact_string, legacy_string, tagged, uvarint
 
 SlicedWriter: TypeAlias = Callable[[bytearray, Any, Work], Generator[None, None, None]]
 """A Writer that yields after each slice."""

@@ -7,9 +7,21 @@ written by hand because kio's are slow. Tests prove that both give the same byte
 """
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
+from typing import TypeVar, dataclass_transform
 
-from reference_broker.wire.value import value
+ValueT = TypeVar("ValueT")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def value(cls: type[ValueT]) -> type[ValueT]:
+    """Makes a dataclass with slots that only the type checker treats as frozen.
+
+    Python sets each field of a frozen dataclass through a separate call. For bodies that hold thousands of partitions
+    that costs 5 to 20 % of the whole node's speed.
+    """
+    return dataclass(slots=True)(cls)
+
 
 NO_TOPIC_ID = bytes(16)
 NO_DIRECTORY_ID = bytes(16)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from reference_broker.wire import reshape
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_known
 from reference_broker.wire.decoding import SlicedReader, decoder, sliced_decoder
-from reference_broker.wire.drafts.table import (
+from reference_broker.wire.drafts import (
     LAYOUTS,
     OWN_REQUESTS,
 )
@@ -35,7 +35,7 @@ from reference_broker.wire.fetch_requests import (
     fetch_work,
 )
 from reference_broker.wire.fetch_responses import decode_fetch_response, encode_fetch_response
-from reference_broker.wire.headers import (
+from reference_broker.wire.frames import (
     RequestHeader,
     UnsupportedVersion,
     read_request_header,
@@ -44,11 +44,14 @@ from reference_broker.wire.headers import (
     write_response_header,
 )
 from reference_broker.wire.items import LARGE_ANSWER_ITEMS, MOST_REQUEST_BYTES, Decoding, Work, check_request_bytes
-from reference_broker.wire.produce_requests import decode_produce_request, encode_produce_request
-from reference_broker.wire.produce_responses import decode_produce_response, encode_produce_response
-from reference_broker.wire.reading import BAD_BYTES, Frame, Reader, error_of_bad_bytes
+from reference_broker.wire.primitives import BAD_BYTES, Buffers, Frame, Reader, error_of_bad_bytes
+from reference_broker.wire.produce import (
+    decode_produce_request,
+    decode_produce_response,
+    encode_produce_request,
+    encode_produce_response,
+)
 from reference_broker.wire.schema import FIXED, schema_fields
-from reference_broker.wire.writing import Buffers
 
 Direction: TypeAlias = Literal["request", "response"]
 

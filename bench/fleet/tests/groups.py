@@ -30,13 +30,11 @@ from bench.fleet.behaviours.protocol import Answered, Behaviour, Disconnected, R
 from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, Log, World
 from reference_broker.client.draft_versions import NEEDED_DRAFTS
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.drafts.metadata import (
+from reference_broker.wire.drafts import (
     MetadataBroker1000,
     MetadataPartition1001,
     MetadataResponse1001,
     MetadataTopic1001,
-)
-from reference_broker.wire.drafts.offsets import (
     OffsetCommitResponse1000,
     OffsetCommitResponsePartition1000,
     OffsetCommitResponseTopic1000,

@@ -12,7 +12,7 @@ from chaos.faults import feature_finalized
 from chaos.faults.timed import Ended
 from chaos.live.targets import Target
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, encode_response
 from scenarios.model import Fault
 

@@ -30,7 +30,7 @@ from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.groups.committed_offsets import NO_EPOCH
 from reference_broker.groups.offset_commits import BROKERS_RETENTION, CommitRequest, Committed, WantedOffset
 from reference_broker.ports.node_ports import run_slices
-from reference_broker.wire.drafts.offsets import (
+from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,
     OffsetCommitRequestPartition1001,

@@ -42,7 +42,7 @@ from reference_broker.groups.committed_offsets import NO_METADATA_EPOCH
 from reference_broker.groups.offset_commits import FetchedOffset
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.ports.node_ports import Slices, run_slices
-from reference_broker.wire.drafts.offsets import (
+from reference_broker.wire.drafts import (
     OffsetFetchRequest1000,
     OffsetFetchRequest1001,
     OffsetFetchResponse1000,

@@ -19,7 +19,7 @@ from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal, name_problem
 from reference_broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
 from reference_broker.wire.apis import WITH_LEADER_EPOCHS
-from reference_broker.wire.drafts.metadata import (
+from reference_broker.wire.drafts import (
     MetadataPartition1000,
     MetadataPartition1001,
     MetadataTopic1000,

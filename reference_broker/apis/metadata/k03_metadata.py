@@ -30,12 +30,7 @@ from reference_broker.apis.broker import HasMetadata, HasOutside
 from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
 from reference_broker.apis.metadata.described_topics import DescribedTopics, Draft, missing_error
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import (
-    CLUSTER_OPERATIONS,
-    NO_THROTTLE,
-    OPERATIONS_NOT_ASKED,
-    TOPIC_OPERATIONS,
-)
+from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
 from reference_broker.apis.topics.automatic_creation import (
     COORDINATOR_TOPICS,
     CreatesCoordinatorTopics,
@@ -47,7 +42,7 @@ from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, WITH_LEADER_EPOCHS
-from reference_broker.wire.drafts.metadata import (
+from reference_broker.wire.drafts import (
     MetadataBroker1000,
     MetadataResponse1000,
     MetadataResponse1001,

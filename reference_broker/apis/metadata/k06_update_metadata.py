@@ -22,7 +22,7 @@ from reference_broker.apis.call import Call, contained_slices
 from reference_broker.apis.registry import Api
 from reference_broker.metadata.cache import MetadataCache, Request, is_overtaken, refusal, update_from
 from reference_broker.ports.node_ports import Slices
-from reference_broker.wire.drafts.updates import (
+from reference_broker.wire.drafts import (
     UpdateMetadataRequest1000,
     UpdateMetadataRequest1001,
     UpdateMetadataResponse1000,

@@ -23,7 +23,7 @@ from reference_broker.apis.tests.declared import key_of, versions_of
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.retired_fields import MetadataRequest
 

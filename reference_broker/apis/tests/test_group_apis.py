@@ -22,7 +22,7 @@ from reference_broker.groups.group import Group
 from reference_broker.groups.tests.membership_world import WALL_MS, World
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.schema import schema_fields
 

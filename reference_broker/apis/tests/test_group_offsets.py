@@ -32,7 +32,7 @@ from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.records.record import Record, build
-from reference_broker.wire.drafts.offsets import (
+from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,
     OffsetCommitRequestPartition1000,
@@ -48,7 +48,7 @@ from reference_broker.wire.drafts.offsets import (
 )
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.retired_fields import MetadataRequest, OffsetCommitRequest

@@ -15,7 +15,7 @@ from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.metadata.tests.metadata_world import ManualPorts
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.apis import DRAFTS, METADATA_EPOCH_DRAFTS, ApiKey
-from reference_broker.wire.drafts.updates import (
+from reference_broker.wire.drafts import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,
     UpdateMetadataPartition1001,

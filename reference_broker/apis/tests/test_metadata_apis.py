@@ -7,11 +7,7 @@ from uuid import UUID
 import pytest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
-from kio.schema.describe_topic_partitions.v0.request import (
-    Cursor,
-    DescribeTopicPartitionsRequest,
-    TopicRequest,
-)
+from kio.schema.describe_topic_partitions.v0.request import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
@@ -26,9 +22,9 @@ from reference_broker.apis.tests.test_topic_admin import create, delete, grow, n
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.drafts.metadata import MetadataTopic1000
+from reference_broker.wire.drafts import MetadataTopic1000
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.retired_fields import MetadataRequest
 

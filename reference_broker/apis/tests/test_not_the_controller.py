@@ -40,7 +40,7 @@ from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k
 from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.retired_fields import MetadataRequest
 

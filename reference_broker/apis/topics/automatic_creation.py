@@ -17,7 +17,7 @@ from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOP
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.transactions.storage import topic as transaction_topic
 from reference_broker.wire.apis import VERSIONS, ApiKey
-from reference_broker.wire.lazy_schema import LazySchema
+from reference_broker.wire.schema import LazySchema
 
 if TYPE_CHECKING:
     from kio.schema.create_topics.v7 import request as request_schema

@@ -28,7 +28,7 @@ from reference_broker.client.tests.group_world import due, found, join_answer
 from reference_broker.client.tests.test_offset_commits import committed
 from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets
 from reference_broker.records.record import Record, build
-from reference_broker.wire.drafts.metadata import (
+from reference_broker.wire.drafts import (
     MetadataBroker1000,
     MetadataPartition1001,
     MetadataResponse1001,

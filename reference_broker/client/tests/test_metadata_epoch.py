@@ -17,7 +17,7 @@ from reference_broker.client.metadata_cache import (
 from reference_broker.client.metadata_refresher import MetadataRefresher
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import due
-from reference_broker.wire.drafts.metadata import (
+from reference_broker.wire.drafts import (
     MetadataBroker1000,
     MetadataPartition1001,
     MetadataResponse1001,

@@ -37,7 +37,7 @@ from reference_broker.client.offset_requests import (
 )
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import NODE, NODES, due, found
-from reference_broker.wire.drafts.offsets import (
+from reference_broker.wire.drafts import (
     OffsetCommitResponse1000,
     OffsetCommitResponsePartition1000,
     OffsetCommitResponseTopic1000,
@@ -46,7 +46,7 @@ from reference_broker.wire.drafts.offsets import (
     OffsetFetchResponseTopic1001,
 )
 from reference_broker.wire.errors import DraftError, ErrorCode, known_error
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, encode_request
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

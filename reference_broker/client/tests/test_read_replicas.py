@@ -9,7 +9,7 @@ from reference_broker.client.metadata_cache import MetadataCache, NodeAddress, P
 from reference_broker.client.read_replicas import ReadReplicas
 from reference_broker.client.tests.test_group_consumer import T0, Driver, fetched
 from reference_broker.records.record import Record, build
-from reference_broker.wire.drafts.metadata import (
+from reference_broker.wire.drafts import (
     MetadataBroker1000,
     MetadataPartition1001,
     MetadataResponse1001,

@@ -18,7 +18,7 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request_in_slices, encode_request
 from reference_broker.wire.tests.test_slices import finished
 

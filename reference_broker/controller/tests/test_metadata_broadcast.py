@@ -28,7 +28,7 @@ from reference_broker.metadata.tests.metadata_world import ManualPorts, Metadata
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
 from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.values import Provenance
-from reference_broker.wire.drafts.updates import (
+from reference_broker.wire.drafts import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,
     UpdateMetadataRequest1001,

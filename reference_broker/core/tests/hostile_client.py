@@ -15,7 +15,7 @@ from reference_broker.apis.tests.test_group_apis import filled
 from reference_broker.core.events import Effect, Event
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.node_ports import Now
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, decode_response, encode_request, encode_response
 
 

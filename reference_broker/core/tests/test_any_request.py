@@ -12,11 +12,11 @@ from kio.index import load_request_schema
 from reference_broker.apis.registry import SERVED
 from reference_broker.core.tests.node_world import NodeWorld, batch, sent_batch
 from reference_broker.wire.apis import DRAFTS, ApiKey
-from reference_broker.wire.drafts.table import LAYOUTS
+from reference_broker.wire.drafts import LAYOUTS
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
+from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.schema import SchemaField, schema_fields

@@ -28,7 +28,7 @@ from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.compression import Compression
 from reference_broker.serve.log_lines import describe_bug as crash_words
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.drafts.updates import UpdateMetadataRequest1001
+from reference_broker.wire.drafts import UpdateMetadataRequest1001
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 

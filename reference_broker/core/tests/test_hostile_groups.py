@@ -15,7 +15,7 @@ from reference_broker.core.tests.test_groups_of_a_node import coordinated
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
+from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
 from reference_broker.wire.messages import body_class, decode_request, decode_response, encode_response
 from reference_broker.wire.schema import SchemaField, schema_fields
 

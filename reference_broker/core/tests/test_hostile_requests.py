@@ -31,7 +31,7 @@ from reference_broker.metadata.features import (
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import DRAFTS, ApiKey
-from reference_broker.wire.drafts.table import LAYOUTS
+from reference_broker.wire.drafts import LAYOUTS
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.fetch import (
     FULL_FETCH,
@@ -41,7 +41,7 @@ from reference_broker.wire.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
-from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
+from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
 from reference_broker.wire.items import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST, TooMuchError
 from reference_broker.wire.messages import (
     decode_request,

@@ -12,7 +12,7 @@ from reference_broker.core.tests.node_world import NodeWorld, batch
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.items import MOST_ITEMS
 from reference_broker.wire.messages import decode_request_in_slices, encode_request
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -16,8 +16,7 @@ from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.drafts.metadata import MetadataResponse1000
-from reference_broker.wire.drafts.updates import FULL_UPDATE
+from reference_broker.wire.drafts import FULL_UPDATE, MetadataResponse1000
 from reference_broker.wire.retired_fields import MetadataRequest
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reference_broker.metadata.cache import MetadataCache, MetadataUpdate, is_overtaken, refusal, update_from
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.wire.drafts.updates import (
+from reference_broker.wire.drafts import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,
     UpdateMetadataPartition1000,

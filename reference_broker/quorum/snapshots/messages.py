@@ -11,13 +11,13 @@ from kio.static.primitive import Records, i32, i32Timedelta, i64, u16
 
 from reference_broker.quorum.messages import METADATA_TOPIC
 from reference_broker.quorum.values import OffsetAndEpoch
-from reference_broker.wire.drafts.snapshots import (
+from reference_broker.wire.drafts import (
     FetchSnapshotResponse1000,
     PartitionSnapshots,
     TopicSnapshots,
 )
 from reference_broker.wire.errors import Error, ErrorCode, known_error
-from reference_broker.wire.lazy_schema import LazySchema
+from reference_broker.wire.schema import LazySchema
 
 if TYPE_CHECKING:
     from kio.schema.fetch_snapshot.v1 import request as request_schema

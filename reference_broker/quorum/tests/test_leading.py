@@ -11,7 +11,7 @@ from reference_broker.records.batch import validate
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchRequest, PartitionData
-from reference_broker.wire.headers import RequestHeader, write_request_header
+from reference_broker.wire.frames import RequestHeader, write_request_header
 from reference_broker.wire.messages import decode_request, encode_request
 
 

@@ -25,8 +25,7 @@ from reference_broker.remote_log.metadata.states import DeleteState, SegmentStat
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.reading import BAD_BYTES, error_of_bad_bytes, read_uvarint
-from reference_broker.wire.writing import uvarint
+from reference_broker.wire.primitives import BAD_BYTES, error_of_bad_bytes, read_uvarint, uvarint
 
 FRAME_VERSION: Final = 1
 RECORD_VERSION: Final = 0

@@ -26,7 +26,7 @@ from reference_broker.remote_log.metadata.partition_segments import PartitionSeg
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from reference_broker.wire.lazy_schema import LazySchema
+from reference_broker.wire.schema import LazySchema
 
 if TYPE_CHECKING:
     from kio.schema.list_offsets.v10 import request as request_schema

@@ -23,7 +23,7 @@ from reference_broker.replication.follower.intake import Intake, Outcome
 from reference_broker.replication.follower.offset_lookups import LookupRequest, Lookups, Tier, TierStarts
 from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION_REPLICAS, FETCH_TOMBSTONE_HORIZON, VERSIONS, ApiKey
 from reference_broker.wire.fetch import FetchResponse, PartitionData
-from reference_broker.wire.lazy_schema import LazySchema
+from reference_broker.wire.schema import LazySchema
 
 if TYPE_CHECKING:
     from kio.schema.api_versions.v4 import request as request_schema

@@ -24,7 +24,7 @@ from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.follower.intake import Intake, Outcome
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
-from reference_broker.wire.lazy_schema import LazySchema
+from reference_broker.wire.schema import LazySchema
 
 if TYPE_CHECKING:
     from kio.schema.list_offsets.v10 import request as list_offsets_request

@@ -26,7 +26,7 @@ from reference_broker.replication.leader.replicas import Followers, Proposal
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.lazy_schema import LazySchema
+from reference_broker.wire.schema import LazySchema
 
 if TYPE_CHECKING:
     from kio.schema.alter_partition.v3 import request as request_schema

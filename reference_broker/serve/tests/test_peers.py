@@ -20,7 +20,7 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.peers import SHORTEST_LIFE_S, Peers, refusal
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, encode_response
 from reference_broker.wire.tags import Tag
 

@@ -26,7 +26,7 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.turns import Slices
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
-from reference_broker.wire.headers import RequestHeader, write_request_header
+from reference_broker.wire.frames import RequestHeader, write_request_header
 from reference_broker.wire.items import ITEM_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
 from reference_broker.wire.messages import decode_response, empty_response, encode_request
 from reference_broker.wire.retired_fields import MetadataRequest

@@ -8,13 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_flexible, is_known
-from reference_broker.wire.drafts.metadata import (
+from reference_broker.wire.drafts import (
+    LAYOUTS,
+    OWN_REQUESTS,
+    FetchSnapshotResponse1000,
     MetadataBroker1000,
     MetadataPartition1000,
     MetadataResponse1000,
     MetadataTopic1000,
-)
-from reference_broker.wire.drafts.offsets import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,
     OffsetCommitRequestPartition1000,
@@ -24,17 +25,8 @@ from reference_broker.wire.drafts.offsets import (
     OffsetFetchResponse1000,
     OffsetFetchResponsePartition1000,
     OffsetFetchResponseTopic1000,
-)
-from reference_broker.wire.drafts.snapshots import (
-    FetchSnapshotResponse1000,
     PartitionSnapshots,
     TopicSnapshots,
-)
-from reference_broker.wire.drafts.table import (
-    LAYOUTS,
-    OWN_REQUESTS,
-)
-from reference_broker.wire.drafts.updates import (
     UpdateMetadataBroker1000,
     UpdateMetadataEndpoint1000,
     UpdateMetadataPartition1000,
@@ -44,7 +36,7 @@ from reference_broker.wire.drafts.updates import (
     UpdateMetadataResponse1000,
 )
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import (
     body_class,
     decode_request,

@@ -10,7 +10,7 @@ from kio.serial import entity_reader
 
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.fetch import EpochEndOffset, FetchResponse, FetchTopicResponse, PartitionData
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 from reference_broker.wire.tests.strategies import (
     fetch_requests,

@@ -11,8 +11,9 @@ from kio.serial import entity_reader
 
 from reference_broker.wire.apis import VERSIONS, ApiKey, is_flexible
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.headers import UnsupportedVersion, read_request_header, read_response_header
+from reference_broker.wire.frames import UnsupportedVersion, read_request_header, read_response_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request
+from reference_broker.wire.primitives import tagged, uvarint
 from reference_broker.wire.schema import is_flexible_entity, schema_fields
 from reference_broker.wire.tests.strategies import (
     entities,
@@ -22,7 +23,6 @@ from reference_broker.wire.tests.strategies import (
     produce_requests,
     produce_responses,
 )
-from reference_broker.wire.writing import tagged, uvarint
 
 ALL = list(HealthCheck)
 SOME = (0, 1, 2, 3, 10, 18, 19, 20, 22, 23, 32, 33, 44, 52, 53, 54, 55, 56, 57, 59, 60, 62, 63, 64, 67, 75)

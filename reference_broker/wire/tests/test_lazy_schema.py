@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from reference_broker.wire.lazy_schema import LazySchema
+from reference_broker.wire.schema import LazySchema
 
 MODULE = "heartbeat.v4.request"
 

@@ -16,7 +16,7 @@ from reference_broker.wire.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, encode_request, encode_response
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 

@@ -16,7 +16,7 @@ from reference_broker.wire.apis import VERSIONS, ApiKey, is_flexible
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import DraftError, ErrorCode, ProtocolError, known_error
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import (
     Direction,
     body_class,

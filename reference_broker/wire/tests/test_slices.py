@@ -14,11 +14,11 @@ from kio.index import load_request_schema, load_response_schema
 from reference_broker.core.tests.test_any_request import Anything
 from reference_broker.wire import fetch_requests
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey
-from reference_broker.wire.drafts.table import LAYOUTS
+from reference_broker.wire.drafts import LAYOUTS
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
+from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
 from reference_broker.wire.items import MOST_ITEMS, MOST_REQUEST_BYTES, UNITS_PER_SLICE, TooMuchError
 from reference_broker.wire.messages import (
     body_class,
@@ -29,11 +29,9 @@ from reference_broker.wire.messages import (
     encode_response,
     encode_response_in_slices,
 )
-from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from reference_broker.wire.produce_requests import MOST_TOPICS_AND_PARTITIONS
-from reference_broker.wire.reading import MOST_STRING_BYTES
+from reference_broker.wire.primitives import MOST_STRING_BYTES, uvarint
+from reference_broker.wire.produce import MOST_TOPICS_AND_PARTITIONS, ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.schema import SchemaField, schema_fields
-from reference_broker.wire.writing import uvarint
 
 ResultT = TypeVar("ResultT")
 

@@ -24,7 +24,7 @@ from reference_broker.quorum.snapshots.tests.snapshot_world import Leadership, R
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
 
 
