@@ -29,7 +29,7 @@ _READ_BYTES = 1 << 20
 
 
 class Batch(NamedTuple):
-    """One batch. ``crc`` covers all but base offset and leader epoch, so those two are fields of their own."""
+    """The identity of a batch: ``crc`` covers all but base offset and leader epoch."""
 
     base_offset: int
     epoch: int
@@ -49,8 +49,10 @@ class Readable(Protocol):
 
 
 def batches_of(data: bytes) -> Iterator[tuple[Batch, bytes]]:
-    """Yield the whole batches in ``data``, each with its bytes. Ends at a length that no batch has: a client's bytes
-    may be damaged, and what follows cannot be found."""
+    """Yield the whole batches in ``data``, each with its bytes.
+
+    The walk ends at a length that no batch has: a client's bytes may be damaged, and what follows cannot be found.
+    """
     position, size = 0, len(data)
     while position + _PREFIX.size <= size:
         base, length, epoch, _, crc, attributes, last_delta = _PREFIX.unpack_from(data, position)
@@ -76,7 +78,7 @@ def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[
 
 
 def record_count(batch: bytes) -> int:
-    """Return how many records a batch has, as its header says."""
+    """Return the number of records in the batch's header."""
     return int.from_bytes(batch[57:61])
 
 
@@ -92,12 +94,13 @@ _LENGTH = Struct(">i")
 
 
 class Producing(NamedTuple):
-    """What the header of a batch says of its producer: ``producer_id`` is -1 if it has none, and ``first_sequence`` is
-    the number of its first record. ``largest_ms`` is the largest timestamp in the batch."""
+    """What the header of a batch says of its producer."""
 
     producer_id: int
+    """-1 if it has none"""
     first_sequence: int
     largest_ms: int
+    """largest timestamp in the batch"""
     is_transactional: bool
 
 
@@ -108,8 +111,10 @@ def producing_of(batch: bytes) -> Producing:
 
 
 def last_sequence_of(batch: bytes) -> tuple[int, int, int]:
-    """Return the producer ID, the producer epoch and the last sequence of one whole batch. After the sequence 2^31 - 1
-    comes 0. A batch without sequences has -1, however many records it holds."""
+    """Return the producer ID, the producer epoch and the last sequence of one whole batch.
+
+    After the sequence 2^31 - 1 comes 0. A batch without sequences has -1, however many records it has.
+    """
     header = _HEADER.unpack_from(batch)
     producer_id, epoch, first = header[9:12]
     return producer_id, epoch, -1 if first < 0 else (first + header[6]) % (1 << 31)
@@ -123,8 +128,8 @@ class PlainRecord(NamedTuple):
 
 
 def records_in(batch: bytes) -> Iterator[PlainRecord]:
-    """Yield the records of one whole batch, also those of a control batch. Raises ValueError if they do not fill the
-    batch exactly."""
+    """Yield the records of one whole batch, also those of a control batch. Raise ValueError if they do not fill
+    the batch exactly."""
     base, length, _, _, _, attributes, _, base_ms, largest_ms, _, _, _, count = _HEADER.unpack_from(batch)
     plain = _PLAIN[attributes & _CODEC](bytes(batch[_HEADER.size : 12 + length]))
     at = 0
@@ -183,7 +188,7 @@ _PLAIN: Mapping[int, Callable[[bytes], bytes]] = {
 }
 
 
-def left_of_keys(log: PartitionLog, end_offset: int) -> dict[bytes | None, int]:
+def newest_offsets(log: PartitionLog, end_offset: int) -> dict[bytes | None, int]:
     """Return the newest offset below ``end_offset`` at which the log has each key. Tombstones count."""
     return {
         record.key: record.offset

@@ -1,10 +1,8 @@
-"""What checks are made from: the cluster's settings, and the views of its nodes that several checks share.
+"""The base of all checks. A check watches one guarantee while a run goes on, and collects its violations.
 
-A check watches one guarantee: it is told what happens, and collects the violations that it saw.
-
-Checks of the mechanisms look at trace rows, and at the node after every event. Such a look costs only what the event
+Checks of the mechanisms judge trace rows, and the state of a node after every event. That costs only what the event
 touched. Checks of what clients saw judge the recorded history at the run's end. Checks run in the simulator; the Spark
-jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check only for what it overrides.
+jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check only for the methods that it overrides.
 """
 
 from bisect import insort
@@ -12,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar
 
-from chaos.checks.history import Place, without_node
+from chaos.checks.history import TopicPartition, without_node
 from reference_broker.core.events import Effect, Event, Note, Reply, Request
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow
@@ -32,64 +30,68 @@ T = TypeVar("T")
 class Settings:
     """What the checks must know of the cluster.
 
-    The times in microseconds say how long no fault must have touched a node before it is judged: ``settled_us`` before
-    its leader must stay, ``session_us`` before a broker must stay unfenced, ``in_sync_us`` before a follower must stay
-    in sync. With ``tombstone_horizon`` replicas heed the marker of their leader (H-1 to H-7).
+    The times say for how long no fault may have touched a node before it is judged.
     """
 
     first_session_epoch: int = 1
     settled_us: int = 6_000_000
+    """after this time a leader of the quorum must stay leader"""
     session_us: int = 12_000_000
+    """after this time a broker must stay unfenced"""
     in_sync_us: int = 45_000_000
+    """after this time a follower must stay in sync"""
     tombstone_horizon: bool = False
-    subscribed: Mapping[str, Sequence[Place]] = field(default_factory=dict)
+    """whether replicas heed the marker of their leader (H-1 to H-7)"""
+    subscribed: Mapping[str, Sequence[TopicPartition]] = field(default_factory=dict)
     """by group: the partitions that its members share"""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """``alone`` means that the check runs inside one node's process and sees no other node. ``tier`` holds the objects
-    of the remote tier, by their keys."""
+    """What a check is made from: the cluster's settings, and the views of it that all checks share."""
 
     settings: Settings
     quorum: "QuorumView"
     replicas: "ReplicaView"
     alone: bool = False
+    """whether the check runs inside one node's process and sees no other node"""
     tier: Mapping[str, bytes] = field(default_factory=dict)
+    """objects of the remote tier, by their keys"""
 
 
 Kind: TypeAlias = type | str | int | tuple[type, int]
-"""What an event touches: the key of the API that is asked or answered in it, the names of its notes, ``Send`` with the
-key of the API that another node is asked, and the classes of all else (NoneType for a start)."""
+"""What an event touches: the key of the API of its request or of a reply, the names of its notes, ``Send`` with the key
+of the API of a request to another node, and the classes of all else (NoneType for a start)."""
 MAX_VIOLATIONS = 20
 """A check keeps at most this many violations, the earliest. One is enough to fail a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """``guarantee`` is its public name. ``story`` says what happened, with partition, offset, session and time."""
+    """A breach of a guarantee that a check has seen."""
 
     guarantee: str
+    """public name of the guarantee"""
     at_us: int
     story: str
+    """what happened, with partition, offset, session and time"""
 
 
 class Check:
-    """Base of all checks. A check overrides the methods for what it wants to see.
-
-    ``guarantee`` is a name of ``reports/guarantees.py``; a base class has none. ``rows`` names the trace rows that the
-    check wants, ``notes`` the Notes, and ``replica_notes`` those about a partition's replica. ``acts_on`` says of which
-    events ``acted`` must know: of those that touch one of these kinds. With ``needs_one_node`` it looks inside one node
-    only, so a live node's own process can run it. With ``judges_followers`` it is also given the answers to fetches in
-    sessions of followers.
-    """
+    """Base of all checks. A check overrides the methods for what it must see."""
 
     guarantee: str = ""
+    """name of a guarantee of ``reports/guarantees.py``; a base class has none"""
     rows: ClassVar[tuple[str, ...]] = ()
+    """kinds of trace rows that ``trace`` is called with"""
     notes: ClassVar[tuple[str, ...]] = ()
+    """names of notes that ``note`` is called with"""
     acts_on: ClassVar[tuple[Kind, ...]] = ()
+    """``acted`` is called for events that touch one of these kinds"""
     needs_one_node: ClassVar[bool] = False
+    """whether it looks inside one node only, so that a live node's own process can run it"""
     judges_followers: ClassVar[bool] = False
+    """whether ``fetched`` is also called with fetches in sessions of followers"""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -100,13 +102,13 @@ class Check:
         self.violations: list[Violation] = []
         """in the order of their times"""
         self.evidence = 0
-        """how many things it judged by what clients or traces tell; without any there was nothing to judge"""
+        """number of things judged by what clients or traces show; with 0 there was nothing to judge"""
 
     def trace(self, row: TraceRow) -> None:
-        """Called with each trace row that it asked for, in order."""
+        """Called with each trace row of its ``rows``, in order."""
 
     def note(self, at_us: int, member: "Member", note: Note) -> None:
-        """Called with each note that it asked for, before it sees the state that the note speaks of."""
+        """Called with each note of its ``notes``, before it sees the state that the note is about."""
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
         """Called when a node has published an image. ``fields`` are those of the trace's row."""
@@ -116,7 +118,7 @@ class Check:
         none of ``acts_on``."""
 
     def fetched(self, at_us: int, fetch: "AnsweredFetch") -> None:
-        """Called with each answer to a client's fetch that has no top-level error; see ``judges_followers``."""
+        """Called with each answered fetch of a client without a top-level error; see ``judges_followers``."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         """Called after each event (None after the start). With ``thorough`` the check must compare everything, and not
@@ -126,7 +128,7 @@ class Check:
         """Called now and then, and at the end, for what would take too long after each event."""
 
     def viewed(self, at_us: int, node: "Node") -> None:
-        """Called after each event, when the views know what the node holds now."""
+        """Called after each event, when the views have the node's new state."""
 
     def quiet(self, at_us: int) -> None:
         """Called when the run is over: all faults are healed, and the nodes had their time."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from chaos.checks.check import Check, CheckContext, PendingRequests
-from chaos.checks.history import History, Place, grouped, place
+from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.reads import reads
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.groups.committed_offsets import OffsetKey
@@ -366,7 +366,7 @@ class Redelivery(Check):
         self.evidence += assigned_times(history)
         commits = asked(history, COMMIT)
         resets = (row for row in history.resets if row.reason != NO_OFFSET)
-        moves = grouped(resets, lambda row: (row.process, place(row)))
+        moves = grouped(resets, lambda row: (row.process, partition_of(row)))
         for given, run, operation in first_reads(history):
             written = commits.get((given.group, given.topic, given.partition), [])
             last = _last_acked(written, given.at_us)
@@ -380,7 +380,7 @@ class Redelivery(Check):
             )
             was_moved = any(
                 given.at_us <= row.at_us <= operation.complete_us
-                for row in moves.get((given.process, place(given)), ())
+                for row in moves.get((given.process, partition_of(given)), ())
             )
             if not sent_back and not was_moved:
                 self.violated(
@@ -398,10 +398,10 @@ def assigned_times(history: History) -> int:
 def first_reads(history: History) -> Iterator[FirstRead]:
     """Yield them in the order of reading."""
     assigned = (row for row in history.memberships if row.event == "assigned")
-    given = grouped(assigned, lambda row: (row.process, place(row)))
-    seen: set[tuple[str, Place, int]] = set()
+    given = grouped(assigned, lambda row: (row.process, partition_of(row)))
+    seen: set[tuple[str, TopicPartition, int]] = set()
     for run, operation in reads(history):
-        key = (run.process, place(run))
+        key = (run.process, partition_of(run))
         rows = given.get(key, [])
         times = bisect_right(rows, operation.invoke_us, key=lambda row: row.at_us)
         if times and (*key, times) not in seen:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from chaos.checks.check import Check
-from chaos.checks.history import History, Place, expanded, grouped, once, place
+from chaos.checks.history import History, TopicPartition, computed_once, expanded, grouped, partition_of
 from reports.rows import KeyedWriteRow, RunRow, ViewRow
 
 NEVER_US = 2**62
 UNKNOWN_OFFSET = 2**62
 """Where a record stands whose offset nobody was told."""
-Value: TypeAlias = tuple[Place, str, int]
+Value: TypeAlias = tuple[TopicPartition, str, int]
 """Where it was written, its writer, and the writer's number of it."""
 
 
@@ -38,17 +38,17 @@ class KeyedWrite:
         return self.from_us + self.row.delete_retention_us if self.row.is_tombstone else NEVER_US
 
 
-@once
+@computed_once
 def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
     """Return all records that were sent to compacted topics."""
     if not history.keyed_writes:
         return {}
     read = _read(history)
     ended_us = {(row.process, row.index): row.at_us for row in history.transactions}
-    keyed = grouped(history.keyed_writes, lambda row: (row.process, row.index, place(row)))
+    keyed = grouped(history.keyed_writes, lambda row: (row.process, row.index, partition_of(row)))
     found: dict[Value, KeyedWrite] = {}
     for run in history.runs:
-        of_run = keyed.get((run.process, run.index, place(run)), ()) if run.kind == "send" else ()
+        of_run = keyed.get((run.process, run.index, partition_of(run)), ()) if run.kind == "send" else ()
         if of_run:
             operation = history.operation_of.get((run.process, run.index))
             from_us = 0 if operation is None else operation.invoke_us
@@ -60,7 +60,9 @@ def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
                 if 0 <= step < run.count:
                     offset = UNKNOWN_OFFSET if first < 0 else first + step
                     effects_us = from_us if effective_us is None else effective_us
-                    found[place(row), row.process, row.sequence] = KeyedWrite(row, offset, fate, from_us, effects_us)
+                    found[partition_of(row), row.process, row.sequence] = KeyedWrite(
+                        row, offset, fate, from_us, effects_us
+                    )
     return found
 
 
@@ -71,7 +73,7 @@ def _read(history: History) -> dict[Value, tuple[int, int]]:
         operation = history.operation_of.get((run.process, run.index))
         if run.kind == "read" and run.writer and operation is not None and operation.type == "ok":
             for value in expanded(run):
-                key = (place(run), value.writer, value.sequence)
+                key = (partition_of(run), value.writer, value.sequence)
                 found[key] = value.offset, max(run.isolation, found.get(key, (0, 0))[1])
     return found
 
@@ -83,7 +85,7 @@ def _found(run: RunRow, told: str, in_transaction: bool, read: dict[Value, tuple
     seen = [
         (read[key][0] - step, read[key][1])
         for step, value in enumerate(expanded(run))
-        if (key := (place(run), value.writer, value.sequence)) in read
+        if (key := (partition_of(run), value.writer, value.sequence)) in read
     ]
     if first < 0 and seen:
         first = min(offset for offset, _ in seen)
@@ -92,16 +94,16 @@ def _found(run: RunRow, told: str, in_transaction: bool, read: dict[Value, tuple
     return first, told
 
 
-@once
-def by_key(history: History) -> dict[tuple[Place, str], list[KeyedWrite]]:
+@computed_once
+def by_key(history: History) -> dict[tuple[TopicPartition, str], list[KeyedWrite]]:
     """Return the writes of each key, in the order of their offsets."""
-    found = grouped(keyed_writes(history).values(), lambda each: (place(each.row), each.row.key))
+    found = grouped(keyed_writes(history).values(), lambda each: (partition_of(each.row), each.row.key))
     for writes in found.values():
         writes.sort(key=lambda each: each.offset)
     return found
 
 
-@once
+@computed_once
 def missable(history: History) -> dict[Value, int]:
     """Return since when a reader may miss each record: since a newer one of its key may have taken effect, since it is
     a tombstone past its time, or always if it was not committed. One that must be there to the end is not in the
@@ -119,7 +121,7 @@ def missable(history: History) -> dict[Value, int]:
     return found
 
 
-@once
+@computed_once
 def excused(history: History) -> dict[int, dict[Value, None]]:
     """Return by isolation level the records that need not have been read, whoever read their partition.
 
@@ -129,7 +131,7 @@ def excused(history: History) -> dict[int, dict[Value, None]]:
     """
     missing = missable(history)
     writes = keyed_writes(history)
-    offsets: dict[Place, dict[int, None]] = {}
+    offsets: dict[TopicPartition, dict[int, None]] = {}
     for key, since_us in missing.items():
         if since_us > 0 and writes[key].offset != UNKNOWN_OFFSET:
             offsets.setdefault(key[0], {})[writes[key].offset] = None
@@ -144,14 +146,16 @@ def excused(history: History) -> dict[int, dict[Value, None]]:
     return found
 
 
-def _passed_us(history: History, offsets: dict[Place, dict[int, None]], level: int) -> dict[Place, dict[int, int]]:
+def _passed_us(
+    history: History, offsets: dict[TopicPartition, dict[int, None]], level: int
+) -> dict[TopicPartition, dict[int, int]]:
     """Return when the first reader of at least this isolation level had got past each of these offsets."""
     levels: dict[str, int] = {}
     for run in history.runs:
         if run.kind == "read":
             levels[run.process] = max(levels.get(run.process, 0), run.isolation)
     moves = [
-        (operation.complete_us, place(row), row.fetch_offset, row.next_offset)
+        (operation.complete_us, partition_of(row), row.fetch_offset, row.next_offset)
         for row in history.positions
         if row.error is None
         and levels.get(row.process, 0) >= level
@@ -159,7 +163,7 @@ def _passed_us(history: History, offsets: dict[Place, dict[int, None]], level: i
         and operation.type == "ok"
     ]
     left = {where: sorted(each) for where, each in offsets.items()}
-    found: dict[Place, dict[int, int]] = defaultdict(dict)
+    found: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
     for at_us, where, first, end in sorted(moves):
         ahead = left.get(where, [])
         passed = slice(bisect_left(ahead, first), bisect_left(ahead, end))
@@ -168,10 +172,10 @@ def _passed_us(history: History, offsets: dict[Place, dict[int, None]], level: i
     return found
 
 
-@once
-def missable_offsets(history: History) -> dict[Place, dict[int, int]]:
+@computed_once
+def missable_offsets(history: History) -> dict[TopicPartition, dict[int, int]]:
     """Return the same by partition and offset. Partitions of other topics are not in the result."""
-    found: dict[Place, dict[int, int]] = {}
+    found: dict[TopicPartition, dict[int, int]] = {}
     missing = missable(history)
     for key, each in keyed_writes(history).items():
         since_us = found.setdefault(key[0], {})
@@ -202,13 +206,13 @@ class MaterializedView(Check):
     def end(self, history: History) -> None:
         if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
-        ends = {place(row): row.high_watermark for row in history.ends}
+        ends = {partition_of(row): row.high_watermark for row in history.ends}
         keys = grouped(by_key(history), lambda each: each[0])
-        for rows in grouped(history.views, lambda row: (row.process, row.from_us, place(row))).values():
+        for rows in grouped(history.views, lambda row: (row.process, row.from_us, partition_of(row))).values():
             head, held = rows[0], {row.key: row for row in rows if row.key}
             self.evidence += 1
-            at_end = head.position >= ends.get(place(head), NEVER_US)
-            for where, key in keys.get(place(head), ()):
+            at_end = head.position >= ends.get(partition_of(head), NEVER_US)
+            for where, key in keys.get(partition_of(head), ()):
                 writes = by_key(history)[where, key]
                 if not _may_be_superseded(writes, head, at_end):
                     self._judge(history, head, held.get(key), writes)
@@ -219,7 +223,7 @@ class MaterializedView(Check):
             wrong = newest is not None and not newest.row.is_tombstone and not _is_hidden(writes, newest, head)
             story = "lacks"
         else:
-            told = keyed_writes(history).get((place(held), held.writer, held.sequence))
+            told = keyed_writes(history).get((partition_of(held), held.writer, held.sequence))
             aborted = head.isolation == 1 and told is not None and told.fate == "fail"
             older = newest is not None and held.offset < newest.offset and not _passed_late(history, head, newest)
             wrong, story = aborted or older, f"holds {held.writer}/{held.sequence} at offset {held.offset} for"
@@ -261,24 +265,24 @@ def _is_hidden(writes: list[KeyedWrite], newest: KeyedWrite, head: ViewRow) -> b
 
 def _passed_late(history: History, head: ViewRow, newest: KeyedWrite) -> bool:
     """Kafka, ``delete.retention.ms``: a reader that takes longer to get behind a tombstone may never see it."""
-    if (head.process, place(head)) in _told_the_horizon(history):
+    if (head.process, partition_of(head)) in _told_the_horizon(history):
         return False
-    answers = _answers(history).get((head.process, place(head)), [])
+    answers = _answers(history).get((head.process, partition_of(head)), [])
     passed = (at_us for at_us, offset in answers if at_us >= head.from_us and offset > newest.offset)
     return next(passed, head.at_us) >= newest.removable_us
 
 
-@once
-def _told_the_horizon(history: History) -> set[tuple[str, Place]]:
-    return {(row.process, place(row)) for row in history.positions if row.tombstone_horizon >= 0}
+@computed_once
+def _told_the_horizon(history: History) -> set[tuple[str, TopicPartition]]:
+    return {(row.process, partition_of(row)) for row in history.positions if row.tombstone_horizon >= 0}
 
 
-@once
-def _answers(history: History) -> dict[tuple[str, Place], list[tuple[int, int]]]:
+@computed_once
+def _answers(history: History) -> dict[tuple[str, TopicPartition], list[tuple[int, int]]]:
     """Return when each answer came that moved a reader, and where it stood then, in the order of time."""
-    found: dict[tuple[str, Place], list[tuple[int, int]]] = {}
+    found: dict[tuple[str, TopicPartition], list[tuple[int, int]]] = {}
     for row in history.positions:
         operation = history.operation_of.get((row.process, row.index))
         if operation is not None and operation.type == "ok":
-            found.setdefault((row.process, place(row)), []).append((operation.complete_us, row.next_offset))
+            found.setdefault((row.process, partition_of(row)), []).append((operation.complete_us, row.next_offset))
     return {key: sorted(answers) for key, answers in found.items()}

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from chaos.checks.check import Check
-from chaos.checks.history import History, Place, expanded, grouped, place
+from chaos.checks.history import History, TopicPartition, expanded, grouped, partition_of
 from chaos.checks.reads import reads
 from chaos.checks.transactions import Fate, Transaction, Value, sightings, transactions
 from reports.rows import OperationRow, RunRow
@@ -208,7 +208,7 @@ def strongest_circle(whole: Graph, history: History) -> tuple[Graph, list[Event]
 def add_inputs(graph: Graph, history: History) -> None:
     """Let a worker ask for its commit after its inputs took effect. That they were read before is known anyway, by the
     times of the reads; so this adds no circle, but one may need no time then."""
-    wrote: dict[tuple[Place, int], Event] = {}
+    wrote: dict[tuple[TopicPartition, int], Event] = {}
     for each in transactions(history):
         committed = Event(COMMITTED, each.row.process, each.row.index)
         if committed in graph.after:
@@ -216,8 +216,8 @@ def add_inputs(graph: Graph, history: History) -> None:
     for row in history.transforms:
         asked = Event(ASKED, row.process, row.index)
         for offset in range(row.source_offset, row.source_offset + row.count):
-            if asked in graph.after and (place(row), offset) in wrote:
-                graph.add(wrote[place(row), offset], asked, WR)
+            if asked in graph.after and (partition_of(row), offset) in wrote:
+                graph.add(wrote[partition_of(row), offset], asked, WR)
 
 
 def add_processes(graph: Graph, _: History) -> None:
@@ -266,7 +266,7 @@ class _Order:
     def __init__(self, history: History) -> None:
         self.graph = Graph()
         self._history = history
-        self._offsets: dict[Place, set[int]] = {}
+        self._offsets: dict[TopicPartition, set[int]] = {}
         self._read_at: dict[Value, list[int]] = {}
         self._reads()
         sent = {(each.row.process, each.row.index) for each in transactions(history)}
@@ -277,7 +277,7 @@ class _Order:
                 self._plain(run)
         self._logs()
 
-    def _appended(self, where: Place, offset: int) -> Event:
+    def _appended(self, where: TopicPartition, offset: int) -> Event:
         self._offsets.setdefault(where, set()).add(offset)
         return Event(APPENDED, f"{where[0]}-{where[1]}", offset)
 
@@ -291,10 +291,10 @@ class _Order:
 
     def _reads(self) -> None:
         """Of those that read up to the same offset the first is enough."""
-        first: dict[tuple[Place, int], OperationRow] = {}
+        first: dict[tuple[TopicPartition, int], OperationRow] = {}
         for run, operation in reads(self._history):
             if run.valid and run.writer:
-                key = place(run), run.first_offset + run.count - 1
+                key = partition_of(run), run.first_offset + run.count - 1
                 if key not in first or operation.complete_us < first[key].complete_us:
                     first[key] = operation
         for (where, offset), operation in first.items():
@@ -317,9 +317,9 @@ class _Order:
             self.graph.add(committed, self._timed(ENDED, row.process, row.index, row.until_us), WITHIN)
         for run in transaction.sent:
             for first_offset, last_offset in self._placed(run, is_told=run.first_offset >= 0):
-                self.graph.add(begun, self._appended(place(run), first_offset), WITHIN)
+                self.graph.add(begun, self._appended(partition_of(run), first_offset), WITHIN)
                 if run.first_offset >= 0:
-                    self.graph.add(self._appended(place(run), last_offset), committed, WITHIN)
+                    self.graph.add(self._appended(partition_of(run), last_offset), committed, WITHIN)
         for key, _ in transaction.values():
             for sighting in seen.get(key, ())[:1]:
                 ended = self._timed(ENDED, sighting.process, sighting.index, sighting.at_us)
@@ -333,9 +333,9 @@ class _Order:
         is_told = operation.type == "ok" and run.first_offset >= 0 and run.acks != LEADER_ONLY
         begun = self._timed(BEGUN, run.process, run.index, operation.invoke_us)
         for first_offset, last_offset in self._placed(run, is_told=is_told):
-            self.graph.add(begun, self._appended(place(run), first_offset), WITHIN)
+            self.graph.add(begun, self._appended(partition_of(run), first_offset), WITHIN)
             if is_told:
-                self.graph.add(self._appended(place(run), last_offset), self._ended(operation), WITHIN)
+                self.graph.add(self._appended(partition_of(run), last_offset), self._ended(operation), WITHIN)
 
     def _placed(self, run: RunRow, *, is_told: bool) -> Iterator[tuple[int, int]]:
         """Yield the first and the last offset of each place where the run's values are: as acknowledged or, if nobody
@@ -344,7 +344,7 @@ class _Order:
             yield run.first_offset, run.first_offset + run.count - 1
             return
         for each in expanded(run):
-            for offset in self._where_read().get((place(run), each.writer, each.sequence), ()):
+            for offset in self._where_read().get((partition_of(run), each.writer, each.sequence), ()):
                 yield offset, offset
 
     def _where_read(self) -> dict[Value, list[int]]:
@@ -352,7 +352,9 @@ class _Order:
             for run, _ in reads(self._history):
                 if run.valid and run.writer:
                     for each in expanded(run):
-                        self._read_at.setdefault((place(run), each.writer, each.sequence), []).append(each.offset)
+                        self._read_at.setdefault((partition_of(run), each.writer, each.sequence), []).append(
+                            each.offset
+                        )
         return self._read_at
 
     def _logs(self) -> None:

@@ -1,4 +1,4 @@
-"""Records which nodes and links between nodes faults have touched, and until when.
+"""Times until which faults have touched nodes and the links between them.
 
 Some guarantees hold only for nodes that no fault has touched for a while: a leader stays leader, and a broker is not
 fenced. The simulator records here what it has done to which node.
@@ -12,22 +12,24 @@ FOR_EVER_US = 1 << 62
 
 @dataclass(slots=True)
 class FaultTimes:
-    """Times are microseconds of the run. While a fault lasts, its end lies in the future."""
+    """Times are microseconds of the run. While a fault lasts, its end is in the future."""
 
     nodes: dict[int, int] = field(default_factory=dict)
+    """end of the last fault of each node"""
     links: dict[tuple[int, int], int] = field(default_factory=dict)
+    """end of the last fault of each link, by the node that dials and the node that is dialled"""
     directories: dict[int, int] = field(default_factory=dict)
-    """How often a fault has replaced each node's directory."""
+    """number of times that a fault has replaced each node's directory"""
 
     def directory(self, node_id: int) -> None:
-        """Note that the node has another directory from now on. It remembers nothing, or what it was long ago."""
+        """Note that the node has another directory from now on: an empty or a much older one."""
         self.directories[node_id] = self.directories.get(node_id, 0) + 1
 
     def node(self, node_id: int, until_us: int) -> None:
         self.nodes[node_id] = max(self.nodes.get(node_id, NEVER_US), until_us)
 
     def back(self, node_id: int, until_us: int) -> None:
-        """Note that a node that was gone starts anew."""
+        """Note that a node that was gone restarts."""
         self.nodes[node_id] = until_us
 
     def link(self, source: int, target: int, until_us: int) -> None:
@@ -36,7 +38,7 @@ class FaultTimes:
         self.links[pair] = max(self.links.get(pair, NEVER_US), until_us)
 
     def node_since(self, node_id: int, since_us: int) -> bool:
-        """Return whether a fault touched the node at or after that time."""
+        """Return whether a fault touched the node at or after ``since_us``."""
         return self.nodes.get(node_id, NEVER_US) >= since_us
 
     def touches_since(self, node_id: int, since_us: int) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.compacted_topics import missable_offsets
-from chaos.checks.history import History, Place, grouped, place
+from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.reads import known_offsets, moved_forward, reads
 from reports.rows import HistoryRow, MembershipRow, TraceRow
 
@@ -98,7 +98,7 @@ class AllAssigned(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._expected = context.settings.subscribed
-        self._owned: dict[str, dict[Place, dict[str, None]]] = {group: {} for group in self._expected}
+        self._owned: dict[str, dict[TopicPartition, dict[str, None]]] = {group: {} for group in self._expected}
         """by group and partition: the processes that own it"""
 
     def recorded(self, rows: Sequence[HistoryRow]) -> None:
@@ -107,11 +107,11 @@ class AllAssigned(Check):
                 self._follow(self._owned[row.group], row)
 
     @staticmethod
-    def _follow(owned: dict[Place, dict[str, None]], row: MembershipRow) -> None:
+    def _follow(owned: dict[TopicPartition, dict[str, None]], row: MembershipRow) -> None:
         if row.event == "assigned":
-            owned.setdefault(place(row), {})[row.process] = None
+            owned.setdefault(partition_of(row), {})[row.process] = None
         elif row.event in GIVES_UP:
-            owned.get(place(row), {}).pop(row.process, None)
+            owned.get(partition_of(row), {}).pop(row.process, None)
         elif row.event == "left":
             for owners in owned.values():
                 owners.pop(row.process, None)
@@ -128,7 +128,7 @@ class AllAssigned(Check):
                     at_us, f"group {group}: {where[0]}-{where[1]} has {told} {after_us / 1e6:g} s after the heal"
                 )
 
-    def _wrong(self, group: str) -> list[tuple[Place, dict[str, None]]]:
+    def _wrong(self, group: str) -> list[tuple[TopicPartition, dict[str, None]]]:
         owned = self._owned[group]
         found = [(where, owned.get(where, {})) for where in self._expected[group]]
         return [each for each in found if len(each[1]) != 1]
@@ -149,18 +149,18 @@ class GroupSkip(Check):
             return
         group_of = {row.process: row.group for row in history.memberships}
         self.evidence += sum(row.event == "assigned" for row in history.memberships)
-        read: dict[tuple[str, Place], dict[int, None]] = {}
-        begun: dict[tuple[str, Place], list[tuple[int, int]]] = {}
-        level: dict[tuple[str, Place], int] = {}
+        read: dict[tuple[str, TopicPartition], dict[int, None]] = {}
+        begun: dict[tuple[str, TopicPartition], list[tuple[int, int]]] = {}
+        level: dict[tuple[str, TopicPartition], int] = {}
         for run, operation in reads(history):
             if run.process in group_of:
-                key = (group_of[run.process], place(run))
+                key = (group_of[run.process], partition_of(run))
                 begun.setdefault(key, []).append((run.first_offset, operation.complete_us))
                 level[key] = min(level.get(key, run.isolation), run.isolation)
                 offsets = read.setdefault(key, {})
                 offsets.update(dict.fromkeys(range(run.first_offset, run.first_offset + run.count)))
         members = [row for row in moved_forward(history) if row.process in group_of]
-        moved = grouped(members, lambda row: (group_of[row.process], place(row)))
+        moved = grouped(members, lambda row: (group_of[row.process], partition_of(row)))
         known = known_offsets(history)
         for (group, where), offsets in read.items():
             low, high = min(offsets), max(offsets)
@@ -171,7 +171,7 @@ class GroupSkip(Check):
             between = there[bisect_left(there, low) : bisect_right(there, high)]
             self._judge(group, where, [each for each in between if each not in offsets], begun[group, where])
 
-    def _judge(self, group: str, where: Place, left_out: list[int], begun: list[tuple[int, int]]) -> None:
+    def _judge(self, group: str, where: TopicPartition, left_out: list[int], begun: list[tuple[int, int]]) -> None:
         """``begun`` holds the first offset and the end of each read of the group."""
         if left_out:
             behind = [each for each in begun if each[0] > left_out[0]]

@@ -1,7 +1,4 @@
-"""The recorded history of a run, and the values that its rows speak of.
-
-Checks of what clients saw judge it at the run's end.
-"""
+"""The recorded history of a run, which checks of what clients saw judge at its end, and the values in its rows."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,22 +28,22 @@ from reports.rows import (
     ViewRow,
 )
 
-Place = tuple[str, int]
-"""Topic and partition."""
+TopicPartition = tuple[str, int]
+"""Name of the topic, and index of the partition."""
 
 
 class OfPartition(Protocol):
-    """A row that speaks of one partition."""
+    """A row about one partition."""
 
     topic: str
     partition: int
 
 
-def place(row: OfPartition) -> Place:
+def partition_of(row: OfPartition) -> TopicPartition:
     return row.topic, row.partition
 
 
-class Sent(NamedTuple):
+class WrittenValue(NamedTuple):
     """One value at one offset."""
 
     offset: int
@@ -55,15 +52,15 @@ class Sent(NamedTuple):
     producer_id: int
 
 
-def expanded(run: RunRow) -> Iterator[Sent]:
+def expanded(run: RunRow) -> Iterator[WrittenValue]:
     """Yield the values of a run. A value that no writer of this run made has an empty writer and sequence -1."""
     for step in range(run.count):
         sequence = run.first_sequence + step if run.writer else -1
-        yield Sent(run.first_offset + step, run.writer, sequence, run.producer_id)
+        yield WrittenValue(run.first_offset + step, run.writer, sequence, run.producer_id)
 
 
-def named(run: RunRow, value: Sent) -> str:
-    """Says which value stands where, for stories."""
+def named(run: RunRow, value: WrittenValue) -> str:
+    """Describe the value and its position, for stories of violations."""
     return f"{run.topic}-{run.partition} offset {value.offset}: {value.writer}/{value.sequence}"
 
 
@@ -101,11 +98,7 @@ Found = TypeVar("Found")
 
 @dataclass
 class History:
-    """A run's history rows by table, in the order of recording.
-
-    ``writes_guaranteed`` says whether acknowledged writes must survive. After a power loss or a failed sync they need
-    not, unless each was flushed before its answer.
-    """
+    """A run's history rows by table, in the order of recording."""
 
     operations: list[OperationRow] = field(default_factory=list)
     runs: list[RunRow] = field(default_factory=list)
@@ -126,21 +119,23 @@ class History:
     copies: list[CopyRow] = field(default_factory=list)
     target_runs: list[TargetRunRow] = field(default_factory=list)
     writes_guaranteed: bool = True
+    """whether acknowledged writes must survive; after a power loss or a failed sync they need not, unless each was
+    flushed before it was acknowledged"""
     unguaranteed: tuple[str, ...] = ()
-    """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
+    """processes whose acknowledged writes may be lost: they request one acknowledgement of several replicas"""
     clock_steps_us: int = 0
     """sum of the sizes of all steps that faults made with clocks of nodes"""
-    found: dict[Any, Any] = field(default_factory=dict, init=False)
-    """what functions that are ``once`` have found in it"""
+    computed: dict[Any, Any] = field(default_factory=dict, init=False)
+    """results of the functions that are ``computed_once``"""
 
-    def without(self, places: Iterable[Place], is_lost: Callable[[str], bool]) -> "History":
+    def without(self, places: Iterable[TopicPartition], is_lost: Callable[[str], bool]) -> "History":
         """Return the history without what was read and written in these partitions, and without the commits of the
         groups that ``is_lost`` names."""
         gone = frozenset(places)
         if not gone:
             return self
         kept: dict[str, Any] = {
-            name: [row for row in getattr(self, name) if place(row) not in gone]
+            name: [row for row in getattr(self, name) if partition_of(row) not in gone]
             for name in (
                 *("runs", "keyed_writes", "views", "positions", "assignments", "ends", "resets"),
                 "told_transactions",
@@ -160,7 +155,7 @@ class History:
 
     @cached_property
     def operation_of(self) -> dict[tuple[str, int], OperationRow]:
-        """Return the operations by process and index. All rows must be there before this is asked."""
+        """Return the operations by process and index. All rows must be there before the first call."""
         return {(row.process, row.index): row for row in self.operations}
 
     def ended_us(self, row: OfOperation) -> int:
@@ -176,14 +171,14 @@ class History:
                 yield row, operation
 
 
-def once(look: Callable[[History], Found]) -> Callable[[History], Found]:
-    """Let several checks share what ``look`` finds in a history. All rows must be there before it is asked."""
+def computed_once(look: Callable[[History], Found]) -> Callable[[History], Found]:
+    """Let several checks share what ``look`` finds in a history. All rows must be there before the first call."""
 
     @wraps(look)
     def found(history: History) -> Found:
-        if look not in history.found:
-            history.found[look] = look(history)
-        shared: Found = history.found[look]
+        if look not in history.computed:
+            history.computed[look] = look(history)
+        shared: Found = history.computed[look]
         return shared
 
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from chaos.checks.batches import read_batches, records_in
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.fetch_model import FETCH
-from chaos.checks.history import OFFSETS_TOPIC, History, Place, grouped, place
+from chaos.checks.history import OFFSETS_TOPIC, History, TopicPartition, grouped, partition_of
 from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, Reply, Request, Send
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.cache import MetadataCache
@@ -175,13 +175,13 @@ class NoFetchBeforeEpoch(Check):
         if not owed:
             return
         fetches = history.with_operations(history.positions, "fetch")
-        fetched = grouped(fetches, lambda each: (each[0].process, place(each[0])))
+        fetched = grouped(fetches, lambda each: (each[0].process, partition_of(each[0])))
         accepted = grouped((row for row in history.metadata_epochs if row.accepted), lambda row: row.process)
         left = grouped((row for row in history.memberships if row.event == "left"), lambda row: row.process)
         for row in sorted(owed, key=lambda row: row.process):
             starts = [
                 (operation.invoke_us, position.index)
-                for position, operation in fetched.get((row.process, place(row)), ())
+                for position, operation in fetched.get((row.process, partition_of(row)), ())
                 if operation.invoke_us >= row.at_us
             ]
             if not starts:
@@ -238,14 +238,14 @@ class Rewinds(Check):
     def end(self, history: History) -> None:
         keepers = {row.process for row in history.metadata_epochs if row.accepted and row.metadata_epoch >= 0}
         self.evidence += sum(row.process in keepers for row in history.positions)
-        starts: dict[Place, int] = {}
+        starts: dict[TopicPartition, int] = {}
         told: list[PositionRow | EndRow] = [*history.positions, *history.ends]
         for row in told:
-            starts[place(row)] = max(starts.get(place(row), 0), row.log_start_offset)
-        began = grouped(learnt(history), lambda row: (row.process, place(row)))
-        ends = {place(row): row.high_watermark for row in history.ends}
+            starts[partition_of(row)] = max(starts.get(partition_of(row), 0), row.log_start_offset)
+        began = grouped(learnt(history), lambda row: (row.process, partition_of(row)))
+        ends = {partition_of(row): row.high_watermark for row in history.ends}
         for reset in history.resets:
-            where = place(reset)
+            where = partition_of(reset)
             is_lost = reset.from_offset > ends.get(where, reset.from_offset)
             is_held = starts.get(where, 0) <= reset.from_offset and not is_lost
             has_epoch = reset.metadata_epoch >= 0 and _had_epoch(reset, began.get((reset.process, where), []))
@@ -266,7 +266,7 @@ class Rewinds(Check):
         came = (
             history.ended_us(row)
             for row in history.positions
-            if place(row) == place(reset) and row.error is None and row.next_offset >= reset.from_offset
+            if partition_of(row) == partition_of(reset) and row.error is None and row.next_offset >= reset.from_offset
         )
         reached_us = min(came, default=0)
         return any(reached_us <= at_us <= reset.at_us for at_us in cuts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from chaos.checks.check import Check
 from chaos.checks.compacted_topics import NEVER_US, missable_offsets
-from chaos.checks.history import History, Place, grouped, once, place
+from chaos.checks.history import History, TopicPartition, computed_once, grouped, partition_of
 from reports.rows import END_OF_RUN_US, OperationRow, ResetRow, RunRow
 
 
@@ -39,7 +39,7 @@ class Pair:
         )
 
 
-@once
+@computed_once
 def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
     """Return what was read by operations that succeeded, each run with its operation, by process and in the order of
     reading. A member asks several nodes at once, so that is the order in which answers came."""
@@ -54,21 +54,24 @@ def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
     return found
 
 
-@once
+@computed_once
 def pairs(history: History) -> list[Pair]:
     """Return all neighbouring runs of one reader in one partition, in the order of reading."""
     known = known_offsets(history)
-    assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
+    assigned = grouped(history.assignments, lambda row: (row.process, partition_of(row)))
     starts = {key: sorted(row.from_us for row in rows) for key, rows in assigned.items()}
-    walks: dict[tuple[str, Place], tuple[RunRow, int]] = {}
+    walks: dict[tuple[str, TopicPartition], tuple[RunRow, int]] = {}
     found: list[Pair] = []
     for run, operation in reads(history):
-        key = (run.process, place(run))
+        key = (run.process, partition_of(run))
         begun = bisect_left(starts.get(key, []), operation.complete_us)
         last = walks.get(key)
         walks[key] = (run, begun)
         if last is not None and last[1] == begun:
-            offsets, taken = known[place(run), run.isolation], missable_offsets(history).get(place(run), {})
+            offsets, taken = (
+                known[partition_of(run), run.isolation],
+                missable_offsets(history).get(partition_of(run), {}),
+            )
             found.append(_pair(last[0], run, operation.complete_us, offsets, taken))
     return found
 
@@ -82,19 +85,19 @@ def _pair(before: RunRow, after: RunRow, at_us: int, known: list[int], taken: Ma
     return Pair(before, after, at_us, before.index == after.index, skipped, after.first_offset < following)
 
 
-@once
-def known_offsets(history: History) -> dict[tuple[Place, int], list[int]]:
+@computed_once
+def known_offsets(history: History) -> dict[tuple[TopicPartition, int], list[int]]:
     """Return the sorted offsets at which somebody read a record, by partition and by the reader's isolation level.
 
     An acknowledged record that nobody read is lost, and lost-write judges whether it may be. X-4 and X-5: readers with
     read_committed (1) get no records of aborted transactions. So for them only what such readers read counts.
     """
-    found: dict[tuple[Place, int], dict[int, None]] = {}
+    found: dict[tuple[TopicPartition, int], dict[int, None]] = {}
     for run in history.runs:
         if run.kind == "read":
             offsets = dict.fromkeys(range(run.first_offset, run.first_offset + run.count))
             for level in range(run.isolation + 1):
-                found.setdefault((place(run), level), {}).update(offsets)
+                found.setdefault((partition_of(run), level), {}).update(offsets)
     return {key: sorted(offsets) for key, offsets in found.items()}
 
 
@@ -165,12 +168,12 @@ class FetchGap(Check):
     guarantee = "fetch-gap"
 
     def end(self, history: History) -> None:
-        ends = {place(row): row for row in history.ends if row.error is None}
+        ends = {partition_of(row): row for row in history.ends if row.error is None}
         lasting = [row for row in history.assignments if row.until_us == END_OF_RUN_US]
-        positions = {(row.process, place(row)): row.from_offset for row in lasting}
-        last = {(row.process, place(row)): (row.from_us, -1) for row in lasting}
+        positions = {(row.process, partition_of(row)): row.from_offset for row in lasting}
+        last = {(row.process, partition_of(row)): (row.from_us, -1) for row in lasting}
         for position, operation in history.with_operations(history.positions, "fetch"):
-            key, answered = (position.process, place(position)), (operation.complete_us, position.index)
+            key, answered = (position.process, partition_of(position)), (operation.complete_us, position.index)
             if key in positions and answered >= last[key]:
                 last[key] = answered
                 positions[key] = position.next_offset
@@ -197,14 +200,14 @@ class UnrequestedPartition(Check):
     guarantee = "unrequested-partition"
 
     def end(self, history: History) -> None:
-        assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
+        assigned = grouped(history.assignments, lambda row: (row.process, partition_of(row)))
         # Physical: the fetcher learns only from the answer that its forget has arrived (F-12). It has one fetch at a
         # time on its way, so what it sends in the microsecond of that answer it sends after it.
         for position, operation in history.with_operations(history.positions, "fetch"):
             self.evidence += 1
             if not any(
                 row.from_us <= operation.complete_us and operation.invoke_us < row.until_us
-                for row in assigned.get((position.process, place(position)), ())
+                for row in assigned.get((position.process, partition_of(position)), ())
             ):
                 self.violated(
                     operation.complete_us,

@@ -15,7 +15,7 @@ from chaos.checks.batches import Batch, read_batches
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
-from chaos.checks.history import OFFSETS_TOPIC, Place
+from chaos.checks.history import OFFSETS_TOPIC, TopicPartition
 from reference_broker.core.events import Note
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
@@ -167,7 +167,7 @@ class ReplicaView:
         self.fault_times = fault_times
         self.expected = expected
         self.partitions: dict[PartitionKey, Replicated] = {}
-        self.excused: dict[Place, None] = {}
+        self.excused: dict[TopicPartition, None] = {}
         self.leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
         """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
         again"""

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from chaos.checks.batches import left_of_keys
+from chaos.checks.batches import newest_offsets
 from chaos.checks.check import Check, CheckContext, Kind
 from chaos.checks.compacted_log import Compacted
-from chaos.checks.history import History, Place, grouped, place
+from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.metadata.image import NO_LEADER
@@ -95,7 +95,7 @@ class TombstonesMarked(ReplicaCheck):
         if compacted is None or log is None or partition.excused or partition.losses:
             return  # E-7: what was committed before a loss is not known any more.
         self.evidence += 1
-        held, marker = left_of_keys(log, copy.held.high_watermark), log.horizon.offset
+        held, marker = newest_offsets(log, copy.held.high_watermark), log.horizon.offset
         end = copy.held.high_watermark
         for offset in compacted.between(max(marker, copy.held.start_offset), end):
             lacks_it = _is_tombstone(compacted, offset) and held.get(compacted.records[offset].key, -1) < offset
@@ -162,7 +162,7 @@ class DeletedStaysDeleted(ReplicaCheck):
         self.evidence += 1
         end = min(copy.held.high_watermark, partition.committed_end)
         newest = _newest_below(compacted, end)
-        for key, offset in left_of_keys(log, end).items():
+        for key, offset in newest_offsets(log, end).items():
             tombstone = newest.get(key, -1)
             is_deleted = tombstone > offset and compacted.records[tombstone].value is None
             if is_deleted and compacted.counts(offset) and compacted.next_of_key(tombstone) is None:
@@ -269,11 +269,13 @@ def _wrong(life: Sequence[Heard]) -> Iterator[Heard]:
             remembered, is_unsafe, was_smaller = heard.marker, True, False
 
 
-def _lives(history: History) -> Iterator[tuple[str, Place, list[Heard]]]:
+def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[Heard]]]:
     """Yield what each reader with a view heard of each partition in each of its lives. The next life knows nothing."""
-    ends = grouped(history.views, lambda row: (row.process, place(row)))
-    left = {(row.process, place(row), row.at_us): row.reason for row in history.resets}
-    for (reader, where), answers in grouped(_told(history), lambda each: (each[1].process, place(each[1]))).items():
+    ends = grouped(history.views, lambda row: (row.process, partition_of(row)))
+    left = {(row.process, partition_of(row), row.at_us): row.reason for row in history.resets}
+    for (reader, where), answers in grouped(
+        _told(history), lambda each: (each[1].process, partition_of(each[1]))
+    ).items():
         ended_us = sorted({row.at_us for row in ends.get((reader, where), ())})
         begins_us = -1
         for end_us in ended_us:
@@ -296,12 +298,12 @@ def _heard(at_us: int, row: PositionRow, reason: str) -> Heard:
 def _told(history: History) -> list[tuple[int, PositionRow]]:
     """Return the answers that told a marker, each with its time. An answer that shows a truncation tells where to go
     on, and nothing else is taken of it (KIP-320)."""
-    truncated = {(row.process, place(row), row.at_us) for row in history.resets if row.reason == "truncated"}
+    truncated = {(row.process, partition_of(row), row.at_us) for row in history.resets if row.reason == "truncated"}
     found = []
     for row in history.positions:
         operation = history.operation_of.get((row.process, row.index))
         if operation is None or row.tombstone_horizon < 0 or row.error is not None:
             continue
-        if (row.process, place(row), operation.complete_us) not in truncated:
+        if (row.process, partition_of(row), operation.complete_us) not in truncated:
             found.append((operation.complete_us, row))
     return found

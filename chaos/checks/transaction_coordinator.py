@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from chaos.checks.check import Check, CheckContext, PendingRequests
-from chaos.checks.history import History, Place, grouped, place
+from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.transactions import Transaction, transactions
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reports.rows import ToldTransactionRow
@@ -209,7 +209,7 @@ NOT_ADDED = "not_added"
 class _Key(NamedTuple):
     """An open transaction: where it is, of whom, and its first offset there."""
 
-    where: Place
+    where: TopicPartition
     producer_id: int
     start_offset: int
 
@@ -236,7 +236,7 @@ class HangingFound(Check):
         told = history.told_transactions
         self.evidence += len(told)
         begun = {
-            _Key(place(run), run.producer_id, run.first_offset): each
+            _Key(partition_of(run), run.producer_id, run.first_offset): each
             for each in transactions(history)
             for run in each.sent
             if run.first_offset >= 0
@@ -256,7 +256,7 @@ class HangingFound(Check):
         begun: dict[_Key, Transaction],
         by_key: dict[_Key, list[ToldTransactionRow]],
     ) -> None:
-        looks = grouped(told, place)
+        looks = grouped(told, partition_of)
         for key, transaction in begun.items():
             if transaction.row.error != NOT_ADDED:
                 continue
@@ -294,7 +294,7 @@ class HangingFound(Check):
 
 
 def _key(row: ToldTransactionRow) -> _Key:
-    return _Key(place(row), row.producer_id, row.start_offset)
+    return _Key(partition_of(row), row.producer_id, row.start_offset)
 
 
 def _looks_between(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, Asked, asked
 from chaos.checks.compacted_topics import excused
-from chaos.checks.history import History, Place, Sent, expanded, grouped, once, place
+from chaos.checks.history import History, TopicPartition, WrittenValue, computed_once, expanded, grouped, partition_of
 from chaos.checks.reads import reads
 from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COMMITTED_READS = 1
 """``RunRow.isolation`` of readers with read_committed."""
 
-Value: TypeAlias = tuple[Place, str, int]
+Value: TypeAlias = tuple[TopicPartition, str, int]
 """Where it was written, its writer, and the writer's number of it. No value is sent twice."""
 
 
@@ -50,8 +50,8 @@ class Transaction:
         row = self.row
         return f"transaction {row.index} of {row.process} ({row.transactional_id}, epoch {row.producer_epoch})"
 
-    def values(self) -> list[tuple[Value, Sent]]:
-        return [((place(run), each.writer, each.sequence), each) for run in self.sent for each in expanded(run)]
+    def values(self) -> list[tuple[Value, WrittenValue]]:
+        return [((partition_of(run), each.writer, each.sequence), each) for run in self.sent for each in expanded(run)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Sighting:
     index: int
 
 
-@once
+@computed_once
 def transactions(history: History) -> list[Transaction]:
     """Return all transactions, in the order of recording."""
     sent = grouped((run for run in history.runs if run.kind == "send"), lambda run: (run.process, run.index))
@@ -88,43 +88,45 @@ def _fate(row: TransactionRow) -> Fate:
     return Fate.COMMITTED if row.outcome == "ok" else Fate.UNKNOWN
 
 
-@once
+@computed_once
 def sightings(history: History) -> dict[Value, list[Sighting]]:
     """Return where and when readers with read_committed saw each value, in the order of the answers."""
     found: dict[Value, list[Sighting]] = {}
     for run, operation in sorted(reads(history), key=lambda each: each[1].complete_us):
         if run.isolation == COMMITTED_READS and run.writer:
             for each in expanded(run):
-                key = (place(run), each.writer, each.sequence)
+                key = (partition_of(run), each.writer, each.sequence)
                 found.setdefault(key, []).append(Sighting(each.offset, operation.complete_us, run.process, run.index))
     return found
 
 
-@once
-def known_until(history: History) -> dict[Place, int]:
+@computed_once
+def known_until(history: History) -> dict[TopicPartition, int]:
     """Return the offset below which readers with read_committed know all of a partition: one past the last offset that
     they read, or the last stable offset of a partition that was read to its end."""
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     for run, _ in reads(history):
         if run.isolation == COMMITTED_READS:
-            found[place(run)] = max(found.get(place(run), 0), run.first_offset + run.count)
+            found[partition_of(run)] = max(found.get(partition_of(run), 0), run.first_offset + run.count)
     for end in history.ends:
         if end.last_stable_offset >= 0:
-            found[place(end)] = max(found.get(place(end), 0), min(end.last_stable_offset, end.high_watermark))
+            found[partition_of(end)] = max(
+                found.get(partition_of(end), 0), min(end.last_stable_offset, end.high_watermark)
+            )
     return found
 
 
-@once
-def log_starts(history: History) -> dict[Place, int]:
+@computed_once
+def log_starts(history: History) -> dict[TopicPartition, int]:
     """Return the largest log start offset that anybody was told of each partition."""
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     told: list[PositionRow | EndRow] = [*history.positions, *history.ends]
     for row in told:
-        found[place(row)] = max(found.get(place(row), 0), row.log_start_offset)
+        found[partition_of(row)] = max(found.get(partition_of(row), 0), row.log_start_offset)
     return found
 
 
-def missing(history: History, transaction: Transaction) -> list[tuple[Value, Sent]]:
+def missing(history: History, transaction: Transaction) -> list[tuple[Value, WrittenValue]]:
     """Return the values of a transaction that no reader with read_committed saw, although such readers know what lies
     at their offsets."""
     seen, until, starts = sightings(history), known_until(history), log_starts(history)
@@ -139,10 +141,10 @@ def missing(history: History, transaction: Transaction) -> list[tuple[Value, Sen
     ]
 
 
-@once
-def committed_offsets(history: History) -> dict[Place, list[int]]:
+@computed_once
+def committed_offsets(history: History) -> dict[TopicPartition, list[int]]:
     """Return the sorted offsets at which readers with read_committed saw a record of ours."""
-    found: dict[Place, dict[int, None]] = {}
+    found: dict[TopicPartition, dict[int, None]] = {}
     for key, where in sightings(history).items():
         found.setdefault(key[0], {}).update((each.offset, None) for each in where)
     return {where: sorted(offsets) for where, offsets in found.items()}
@@ -335,7 +337,7 @@ def _ended_us(transaction: Transaction) -> int:
     return NEVER_US if transaction.fate is Fate.UNKNOWN else transaction.row.until_us
 
 
-Group = tuple[str, Place]
+Group = tuple[str, TopicPartition]
 """A group's ID, and a partition of its source."""
 
 
@@ -366,11 +368,11 @@ class ExactlyOnce(Check):
             self._never(history, outputs, at_us)
 
     def _never(self, history: History, outputs: dict[Group, dict[int, set[str]]], at_us: int) -> None:
-        inputs, ended = committed_offsets(history), {place(row) for row in history.ends}
+        inputs, ended = committed_offsets(history), {partition_of(row) for row in history.ends}
         begun: dict[Group, int] = {}
         unread: dict[Group, set[int]] = {}
         for row in history.transforms:
-            key = (row.group, place(row))
+            key = (row.group, partition_of(row))
             begun[key] = min(begun.get(key, row.source_offset), row.source_offset)
             if (row.target_topic, row.target_partition) not in ended:
                 # Physical: nobody knows what a partition holds that was not read to its end.
@@ -380,7 +382,7 @@ class ExactlyOnce(Check):
             if each.fate is Fate.COMMITTED:
                 for sent in each.offsets:
                     if sent.error is None:
-                        key = (sent.group, place(sent))
+                        key = (sent.group, partition_of(sent))
                         done[key] = max(done.get(key, 0), sent.offset)
         for key, end in done.items():
             group, (topic, partition) = key
@@ -394,13 +396,13 @@ class ExactlyOnce(Check):
                     )
 
 
-@once
+@computed_once
 def _outputs(history: History) -> dict[Group, dict[int, set[str]]]:
     """Return by group and source partition, for each source offset, the values of the output that stand for it."""
     seen = sightings(history)
     found: dict[Group, dict[int, set[str]]] = {}
     for row in history.transforms:
-        outputs = found.setdefault((row.group, place(row)), {})
+        outputs = found.setdefault((row.group, partition_of(row)), {})
         for step in range(row.count):
             for name in _copies(row, step, seen):
                 outputs.setdefault(row.source_offset + step, set()).add(name)
@@ -463,7 +465,7 @@ class LsoRegression(Check):
             and operation.node >= 0
         ]
         self.evidence += len(told)
-        of_leader = grouped(told, lambda each: (place(each[0]), each[1].node, each[0].leader_epoch))
+        of_leader = grouped(told, lambda each: (partition_of(each[0]), each[1].node, each[0].leader_epoch))
         for ((topic, partition), node, epoch), answers in of_leader.items():
             if node not in self.context.replicas.leaders.get((f"{topic}-{partition}", epoch), {node}):
                 continue

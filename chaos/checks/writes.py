@@ -3,7 +3,16 @@
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from chaos.checks.check import Check
 from chaos.checks.compacted_topics import excused
-from chaos.checks.history import History, Place, Sent, expanded, grouped, named, once, place
+from chaos.checks.history import (
+    History,
+    TopicPartition,
+    WrittenValue,
+    computed_once,
+    expanded,
+    grouped,
+    named,
+    partition_of,
+)
 from chaos.checks.reads import moved_forward
 from reports.rows import EndRow, RunRow
 
@@ -22,7 +31,7 @@ def is_placed(run: RunRow, history: History) -> bool:
     return is_known and run.process not in history.unguaranteed
 
 
-@once
+@computed_once
 def acknowledged(history: History) -> int:
     """Return the number of runs that were acknowledged for good, if acknowledged writes must survive."""
     if not history.writes_guaranteed:
@@ -48,14 +57,14 @@ def may_be_deleted(end: EndRow, sent_us: int, history: History) -> bool:
     return end.segment_bytes is None or end.retention_bytes <= end.size_bytes + end.segment_bytes
 
 
-@once
-def deleted(history: History) -> dict[Place, EndRow]:
+@computed_once
+def deleted(history: History) -> dict[TopicPartition, EndRow]:
     """Return the ends of the partitions that were read to their end and whose logs do not begin at 0."""
-    return {place(row): row for row in history.ends if row.error is None and row.log_start_offset > 0}
+    return {partition_of(row): row for row in history.ends if row.error is None and row.log_start_offset > 0}
 
 
-@once
-def never_read(history: History) -> list[tuple[RunRow, Sent]]:
+@computed_once
+def never_read(history: History) -> list[tuple[RunRow, WrittenValue]]:
     """Return the values that must be in the log, with their offsets, and that nobody read.
 
     They were acknowledged for good. Or the end of their send is not known, and others of its batch were read: a batch
@@ -64,17 +73,17 @@ def never_read(history: History) -> list[tuple[RunRow, Sent]]:
     """
     if not history.writes_guaranteed:
         return []  # Physical: the only replica lost its power, and nothing had been synced.
-    found: list[tuple[RunRow, Sent]] = []
-    read: dict[tuple[Place, str, int], int] = {}
+    found: list[tuple[RunRow, WrittenValue]] = []
+    read: dict[tuple[TopicPartition, str, int], int] = {}
     for run in history.runs:
         operation = history.operation_of.get((run.process, run.index))
         if run.kind == "read" and operation is not None and operation.type == "ok":
-            read.update(((place(run), value.writer, value.sequence), value.offset) for value in expanded(run))
+            read.update(((partition_of(run), value.writer, value.sequence), value.offset) for value in expanded(run))
     for run in history.runs:
         if run.kind != "send":
             continue
         values = list(expanded(run))
-        places = [read.get((place(run), value.writer, value.sequence)) for value in values]
+        places = [read.get((partition_of(run), value.writer, value.sequence)) for value in values]
         shifts = [offset - value.offset for value, offset in zip(values, places, strict=True) if offset is not None]
         if is_placed(run, history):
             shift = 0
@@ -82,13 +91,13 @@ def never_read(history: History) -> list[tuple[RunRow, Sent]]:
             shift = min(shifts)
         else:
             continue
-        end = deleted(history).get(place(run))
+        end = deleted(history).get(partition_of(run))
         begins_at = (
             end.log_start_offset if end is not None and may_be_deleted(end, sent_us(run, history), history) else 0
         )
         for value, offset in zip(values, places, strict=True):
             is_missed = offset is None and value.offset + shift >= begins_at
-            if is_missed and (place(run), value.writer, value.sequence) not in excused(history)[0]:
+            if is_missed and (partition_of(run), value.writer, value.sequence) not in excused(history)[0]:
                 found.append((run, value._replace(offset=value.offset + shift)))
     return found
 
@@ -104,12 +113,12 @@ def _end_is_unknown(run: RunRow, history: History) -> bool:
     return operation is None or operation.type == "info"
 
 
-def last_read(history: History) -> dict[Place, int]:
+def last_read(history: History) -> dict[TopicPartition, int]:
     """Return the greatest offset that somebody read of each partition."""
-    last: dict[Place, int] = {}
+    last: dict[TopicPartition, int] = {}
     for run in history.runs:
         if run.kind == "read":
-            last[place(run)] = max(last.get(place(run), -1), run.first_offset + run.count - 1)
+            last[partition_of(run)] = max(last.get(partition_of(run), -1), run.first_offset + run.count - 1)
     return last
 
 
@@ -132,7 +141,7 @@ class LostWrite(Check):
         self._below_the_start(history)
         last = last_read(history)
         for run, value in never_read(history):
-            overtaken_by = last.get(place(run), -1)
+            overtaken_by = last.get(partition_of(run), -1)
             if value.offset <= overtaken_by:
                 self.violated(
                     history.ended_us(run),
@@ -140,9 +149,9 @@ class LostWrite(Check):
                 )
 
     def _beyond_the_end(self, history: History) -> None:
-        ends = {place(row): row for row in history.ends}
+        ends = {partition_of(row): row for row in history.ends}
         for run in history.runs if history.writes_guaranteed else ():
-            end = ends.get(place(run))
+            end = ends.get(partition_of(run))
             if run.kind != "send" or end is None or not is_placed(run, history):
                 continue
             gone = [value for value in expanded(run) if value.offset >= end.high_watermark]
@@ -152,7 +161,7 @@ class LostWrite(Check):
 
     def _below_the_start(self, history: History) -> None:
         for run in history.runs if history.writes_guaranteed and deleted(history) else ():
-            end = deleted(history).get(place(run))
+            end = deleted(history).get(partition_of(run))
             if run.kind != "send" or end is None or not is_placed(run, history):
                 continue
             if run.first_offset < end.log_start_offset and not may_be_deleted(end, sent_us(run, history), history):
@@ -171,9 +180,9 @@ class Unseen(Check):
 
     def end(self, history: History) -> None:
         self.evidence += acknowledged(history)
-        ended = {place(row) for row in history.ends}
+        ended = {partition_of(row) for row in history.ends}
         for run, value in never_read(history):
-            if place(run) in ended:
+            if partition_of(run) in ended:
                 self.violated(history.ended_us(run), f"{named(run, value)} was acknowledged and never read")
 
 
@@ -187,13 +196,13 @@ class Duplicate(Check):
     guarantee = "duplicate"
 
     def end(self, history: History) -> None:
-        found: dict[tuple[Place, str, int, int], tuple[int, RunRow]] = {}
+        found: dict[tuple[TopicPartition, str, int, int], tuple[int, RunRow]] = {}
         for run in history.runs:
             if run.producer_id < 0 or not run.valid or not run.writer or not is_placed(run, history):
                 continue
             self.evidence += run.kind == "read"
             for value in expanded(run):
-                key = (place(run), value.writer, value.sequence, value.producer_id)
+                key = (partition_of(run), value.writer, value.sequence, value.producer_id)
                 offset, other = found.setdefault(key, (value.offset, run))
                 if offset != value.offset:
                     self.violated(
@@ -214,7 +223,7 @@ class InconsistentOffsets(Check):
     def end(self, history: History) -> None:
         if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
-        found: dict[tuple[Place, int], RunRow] = {}
+        found: dict[tuple[TopicPartition, int], RunRow] = {}
         for run in history.runs:
             self.evidence += run.kind == "read"
             # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
@@ -222,7 +231,7 @@ class InconsistentOffsets(Check):
             if not run.valid or not run.writer or run.first_offset < 0 or unguaranteed:
                 continue
             for value in expanded(run):
-                other = found.setdefault((place(run), value.offset), run)
+                other = found.setdefault((partition_of(run), value.offset), run)
                 sequence = other.first_sequence + value.offset - other.first_offset
                 if (other.writer, sequence) != (value.writer, value.sequence):
                     self.violated(
@@ -243,7 +252,7 @@ class NonmonotonicSend(Check):
     def end(self, history: History) -> None:
         if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
-        last: dict[tuple[str, Place], int] = {}
+        last: dict[tuple[str, TopicPartition], int] = {}
         # Physical: an answer without an offset (-1, DUPLICATE_SEQUENCE_NUMBER) does not say where the batch stands.
         sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
         # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
@@ -251,7 +260,7 @@ class NonmonotonicSend(Check):
         sends.sort(key=lambda run: (run.process, run.index, run.position))
         for run in sends:
             self.evidence += 1
-            key = (run.process, place(run))
+            key = (run.process, partition_of(run))
             if run.first_offset <= last.get(key, -1):
                 self.violated(
                     history.ended_us(run),
@@ -288,24 +297,24 @@ class MirrorComplete(Check):
     def end(self, history: History) -> None:
         if not history.target_runs:
             return
-        copied: dict[Place, set[tuple[str, int]]] = {}
-        ended: dict[Place, None] = {}
+        copied: dict[TopicPartition, set[tuple[str, int]]] = {}
+        ended: dict[TopicPartition, None] = {}
         for row in history.target_runs:
             self.evidence += row.count
-            values = copied.setdefault(place(row), set())
+            values = copied.setdefault(partition_of(row), set())
             values.update((row.writer, row.first_sequence + step) for step in range(row.count))
             if not row.count:
-                ended[place(row)] = None
+                ended[partition_of(row)] = None
         mirrors = {row.process.removesuffix(WRITER_SUFFIX) for row in history.copies}
-        moved = grouped((row for row in moved_forward(history) if row.process in mirrors), place)
+        moved = grouped((row for row in moved_forward(history) if row.process in mirrors), partition_of)
         for run, operation in history.with_operations(history.runs, "final_read"):
-            if place(run) not in ended:
+            if partition_of(run) not in ended:
                 continue  # Physical: nobody knows what the target holds beyond what was read.
-            jumps = [(row.from_offset, row.to_offset) for row in moved.get(place(run), ())]
+            jumps = [(row.from_offset, row.to_offset) for row in moved.get(partition_of(run), ())]
             for value in expanded(run):
                 if any(first <= value.offset < end for first, end in jumps):
                     continue  # Kafka: auto.offset.reset leaves out what lies between.
-                if value.writer and (value.writer, value.sequence) not in copied[place(run)]:
+                if value.writer and (value.writer, value.sequence) not in copied[partition_of(run)]:
                     self.violated(
                         operation.complete_us,
                         f"{named(run, value)} is not in the cluster that its topic was copied to",

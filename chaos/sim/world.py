@@ -8,7 +8,7 @@ from bench.fleet.fleet import Fleet, make_fleet
 from chaos.checks.check import Check, CheckContext, Settings
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.groups import AllAssigned
-from chaos.checks.history import History, Place
+from chaos.checks.history import History, TopicPartition
 from chaos.checks.quorum_liveness import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.reads import AnswersAfterHeal
@@ -251,7 +251,7 @@ def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
     )
 
 
-def _subscribed(load: Load) -> dict[str, list[Place]]:
+def _subscribed(load: Load) -> dict[str, list[TopicPartition]]:
     """Returns the partitions that members share, by group."""
     partitions = {topic.name: topic.partitions for topic in load.topics}
     topics = {each.name: each.topics for each in load.groups if each.protocol != "assigned"}
