@@ -44,17 +44,16 @@ other error (a timeout, say) the commit may have been written, or be replicated 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One partition of a request.
-
-    ``until_us`` is NEVER_US if the request's end is unknown. ``stored_epoch`` is the metadata epoch that a commit
-    leaves (-1 in versions without it, M-11).
-    """
+    """One partition of a request to commit or fetch offsets."""
 
     row: CommitRow
     invoke_us: int
     until_us: int
+    """NEVER_US if the request's end is unknown"""
     acked: bool
+    """whether the response had no error"""
     stored_epoch: int
+    """metadata epoch that a commit leaves; -1 in versions without it (M-11)"""
 
     @property
     def named(self) -> str:
@@ -86,7 +85,7 @@ def requests(history: History, kind: str) -> Iterator[Asked]:
 
 
 def deleted(history: History) -> dict[str, int]:
-    """Return when somebody first asked to delete a topic, by topic. A refused deletion does not count.
+    """Return when somebody first requested to delete a topic, by topic. A refused deletion does not count.
 
     Kafka's coordinator forgets the offsets of a deleted topic.
     """
@@ -120,7 +119,7 @@ class CommitRegression(Check):
             self._smaller_epochs(written)
             self._older_generations(written)
         for key, fetches in asked(history, FETCHED).items():
-            # Kafka: with a topic go its offsets. A fetch that ended before anybody asked for that is judged.
+            # Kafka: with a topic go its offsets. A fetch that ended before anybody requested that is judged.
             judged = [each for each in fetches if each.until_us < gone.get(key[1], NEVER_US)]
             self._older_values(commits.get(key, []), judged)
 
@@ -193,8 +192,8 @@ class CommitsAccepted(Check):
     """commits-accepted: no commit is refused that should pass.
 
     INVALID_METADATA_EPOCH is right only if the last commit may have had a greater epoch (M-7). An unknown topic is
-    right only once somebody has asked to delete the topic. An unknown version or an unknown server error has no excuse
-    at all.
+    right only once somebody has requested to delete the topic. An unknown version or an unknown server error has no
+    excuse at all.
     """
 
     guarantee = "commits-accepted"

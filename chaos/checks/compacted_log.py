@@ -16,25 +16,28 @@ ABORT, COMMIT = 0, 1
 
 
 class CommittedRecord(NamedTuple):
-    """One record below the high watermark. ``at_us`` is when it was first seen there."""
+    """One record below the high watermark."""
 
     epoch: int
     key: bytes | None
     value: bytes | None
     timestamp_ms: int
     at_us: int
+    """when it was first seen there"""
 
     def equals(self, other: "CommittedRecord") -> bool:
         return self[:-1] == other[:-1]
 
 
 class Marker(NamedTuple):
-    """The end of a transaction. ``batches`` are the base offsets of the transaction's batches."""
+    """The end of a transaction."""
 
     producer_id: int
     is_commit: bool
     batches: tuple[int, ...]
+    """base offsets of the transaction's batches"""
     at_us: int
+    """when it was first seen below the high watermark"""
 
 
 class LastBatch(NamedTuple):
@@ -64,29 +67,32 @@ def _kind_of(marker: PlainRecord | None) -> int:
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """``batches`` and ``offsets`` are those of its batches and of its records."""
+    """A transaction without a marker yet."""
 
     batches: list[int] = field(default_factory=list)
+    """base offsets of its batches"""
     offsets: list[int] = field(default_factory=list)
+    """offsets of its records"""
 
 
 @dataclass(slots=True)
 class Compacted:
-    """One compacted partition.
-
-    ``records`` are by offset, ascending, and ``markers`` too. ``aborted`` has the offset of its marker for each record
-    of a transaction that was aborted. ``last_batches`` has the batch by which each producer is known.
-    No replica had anything to clean at or above ``cleanable_end``: a replica cleans only below its active segment and
-    its last stable offset. ``cleanings`` counts how often a pass over a replica was seen to end.
-    """
+    """One compacted partition."""
 
     delete_retention_us: int
     records: dict[int, CommittedRecord] = field(default_factory=dict)
+    """by offset, ascending"""
     markers: dict[int, Marker] = field(default_factory=dict)
+    """by offset, ascending"""
     aborted: dict[int, int] = field(default_factory=dict)
+    """offset of its marker for each record of a transaction that was aborted"""
     last_batches: dict[int, LastBatch] = field(default_factory=dict)
+    """the batch by which each producer is known"""
     cleanable_end: int = 0
+    """no replica had anything to clean at or above it: a replica cleans only below its active segment and its last
+    stable offset"""
     cleanings: int = 0
+    """number of passes over a replica that were seen to end"""
     _offsets: list[int] = field(default_factory=list)
     _marker_offsets: list[int] = field(default_factory=list)
     _by_key: dict[bytes, list[int]] = field(default_factory=dict)
@@ -208,15 +214,18 @@ class Compacted:
 
 @dataclass(slots=True)
 class Left:
-    """What a replica holds in [``begin``, ``end``): the offsets of records and of markers, and its batches as last
-    offset by base offset. Its own cleaner has worked below ``cleaned_offset``."""
+    """What a replica has in [``begin``, ``end``)."""
 
     begin: int
     end: int
     cleaned_offset: int
+    """its own cleaner has worked below it"""
     records: dict[int, None] = field(default_factory=dict)
+    """offsets of records"""
     markers: dict[int, None] = field(default_factory=dict)
+    """offsets of markers"""
     batches: dict[int, int] = field(default_factory=dict)
+    """last offset by base offset"""
 
 
 def wrongly_cleaned(at_us: int, compacted: Compacted, left: Left) -> str:

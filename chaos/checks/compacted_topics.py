@@ -23,14 +23,16 @@ Value: TypeAlias = tuple[TopicPartition, str, int]
 
 @dataclass(frozen=True, slots=True)
 class KeyedWrite:
-    """One record of a compacted topic. ``from_us`` is when its writer began to send it, and ``effective_us`` when it
-    may have taken effect at the earliest: at the end of its transaction, if it has one."""
+    """One record of a compacted topic."""
 
     row: KeyedWriteRow
     offset: int
     fate: str
+    """ok, fail or info, as the head of this file explains"""
     from_us: int
+    """when its writer began to send it"""
     effective_us: int
+    """when it may have taken effect at the earliest: at the end of its transaction, if it has one"""
 
     @property
     def removable_us(self) -> int:
@@ -80,7 +82,7 @@ def _read(history: History) -> dict[Value, tuple[int, int]]:
 
 def _found(run: RunRow, told: str, in_transaction: bool, read: dict[Value, tuple[int, int]]) -> tuple[int, str]:
     """Return the first offset of a run that was sent (-1 if unknown), and its fate. A batch is written whole, so what
-    was read of it tells of all of it."""
+    was read of it holds for all of it."""
     first = run.first_offset
     seen = [
         (read[key][0] - step, read[key][1])
@@ -126,8 +128,8 @@ def excused(history: History) -> dict[int, dict[Value, None]]:
     """Return by isolation level the records that need not have been read, whoever read their partition.
 
     A cleaner may have taken them before the first reader got past them. At level 1 only readers with read_committed
-    count. A reader gets all records that are there between its positions before and after an answer (F-16, X-4), so one
-    that passed while the record had to be there should have read it.
+    count. A reader gets all records that are there between its positions before and after a response (F-16, X-4), so
+    one that passed while the record had to be there should have read it.
     """
     missing = missable(history)
     writes = keyed_writes(history)
@@ -279,7 +281,7 @@ def _told_the_horizon(history: History) -> set[tuple[str, TopicPartition]]:
 
 @computed_once
 def _answers(history: History) -> dict[tuple[str, TopicPartition], list[tuple[int, int]]]:
-    """Return when each answer came that moved a reader, and where it stood then, in the order of time."""
+    """Return when each response came that moved a reader, and its position then, in the order of time."""
     found: dict[tuple[str, TopicPartition], list[tuple[int, int]]] = {}
     for row in history.positions:
         operation = history.operation_of.get((row.process, row.index))

@@ -16,24 +16,27 @@ WITHIN, WW, WR, PROCESS, REALTIME = "within", "ww", "wr", "process", "realtime"
 LEADER_ONLY: Final = 1
 """``RunRow.acks`` of a send that only the leader acknowledged."""
 MOST_STARTS = 200
-"""A shortest circle is looked for from at most this many events of a component. Only the story depends on it."""
+"""A shortest circle is searched for from at most this many events of a component. Only the story depends on it."""
 
 
 class Event(NamedTuple):
-    """Of operation ``number`` of the process ``of``; APPENDED: at offset ``number`` of the partition ``of``; TIME: all
-    that begins at ``number``."""
+    """A node of the graph."""
 
     kind: str
     of: str
+    """a process; of APPENDED events a partition"""
     number: int
+    """of an operation; of APPENDED events the offset, of TIME events the time at which all begins that follows"""
 
 
 @dataclass(slots=True)
 class Graph:
-    """``after`` has the kind of each edge. ``at_us`` has the events whose time is recorded."""
+    """Events and the edges between them."""
 
     after: dict[Event, dict[Event, str]] = field(default_factory=dict)
+    """kind of each edge, by its events"""
     at_us: dict[Event, int] = field(default_factory=dict)
+    """events whose time is recorded"""
 
     def add(self, before: Event, after: Event, kind: str) -> None:
         self.after.setdefault(before, {}).setdefault(after, kind)
@@ -151,8 +154,8 @@ class DependencyCycle(Check):
 
     - *ww*: records of one partition were appended in the order of their offsets.
     - *wr*: a record was appended before anybody had it. Its transaction took effect before a reader with read_committed
-      had a value of it, and before a worker asked for the commit of what it had made of that value.
-    - Within an operation: it begins, its records are appended, its commit is asked for and takes effect, it ends.
+      had a value of it, and before a worker requested the commit of what it had made of that value.
+    - Within an operation: it begins, its records are appended, its commit is requested and takes effect, it ends.
     - *process* and *realtime*: what had ended before something else began came first.
 
     X-4 isolates readers, not writers. Records of open transactions interleave as they arrive, in each partition anew.
@@ -206,7 +209,7 @@ def strongest_circle(whole: Graph, history: History) -> tuple[Graph, list[Event]
 
 
 def add_inputs(graph: Graph, history: History) -> None:
-    """Let a worker ask for its commit after its inputs took effect. That they were read before is known anyway, by the
+    """Let a worker request its commit after its inputs took effect. That they were read before is known anyway, by the
     times of the reads; so this adds no circle, but one may need no time then."""
     wrote: dict[tuple[TopicPartition, int], Event] = {}
     for each in transactions(history):
@@ -307,7 +310,7 @@ class _Order:
             (seen[key][0] for key, _ in transaction.values() if key in seen), key=lambda each: each.at_us, default=None
         )
         is_done = transaction.fate is Fate.COMMITTED
-        # X-3: nobody knows the fate of an EndTxn without an answer, until somebody reads what it committed.
+        # X-3: nobody knows the fate of an EndTxn without a response, until somebody reads what it committed.
         if transaction.fate is Fate.NEVER or not (is_done or first is not None):
             return
         begun = self._timed(BEGUN, row.process, row.index, row.from_us)

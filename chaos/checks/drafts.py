@@ -252,7 +252,7 @@ class DraftsUnnoticed(Check):
     highest supported one, and drafts cannot be switched.
 
     A listener that does not take an API tells neither its range nor its drafts. UpdateMetadata has no range that would
-    show whether it is taken, so its draft may be left out.
+    show whether it is taken, so its draft may be omitted.
     """
 
     guarantee = "drafts-unnoticed"

@@ -1,4 +1,4 @@
-"""Who keeps what is committed, by clauses E-1, E-4, E-5 and E-7, told without the broker's own lists.
+"""Who keeps what is committed, by clauses E-1, E-4, E-5 and E-7, determined without the broker's own lists.
 
 A record that is acknowledged with acks=all is kept by all members of the ISR of that moment. They keep it until enough
 replicas are in the ISR without them: then E-1 clears the ELR, and they may be elected no more. A change of
@@ -38,23 +38,23 @@ def min_isr_of(image: MetadataImage, topic: str, otherwise: int) -> int:
 class Eligible:
     """The replicas that may keep what is committed in one partition.
 
-    ``members`` are the ISR and all that were in it since it last had the minimum. ``tainted`` replicas lost unsynced
-    bytes, each with the end of its log at that moment. ``unclean`` ones came back after an unclean shutdown or with
-    damaged files, and those of ``damaged`` with damaged files. ``registered`` ones came back uncleanly and the metadata
-    shows it. Whoever joins the ISR after that has copied everything again.
-
     Nodes publish several changes at once if they were committed at once. If the ISR shrank in such a jump, it may have
-    had just the minimum in between, or the minimum may have changed after that. Either clears other members. So many
-    are ``uncertain``, and nobody knows which.
+    had just the minimum in between, or the minimum may have changed after that. Either clears other members.
     """
 
     members: dict[int, None]
+    """the ISR and all that were in it since it last had the minimum"""
     min_isr: int
     tainted: dict[int, int] = field(default_factory=dict)
+    """replicas that lost unsynced bytes, each with the end of its log at that moment"""
     unclean: dict[int, None] = field(default_factory=dict)
+    """replicas that came back after an unclean shutdown or with damaged files"""
     damaged: dict[int, None] = field(default_factory=dict)
+    """those of them with damaged files"""
     registered: dict[int, None] = field(default_factory=dict)
+    """those of them that the metadata shows; one that joins the ISR after that has copied everything again"""
     uncertain: int = 0
+    """number of members that such jumps may have cleared; nobody knows which"""
 
     @staticmethod
     def of(state: PartitionImage, min_isr: int) -> "Eligible":
@@ -75,7 +75,7 @@ class Eligible:
         """Return whether the node held all below ``end_offset`` until it lost its power.
 
         Physical: a leader may count a member whose unsynced bytes are gone, because the member held them when it told
-        how far it was. Nobody hears of the loss before the member registers (E-4).
+        how far it was. The loss is not known before the member registers (E-4).
         """
         return self.tainted.get(node_id, -1) >= end_offset
 
@@ -99,7 +99,7 @@ class Eligible:
             self._keep_only(state.isr)
 
     def follow(self, before: PartitionImage, now: PartitionImage, min_isr: int, minimum_changed: bool = False) -> bool:
-        """Takes in a newer state. ``minimum_changed`` says that another min.insync.replicas came with it. Returns
+        """Follow a newer state. ``minimum_changed`` says that another min.insync.replicas came with it. Returns
         whether its leader is one that may lack committed records."""
         self.min_isr = min(min_isr, len(now.replicas))
         if minimum_changed and now.isr:
@@ -133,7 +133,7 @@ class UncleanEnds:
     """Finds starts and registrations that follow an unclean shutdown, by what the nodes left on their disks.
 
     A node registers some time after its start. The controller acts upon that before the metadata shows the
-    registration, so both moments are told.
+    registration, so both moments are reported.
     """
 
     _epochs: dict[int, int] = field(default_factory=dict)

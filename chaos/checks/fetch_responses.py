@@ -1,6 +1,6 @@
 """Fetch responses: which partitions and records a response must have, and which it must not have.
 
-``fetch_model.py`` says what each request asked for and what its session holds.
+``fetch_model.py`` says what each request names and what its session holds.
 """
 
 from dataclasses import dataclass, field

@@ -25,7 +25,7 @@ INCREMENTAL = 1
 
 @dataclass(slots=True)
 class _Session:
-    """The times are those of the node's wall clock."""
+    """A session. Its times are those of the node's wall clock."""
 
     is_first: bool
     by_follower: bool
@@ -33,31 +33,34 @@ class _Session:
     created_ms: int
     used_ms: int
     min_ms: int
+    """least time that it lives before another session may evict it"""
 
 
 class _Asked(NamedTuple):
-    """A request under way. An ``opening`` one is a full fetch outside any session. It ``wants`` a session or does not.
-    A full fetch that is not opening replaces what its session holds (G-4). An ``emptying`` one forgets the last
-    partition of its session."""
+    """A Fetch request that waits for its response."""
 
     session_id: int
     is_first: bool
     by_follower: bool
     min_ms: int
     opening: bool
+    """a full fetch outside any session; a full fetch that is not opening replaces what its session holds (G-4)"""
     wants: bool
+    """whether it wants a session"""
     full: bool
     named: dict[PartitionName, None]
     emptying: bool = False
+    """whether it forgets the last partition of its session"""
 
 
 @dataclass(slots=True)
 class _Sessions:
-    """Those of one process of a node. ``asked`` is by connection, then by correlation ID."""
+    """The sessions and pending requests of one process of a node."""
 
     node: "Node"
     alive: dict[int, _Session] = field(default_factory=dict)
     asked: dict[int, dict[int, _Asked]] = field(default_factory=dict)
+    """by connection, then by correlation ID"""
 
     def answered(self, reply: Reply) -> _Asked | None:
         return self.asked.get(reply.connection, {}).pop(reply.correlation_id, None)
@@ -68,13 +71,13 @@ class EvictionRules(Check):
     evict.
 
     A full fetch of the final revision also ends the session that it names (F-6, F-8), so that its slot is free. So does
-    an incremental one that forgets the last partition (F-7): its answer has no session's ID any more.
+    an incremental one that forgets the last partition (F-7): its response has no session's ID any more.
 
     The broker also limits the partitions of all sessions together. A newcomer beyond that limit is treated as if all
     slots were taken. In the first revision it may get a session that holds nothing (G-10).
 
-    The check knows each session from requests, answers and the node's clock alone: who made it, what it holds, when it
-    was made and last used. From the node's notes it takes only which session ended.
+    The check knows each session from requests, responses and the node's clock alone: who made it, what it holds, when
+    it was made and last used. From the node's notes it takes only which session ended.
     """
 
     guarantee = "eviction-rules"

@@ -56,18 +56,18 @@ class SessionTrace(Check):
         """Forget what it knows of the node, which has a new process."""
 
     def _request(self, row: TraceRow) -> None:
-        """Takes in a request of any API."""
+        """Follow a request of any API."""
 
     def _reply(self, row: TraceRow) -> None:
-        """Takes in the reply to a fetch."""
+        """Follow the reply to a fetch."""
 
     @abstractmethod
     def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
-        """Takes in that a session begins."""
+        """Follow that a session begins."""
 
     @abstractmethod
     def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
-        """Takes in that a session was closed or evicted."""
+        """Follow that a session was closed or evicted."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class OrderTrace(SessionTrace):
 
     @abstractmethod
     def _asked(self, row: TraceRow, session: Session | None) -> None:
-        """Takes in a request that it judges, and calls ``_await`` if the reply is to be judged."""
+        """Follow a request that it judges, and calls ``_await`` if the reply is to be judged."""
 
     @abstractmethod
     def _answered(self, row: TraceRow, pending: Pending) -> None:
@@ -217,8 +217,8 @@ class SequenceOrder(OrderTrace):
     again.
 
     The check has a model of its own, as small as the clauses G-3, G-4 and G-10 allow. An incremental request with the
-    next number proves that the client has processed the last answer. One with the last number is a retransmission. All
-    others are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the
+    next number proves that the client has processed the last response. One with the last number is a retransmission.
+    All others are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the
     session's number.
 
     There are two exceptions. A request that waits is refused when a later one overtakes it in its session: by G-3 the
@@ -253,7 +253,7 @@ class SequenceOrder(OrderTrace):
             if row.error == INVALID_FETCH_SESSION and (overtaken or self._has_ended(row, session)):
                 return
         elif row.error in (INVALID_FETCH_SESSION, INCREMENTAL_FETCH_DENIED):
-            return  # G-4: a session whose last full answer had the OK bit clear denies any number.
+            return  # G-4: a session whose last full response had the OK bit clear denies any number.
         self.violated(
             row.at_us,
             f"session {row.session_id} number {row.session_epoch} of {row.client_id} on connection {row.connection} "
@@ -267,7 +267,8 @@ pairs are with about half the square of that: 1 in 90 million."""
 
 
 class SessionLost(SessionTrace):
-    """session-lost: a session that was created stays known until it is closed or evicted, and its answers carry its ID.
+    """session-lost: a session that was created stays known until it is closed or evicted, and its responses carry its
+    ID.
 
     A session is lost if its ID is refused as unknown although nothing ended it, if an accepted request is answered with
     the ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). A session gets no ID of one that lives,
@@ -363,9 +364,9 @@ class _Sent(NamedTuple):
 
 
 class SessionLines(Check):
-    """session-lines-exact: what a node tells of its fetch sessions names them, and who made them.
+    """session-lines-exact: what a node logs of its fetch sessions names them and their makers.
 
-    F-23: the lines of a fetch's request and of its answer carry the session ID and the epoch (or number) of the
+    F-23: the lines of a fetch's request and of its response carry the session ID and the epoch (or number) of the
     request. The trace and the request log take both from the tag of the message, so the tag is compared with the
     message.
 
@@ -445,7 +446,7 @@ ENDS = ("session_closed", "session_evicted")
 
 @dataclass(slots=True)
 class _Asked:
-    """``may_follow`` is what the last answer in the session had said when the request came, or None."""
+    """``may_follow`` is what the last response in the session had said when the request came, or None."""
 
     session_id: int
     incremental: bool
@@ -453,18 +454,18 @@ class _Asked:
 
 
 class FirstAnswers(Check):
-    """first-answers-exact: an answer of the first revision says what kind it is, what may follow, and what is wrong
+    """first-answers-exact: a response of the first revision says what kind it is, what may follow, and what is wrong
     (G-9).
 
     Bit 0 is set if and only if the request was an incremental one (G-4). While bit 1 is set the session takes
     incremental requests, and while it is clear it denies them (G-10). The session ID is 0 if and only if the node
-    closed the session or made none. An error that belongs to the revision has a text beside it, and an answer without
+    closed the session or made none. An error that belongs to the revision has a text beside it, and a response without
     an error has none.
 
     Which sessions there are is known from the node's notes. From a full request until its answer nobody knows what may
     follow, since the request replaces all that the session holds (G-4).
 
-    Knows by node and session ID what the last answer in each session said of what may follow; None if that is not
+    Knows by node and session ID what the last response in each session said of what may follow; None if that is not
     known.
     """
 
@@ -506,7 +507,7 @@ class FirstAnswers(Check):
                         self.violated(at_us, f"node-{node_id} answered {who}: {wrong}")
 
     def _wrong(self, node_id: int, asked: _Asked, answer: FetchResponse) -> list[str]:
-        """Return what is wrong with an answer, and takes in what it says."""
+        """Return what is wrong with a response, and takes in what it says."""
         wrong, flags, error = [], answer.response_flags, answer.error_code
         if bool(flags & IS_INCREMENTAL) != asked.incremental or flags & ~(IS_INCREMENTAL | MAY_FOLLOW):
             wrong.append(f"flags {flags}, to {'an incremental' if asked.incremental else 'a full'} request")

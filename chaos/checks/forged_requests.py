@@ -62,7 +62,7 @@ def _is_forged(request: Request) -> bool:
 
 
 def refuses(body: Any) -> bool:
-    """Return whether an answer refuses what was forged."""
+    """Return whether a response refuses what was forged."""
     if not isinstance(body, AddPartitionsToTxnResponse):
         return tells_an_error(body)
     return all(
@@ -75,7 +75,7 @@ def refuses(body: Any) -> bool:
 
 
 def tells_an_error(body: Any) -> bool:
-    """Return whether an answer, or any part of it, has an error code."""
+    """Return whether a response, or any part of it, has an error code."""
     if isinstance(body, list | tuple):
         return any(tells_an_error(each) for each in body)
     if not is_dataclass(body):

@@ -41,7 +41,7 @@ class OneGroupLeader(Check):
         fields = json.loads(row.detail)
         group = str(fields["group"])
         if self.context.replicas.offsets_excused(group):
-            return  # E-7: nobody had kept the group, so its generations begin anew.
+            return  # E-7: nobody had kept the group, so its generations restart.
         if row.what == MEMBER:
             if fields["what"] == "fenced":  # Kafka (KIP-345): the instance goes on under another member ID.
                 self._replaced[group, str(fields["member_id"])] = None
@@ -70,7 +70,7 @@ class OneGroupLeader(Check):
             if row.event != "assigned" or row.generation < 0:
                 continue
             if self.context.replicas.offsets_excused(row.group):
-                continue  # E-7: nobody had kept the group, so its generations begin anew.
+                continue  # E-7: nobody had kept the group, so its generations restart.
             key = (row.group, row.generation, row.topic, row.partition)
             owner, member_id = owners.setdefault(key, (row.process, row.member_id))
             if owner != row.process:
@@ -135,9 +135,9 @@ class AllAssigned(Check):
 
 
 class GroupSkip(Check):
-    """group-skip: the members of a group together leave out no record between two records that they read.
+    """group-skip: the members of a group together omit no record between two records that they read.
 
-    A partition's next owner goes on at the group's committed offset, so nothing may be left out between owners. Offsets
+    A partition's next owner goes on at the group's committed offset, so nothing may be omitted between owners. Offsets
     over which a reset moved a member's position forward do not count (by a reset policy of ``latest``, or because they
     were deleted). Neither do records that a cleaner may have taken before a member read on behind them (X-11).
     """
@@ -164,7 +164,7 @@ class GroupSkip(Check):
         known = known_offsets(history)
         for (group, where), offsets in read.items():
             low, high = min(offsets), max(offsets)
-            for row in moved.get((group, where), ()):  # Kafka: auto.offset.reset leaves out what lies between.
+            for row in moved.get((group, where), ()):  # Kafka: auto.offset.reset omits what is between.
                 offsets.update(dict.fromkeys(range(max(row.from_offset, 0), row.to_offset)))
             offsets.update(_taken(missable_offsets(history).get(where, {}), begun[group, where]))
             there = known[where, level[group, where]]

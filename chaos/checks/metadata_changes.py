@@ -20,19 +20,22 @@ UNSET = -1
 
 @dataclass(slots=True)
 class _Topic:
-    """``created`` is the type of the creation's operation (ok, fail or info), or empty if nobody asked for the topic.
-
-    ``delete_us`` is when a deletion was first sent (-1 for never).
-    """
+    """What was requested of one topic, and what was seen of it."""
 
     created: str = ""
+    """type of the creation's operation (ok, fail or info), empty if nobody requested the topic"""
     delete_us: int = -1
+    """when a deletion was first sent, -1 for never"""
     deleted: bool = False
     acked: int = UNSET
+    """greatest acknowledged value of the setting"""
     possible: dict[int, None] = field(default_factory=dict)
+    """values that may have taken effect"""
     ids: dict[str, None] = field(default_factory=dict)
     gone: dict[tuple[str, int], int] = field(default_factory=dict)
+    """when each reader first missed the topic at each node"""
     at_end: dict[int, int] = field(default_factory=dict)
+    """value of the setting at each node at the end"""
 
 
 class LostMetadata(Check):
@@ -117,7 +120,7 @@ class _Image(NamedTuple):
 class TornMetadata(Check):
     """torn-metadata: nobody sees only a part of a change that was written as a whole.
 
-    The topics of a set are created and deleted together. So if an answer shows a change of some of them, it must show
+    The topics of a set are created and deleted together. So if a response shows a change of some of them, it must show
     the change of all, and each topic must have all of its partitions. A creation that was sent again must find all of
     its topics or none. All nodes that publish an offset of the metadata log must publish the same, and none publishes
     an offset inside a transaction (T-8).

@@ -26,7 +26,7 @@ class NonmonotonicMetadataEpoch(Check):
     """nonmonotonic-metadata-epoch: no client and no node takes metadata that is older than its own, and the metadata
     log holds each epoch once.
 
-    A client that left and came back begins anew (M-12: -1 before any response). A node begins anew with its process,
+    A client that left and came back starts from none (M-12: -1 before any response), and so does a node's new process,
     because M-1 makes the log durable and not what a node has applied. The log's epochs grow with its offsets.
     """
 
@@ -89,18 +89,18 @@ class NonmonotonicMetadataEpoch(Check):
 
 Content: TypeAlias = tuple[object, ...]
 METADATA, FIRST_DRAFT = 3, 1000
-"""Kafka's API key, and the first version whose answer has the epoch (D-1)."""
+"""Kafka's API key, and the first version whose response has the epoch (D-1)."""
 
 
 class OneContentPerEpoch(Check):
     """one-content-per-epoch: nodes that tell clients a metadata epoch tell them the same content with it.
 
     After each new epoch at a node its whole cache is compared with the first node's. In the simulator the cache is
-    small. An answer to a client must carry the epoch of what the node tells (M-4). Physical: the answer is made in
-    slices, so that may be any epoch from the request on. While a controller has told the node nothing, there is no
-    epoch to compare.
+    small. A response to a client must have the epoch of the metadata that the node sends (M-4). Physical: the response
+    is made in slices, so that may be any epoch from the request on. While a controller has told the node nothing, there
+    is no epoch to compare.
 
-    A live node's process sees no other node. So it judges the answers only.
+    A live node's process sees no other node. So it judges the responses only.
     """
 
     guarantee = "one-content-per-epoch"
@@ -401,18 +401,20 @@ LONGEST_PAUSE_US = 800_000
 
 @dataclass(slots=True)
 class _Controller:
-    """What one process has sent in one term. ``held_us`` says until when something kept it from sending at all.
-    ``sent`` has the update that each broker has not answered, and ``sent_us`` when it was sent. ``due_us`` says since
-    when each broker lacks an update that it could be sent."""
+    """What one process has sent in one term."""
 
     node: "Node"
     seen_us: int
     term: int = -1
     held_us: int = 0
+    """until when something kept it from sending at all"""
     content_us: int = 0
     sent: dict[int, Send] = field(default_factory=dict)
+    """update that each broker has not answered"""
     sent_us: dict[int, int] = field(default_factory=dict)
+    """when that was sent"""
     due_us: dict[int, int] = field(default_factory=dict)
+    """since when each broker lacks an update that it could be sent"""
 
 
 class UpdatesSentAtOnce(Check):

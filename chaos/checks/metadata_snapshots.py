@@ -126,13 +126,15 @@ class _Source(NamedTuple):
 
 @dataclass(slots=True)
 class _Spent:
-    """What was fetched of snapshots of together ``size`` bytes (0 while that is not known), in how many ``starts``, and
-    at most ``chunk`` bytes at once."""
+    """Bytes fetched of one or more snapshots."""
 
     size: int = 0
+    """size of these snapshots together, 0 while it is not known"""
     received: int = 0
     starts: int = 0
+    """number of times that a fetch began"""
     chunk: int = 0
+    """most bytes fetched at once"""
 
     def receive(self, size: int) -> None:
         self.received += size
@@ -141,24 +143,23 @@ class _Spent:
 
 @dataclass(slots=True)
 class _Transfer:
-    """The transfer from one source. ``held`` counts bytes in the partial file, as the notes say."""
+    """The transfer from one source."""
 
     source: _Source
     held: int = 0
+    """bytes in the partial file, by the node's notes"""
     spent: _Spent = field(default_factory=_Spent)
 
 
 @dataclass(slots=True)
 class _Catching:
-    """A node between its first request for a snapshot and its first whole snapshot.
-
-    ``spent`` and ``begun`` begin anew with each leader. Its size is that of the first ``MOST_BEGUN`` transfers that
-    brought bytes, and ``begun`` counts those.
-    """
+    """A node between its first request for a snapshot and its first whole snapshot."""
 
     transfer: _Transfer | None = None
     spent: _Spent = field(default_factory=_Spent)
+    """since the last change of the leader; its size is that of the first ``MOST_BEGUN`` transfers that brought bytes"""
     begun: int = 0
+    """number of those transfers"""
 
 
 class SnapshotTransfer(Check):
@@ -268,13 +269,15 @@ class _Asked(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """``size`` is -1 in the draft, which says in ``more`` whether anything remains."""
+    """What a response says of the snapshot."""
 
     error: int
     position: int
     data: bytes
     size: int
+    """-1 in the draft, which has ``more`` instead"""
     more: bool
+    """whether anything remains"""
 
 
 class SnapshotAnswers(Check):
@@ -282,7 +285,7 @@ class SnapshotAnswers(Check):
 
     KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that
     does not lead says so (S-7), or that the epoch in the request is older or newer than its own. The leader says that
-    it has no such snapshot (S-5), or that the position lies outside of it (S-6). Otherwise it sends bytes from the
+    it has no such snapshot (S-5), or that the position is outside of it (S-6). Otherwise it sends bytes from the
     position on (S-2, S-3), and says how large the snapshot is, or whether more remains (S-4). Fetch answers tell
     clients of no snapshot (S-13).
 
@@ -337,7 +340,7 @@ def _read(body: Any) -> _Asked | None:
 
 
 def _told(body: Any) -> _Told | None:
-    """Return None for an answer with an error of the whole request."""
+    """Return None for a response with an error of the whole request."""
     if int(body.error_code):
         return None
     (one,) = body.topics[0].partitions
@@ -348,7 +351,7 @@ def _told(body: Any) -> _Told | None:
 
 
 def _wrong(replica: Any, asked: _Asked, told: _Told, is_draft: bool) -> str:
-    """Return what is wrong with the answer, or nothing."""
+    """Return what is wrong with the response, or nothing."""
     if told.error in EXCUSED:
         return ""
     must = _error(replica, asked, is_draft)
@@ -395,15 +398,16 @@ _Id: TypeAlias = tuple[int, int]
 
 @dataclass(slots=True)
 class _Snapshots:
-    """What is known of the snapshots of one process of a node. ``started_us`` holds when it began each, by ID, and
-    ``made_ms`` what each took that is there. A live node is not ``seen_from_start``, but from when it takes part in the
-    quorum."""
+    """The snapshots of one process of a node."""
 
     node: "Node"
     seen_from_start: bool
+    """false for a live node, which is seen only from when it takes part in the quorum"""
     held: dict[_Id, None] = field(default_factory=dict)
     started_us: dict[_Id, int] = field(default_factory=dict)
+    """when the node began to make each"""
     made_ms: list[int] = field(default_factory=list)
+    """how long each took that is complete"""
     loaded: int = 0
     is_damaged: bool = False
     metrics: tuple[Gauge, Histogram, Histogram] | None = None

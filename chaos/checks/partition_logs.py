@@ -9,9 +9,9 @@ from reference_broker.wire.produce import ProduceRequest
 
 
 class LogConsistent(Check):
-    """log-consistent: within one incarnation a partition's high watermark never goes back and lies inside its log.
+    """log-consistent: within one incarnation a partition's high watermark never goes back and is inside its log.
 
-    Looks at the partitions that a produce request named, and at all in the thorough comparison.
+    Look at the partitions that a produce request named, and at all in the thorough comparison.
     """
 
     guarantee = "log-consistent"

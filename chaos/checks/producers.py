@@ -32,17 +32,19 @@ _VERSION = 1
 
 
 class ProducerState(NamedTuple):
-    """What is known of one producer. Without a batch of the epoch ``last_sequence`` and ``last_offset`` are -1, and so
-    are ``open_from`` without an open transaction and ``coordinator_epoch`` without a marker."""
+    """What is known of one producer."""
 
     epoch: int
     last_sequence: int
+    """-1 without a batch of the epoch, as ``last_offset``"""
     last_offset: int
     timestamp_ms: int
     coordinator_epoch: int
+    """-1 without a marker"""
     open_from: int
+    """first offset of the open transaction, -1 without one"""
     silence_ms: int = 0
-    """How long it wrote nothing at most since its last marker. A snapshot does not tell it."""
+    """longest time without a batch since its last marker; a snapshot does not have it"""
 
     @property
     def told(self) -> tuple[int, int, int, int, int, int]:
@@ -62,7 +64,7 @@ def read_snapshot(data: bytes) -> dict[int, ProducerState]:
 
 
 def replayed(known: Mapping[int, ProducerState], batch: bytes, place: Batch) -> dict[int, ProducerState]:
-    """Return what is known after the next whole batch, which lies at ``place``."""
+    """Return what is known after the next whole batch, which is at ``place``."""
     producing = producing_of(batch)
     producer_id, epoch, sequence = last_sequence_of(batch)
     if producer_id < 0:
@@ -167,22 +169,24 @@ _Place: TypeAlias = tuple[bytes, int]
 
 @dataclass(slots=True)
 class _Producer:
-    """What is known of a producer ID in one partition. ``sent_ms`` is the largest timestamp of its batches and of the
-    times at which they were sent. ``acked_ms`` and ``acked_at`` are the timestamp and the offset of its last batch that
-    was acknowledged; -1 if there is none."""
+    """What is known of a producer ID in one partition."""
 
     sent_ms: int
+    """largest timestamp of its batches and of the times at which they were sent"""
     acked_ms: int = -1
+    """timestamp of its last batch that was acknowledged, -1 if there is none"""
     acked_at: int = -1
+    """offset of that batch, -1 if there is none"""
 
 
 class _Asked(NamedTuple):
-    """A batch under way. When it came, ``overdue_ms`` had passed since its producer's batch before: 0 if the node may
-    still know that one, -1 if there was none."""
+    """A batch in a Produce request that waits for its response."""
 
     place: _Place
     batch: Producing
     overdue_ms: int
+    """time since the producer's previous batch when this one came: 0 if the node may still know that one, -1 if there
+    was none"""
 
 
 class ForgottenProducerRefused(Check):
@@ -197,7 +201,7 @@ class ForgottenProducerRefused(Check):
     The check knows each producer's batches from the requests, and what the wall clock showed at each of them. An ID
     that was never seen, or whose newest batch had expired at all requests of the last interval and at one before it, is
     unknown. An ID with a younger batch that was acknowledged, and that the leader's log still holds, is known. Batches
-    of transactions are left out: an open one keeps its producer.
+    of transactions are omitted: an open one keeps its producer.
     """
 
     guarantee = "forgotten-producer-refused"

@@ -20,7 +20,7 @@ class StableLeadership(QuorumCheck):
 
     So a node that was cut off or restarted deposes nobody (pre-vote). The check judges once such a majority has been
     left alone for ``Settings.settled_us``. A node that had already reached a higher epoch may still depose the leader:
-    raft lets every node follow the highest epoch that it hears of.
+    raft lets every node follow the highest epoch that it is sent.
     """
 
     guarantee = "stable-leadership"

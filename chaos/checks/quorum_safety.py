@@ -231,7 +231,7 @@ class MonotonicHighWatermark(QuorumCheck):
         epoch, earlier = self._by_leaders
         if after.epoch > epoch:
             epoch, earlier = self._by_leaders = (after.epoch, self._committed)
-        # A new leader tells a high watermark only once a record of its own epoch is committed. That record lies above
+        # A new leader tells a high watermark only once a record of its own epoch is committed. That record is above
         # all earlier ones.
         if after.epoch == epoch and now < earlier and now != before.high_watermark:
             self.violated(at_us, f"leader {member.node_id} of epoch {epoch} says {now}, earlier leaders said {earlier}")

@@ -20,17 +20,18 @@ NOTHING_TRUNCATED = 1 << 62
 
 
 class Seen(NamedTuple):
-    """One member's replica at one moment. Records below the offset ``synced`` are durable. ``high_watermark`` is -1
-    while it is not known."""
+    """One member's replica of the metadata log at one moment."""
 
     incarnation: int = -1
     epoch: int = -1
     leads: bool = False
     leader_id: int = -1
     high_watermark: int = -1
+    """-1 while it is not known"""
     start_offset: int = 0
     end_offset: int = 0
     synced: int = 0
+    """records below this offset are durable"""
 
 
 GROWTH = Seen._fields.index("end_offset")
@@ -40,16 +41,19 @@ they change most often, and ``appended`` tells what is new."""
 
 @dataclass(slots=True)
 class Member:
-    """One node. ``batches`` holds what is in its log, by base offset, ascending. ``replica`` is None while the node has
-    none."""
+    """One node, as last seen."""
 
     node_id: int
     is_voter: bool
     seen: Seen = field(default_factory=Seen)
     batches: dict[int, Batch] = field(default_factory=dict)
+    """what is in its log, by base offset, ascending"""
     replica: Any = None
+    """None while the node has none"""
     read_to: int = 0
+    """offset up to which ``batches`` were read"""
     truncated_to: int = NOTHING_TRUNCATED
+    """least offset to which the log was truncated since the last look"""
 
     @property
     def leads(self) -> bool:
@@ -57,17 +61,16 @@ class Member:
 
 
 class QuorumView:
-    """``committed`` holds all batches known to be committed, ascending. ``committed_end`` is the offset after them.
-
-    ``of_changes``, ``of_appends`` and ``of_commits`` are the checks that are told of each.
-    """
+    """The replicas of the metadata log, and the checks that observe them."""
 
     def __init__(self, voters: int, observers: int, fault_times: "FaultTimes") -> None:
         self.fault_times = fault_times
         self.voters = voters
         self.nodes = [Member(number, number < voters) for number in range(voters + observers)]
         self.committed: dict[int, Batch] = {}
+        """all batches known to be committed, by base offset, ascending"""
         self.committed_end = 0
+        """offset after them"""
         self.of_changes: list[QuorumCheck] = []
         self.of_appends: list[QuorumCheck] = []
         self.of_commits: list[QuorumCheck] = []

@@ -1,6 +1,6 @@
 """How each fetcher walked through its partitions: records that it skipped or read twice, and its position at the end.
 
-A read follows another without a gap if no offset that is known to hold a record lies between them. Seeks and new
+A read follows another without a gap if no offset that is known to hold a record is between them. Seeks and new
 assignments begin a new walk. X-11: a cleaner may have removed a record before the second read
 (``compacted_topics.missable``).
 """
@@ -17,18 +17,18 @@ from reports.rows import END_OF_RUN_US, OperationRow, ResetRow, RunRow
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two neighbouring runs of one process in one partition.
-
-    ``at_us`` is when the second was read. ``skipped`` counts known records between them. With ``back`` the second
-    begins at or before the end of the first. With ``inside`` both belong to one operation.
-    """
+    """Two neighbouring runs of one process in one partition."""
 
     before: RunRow
     after: RunRow
     at_us: int
+    """when the second was read"""
     inside: bool
+    """whether both belong to one operation"""
     skipped: int
+    """number of known records between them"""
     back: bool
+    """whether the second begins at or before the end of the first"""
 
     @property
     def story(self) -> str:
@@ -107,7 +107,7 @@ def moved_forward(history: History) -> Iterator[ResetRow]:
 
 
 class PollSkip(Check):
-    """poll-skip: no record is left out between two reads of one fetcher. Reads across a reassignment do not count."""
+    """poll-skip: no record is omitted between two reads of one fetcher. Reads across a reassignment do not count."""
 
     guarantee = "poll-skip"
 
@@ -160,8 +160,8 @@ class IntNonmonotonicPoll(Check):
 class FetchGap(Check):
     """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
 
-    A fetcher that was told no offset, and was answered nothing, stands at the log's start. One that asks several nodes
-    at once stands where the answer that came last left it (KIP-392). In a partition that does not exist any more nobody
+    A fetcher that was given no offset and got no response is at the log's start. One that asks several nodes
+    at once is where the last response left it (KIP-392). In a partition that does not exist any more nobody
     stands anywhere (lost-write).
     """
 
@@ -192,7 +192,7 @@ class FetchGap(Check):
 
 
 class UnrequestedPartition(Check):
-    """unrequested-partition: an answer holds only partitions that its fetcher reads at that time.
+    """unrequested-partition: a response holds only partitions that its fetcher reads at that time.
 
     A forgotten partition counts as read until the forget is acknowledged.
     """
@@ -201,8 +201,8 @@ class UnrequestedPartition(Check):
 
     def end(self, history: History) -> None:
         assigned = grouped(history.assignments, lambda row: (row.process, partition_of(row)))
-        # Physical: the fetcher learns only from the answer that its forget has arrived (F-12). It has one fetch at a
-        # time on its way, so what it sends in the microsecond of that answer it sends after it.
+        # Physical: the fetcher learns only from the response that its forget has arrived (F-12). It has one fetch at a
+        # time on its way, so what it sends in the microsecond of that response it sends after it.
         for position, operation in history.with_operations(history.positions, "fetch"):
             self.evidence += 1
             if not any(

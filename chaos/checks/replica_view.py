@@ -1,7 +1,7 @@
 """What the checks know about all replicas of the load's partitions, kept beyond a node's death.
 
 After each event a few numbers are compared for each log that the event touched, or whose role it may have changed.
-Batches are read once for each replica, when its high watermark passes them. Partitions with one replica are left out.
+Batches are read once for each replica, when its high watermark passes them. Partitions with one replica are omitted.
 ``eligible.py`` says what a loss excuses.
 """
 
@@ -72,26 +72,29 @@ PartitionKey: TypeAlias = tuple[bytes, int]
 
 
 class Held(NamedTuple):
-    """A node's replica at one moment. A ``leader_epoch`` of -1 means that it does not lead. Its own records begin at
-    ``start_offset``; what the log has before that is in the remote tier. A pass of the cleaner has ended at
-    ``cleaned_offset``."""
+    """A node's replica at one moment."""
 
     incarnation: int
     leader_epoch: int
+    """-1 if it does not lead"""
     start_offset: int
+    """where its local records begin; earlier ones are in the remote tier"""
     high_watermark: int
     end_offset: int
     cleaned_offset: int = 0
+    """where the cleaner's last pass ended"""
 
 
 @dataclass(slots=True)
 class Copy:
-    """``held`` is the replica as last seen. Its batches below ``equal_to`` equal the committed ones."""
+    """One node's replica of a partition, as last seen."""
 
     node_id: int
     held: Held
     log: PartitionLog | None
+    """None while no process of the node runs"""
     equal_to: int = 0
+    """its batches below this offset equal the committed ones"""
 
     @property
     def leads(self) -> bool:
@@ -100,25 +103,28 @@ class Copy:
 
 @dataclass(slots=True)
 class Replicated:
-    """One partition.
+    """One partition that has several replicas.
 
-    ``committed`` holds the batches known to be committed, by base offset, ascending. ``state`` is the newest that any
-    node published. ``eligible`` says who keeps what is committed. ``excused`` means that nobody did when the leader of
-    ``state`` was elected, so that what was committed may be lost until that leader has taken over. ``losses`` counts
-    how often that happened. What is committed after a loss is judged like all else, from ``committed_from`` on, where
-    the log of the leader began that took over then.
+    What is committed after a loss is judged like all else.
     """
 
     name: str
     key: PartitionKey
     state: PartitionImage
+    """the newest that any node published"""
     eligible: Eligible
+    """the replicas that keep what is committed"""
     committed: dict[int, Batch] = field(default_factory=dict)
+    """batches known to be committed, by base offset, ascending"""
     committed_from: int = 0
+    """where the log began of the leader that took over after a loss"""
     committed_end: int = 0
     copies: dict[int, Copy] = field(default_factory=dict)
     excused: bool = False
+    """whether nobody kept what was committed when the leader of ``state`` was elected, so that it may be lost until
+    that leader has taken over"""
     losses: int = 0
+    """number of times that this happened"""
     compacted: Compacted | None = None
     """what is known of its records, if its topic is compacted"""
     leader_epoch: int = -1
@@ -150,10 +156,8 @@ class Replicated:
 class ReplicaView:
     """All partitions that have several replicas.
 
-    ``partitions`` is by topic ID and index. ``min_insync`` is the nodes' own min.insync.replicas. With ``flushed`` each
-    append is synced before it is answered, so that a power loss loses nothing that counts. ``expected`` says whether
-    there will be such partitions at all. ``touched`` gives the logs that changed since it was last asked. ``excused``
-    holds the partitions whose committed records may be lost, because nobody kept them (E-7).
+    ``min_insync`` is the nodes' own min.insync.replicas. With ``flushed`` each append is synced before it is
+    acknowledged, so that a power loss loses nothing that was acknowledged. ``touched`` collects the logs that change.
     """
 
     def __init__(
@@ -166,8 +170,10 @@ class ReplicaView:
     ) -> None:
         self.fault_times = fault_times
         self.expected = expected
+        """whether there will be such partitions at all"""
         self.partitions: dict[PartitionKey, Replicated] = {}
         self.excused: dict[TopicPartition, None] = {}
+        """partitions whose committed records may be lost, because nobody kept them (E-7)"""
         self.leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
         """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
         again"""
@@ -177,13 +183,13 @@ class ReplicaView:
         self._unclean_ends = UncleanEnds()
         self._touched = touched or TouchedLogs()
         self._published: dict[int, dict[PartitionKey, None]] = {}
-        """by node: partitions whose role there may have changed since the view looked at it"""
+        """by node: partitions whose role there may have changed since the view last compared it"""
         self._offset = -1
         """of the newest image that any node published"""
         self._minimums: dict[bytes, int] = {}
         """by topic ID: its min.insync.replicas in that image"""
         self._settled: dict[int, bool] = {}
-        """by node: whether it was settled (``_is_settled``) when the view last looked at it"""
+        """by node: whether it was settled (``_is_settled``) when the view last compared it"""
         self._deleted: dict[bytes, None] = {}
         """IDs of deleted topics. A node that starts reads of them in the log, and they must not come back here."""
 
@@ -214,7 +220,7 @@ class ReplicaView:
     # What the metadata says
 
     def image(self, at_us: int, node_id: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
-        """Takes in what a node published. It is about to act upon that, or has done so in this event.
+        """Follow what a node published. It is about to act upon that, or has done so in this event.
 
         A ``delta`` of None means its first image.
         """

@@ -70,7 +70,7 @@ class ReplicasEqual(ReplicaCheck):
 
     def _compare(self, at_us: int, partition: Replicated, copy: Copy, now: Held, end: int) -> None:
         end = min(end, partition.committed_end, now.end_offset)
-        # E-7: what lies below the log of the leader after a loss was committed before it, and is not known any more.
+        # E-7: what is below the log of the leader after a loss was committed before it, and is not known any more.
         begin = max(copy.equal_to, now.start_offset, partition.committed_from)
         if begin >= end or copy.log is None:
             return
@@ -181,7 +181,7 @@ def _is_settled(partition: Replicated) -> bool:
 
 
 class HighWatermarkMonotonic(ReplicaCheck):
-    """high-watermark-monotonic: a replica's high watermark never goes back while its process lives, and lies in its
+    """high-watermark-monotonic: a replica's high watermark never goes back while its process lives, and is in its
     log.
     """
 
@@ -271,7 +271,7 @@ class NoAckedLost(ReplicaCheck):
         answered, self._answered = self._answered, []
         for answerer, body in answered:
             if answerer is not node:
-                continue  # It died of that very event, so nobody got the answer.
+                continue  # It died of that very event, so nobody got the response.
             for topic in body.responses:
                 for each in topic.partitions:
                     if each.error_code or each.base_offset < 0:
@@ -284,7 +284,7 @@ class NoAckedLost(ReplicaCheck):
 
     @staticmethod
     def _is_judged(partition: Replicated, node_id: int) -> bool:
-        """E-7: where nobody had kept what was committed, it begins anew with the log of the leader elected then."""
+        """E-7: where nobody had kept what was committed, it starts again with the log of the leader elected then."""
         copy = partition.copies.get(node_id)
         leads = copy is not None and copy.held.leader_epoch == partition.leader_epoch
         return not partition.excused and (leads or not partition.losses)

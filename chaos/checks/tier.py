@@ -28,14 +28,16 @@ NEEDED = ("log", "index", "timeindex", "snapshot", "leader-epoch-checkpoint")
 
 
 class CopiedSegment(NamedTuple):
-    """What a node said when it had copied a segment: offsets [base, next) of ``partition``, such as ``hot-0``, the ID
-    of the copy, and when the copy began by the node's clock."""
+    """A segment that a node reported as copied: offsets [base, next) of a partition."""
 
     partition: str
+    """such as ``hot-0``"""
     segment_id: str
+    """ID of the copy"""
     base_offset: int
     next_offset: int
     began_ms: int
+    """when the copy began, by the node's clock"""
 
     @property
     def named(self) -> str:
@@ -69,7 +71,7 @@ class ClosedSegmentsStored(Check):
     """closed-segments-stored: after the heal each closed segment that may be copied is in the remote tier (P-8, P-14),
     and what is there is deleted locally.
 
-    KIP-405: a segment may be copied if it is not the active one, and lies wholly below the last stable offset and the
+    KIP-405: a segment may be copied if it is not the active one, and is wholly below the last stable offset and the
     high watermark. What snapshots of producers its log has does not matter (P-14). The oldest segments whose copies are
     listed are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them.
 
@@ -131,7 +133,7 @@ class KeptUntilStored(Check):
     """kept-until-stored: what a replica of a tiered topic has deleted locally lies whole in the tier (P-11, KIP-405).
 
     Records below the log's start are gone for good, and need to be nowhere. Replicas hear of a new start one after the
-    other, so the greatest that any of them had counts. Once all is quiet every replica is looked at again: what lay in
+    other, so the greatest that any of them had counts. Once all is quiet every replica is judged again: what lay in
     the tier when it was deleted locally must lie there still.
     """
 
@@ -196,9 +198,9 @@ class ListedWhenStored(Check):
     """listed-when-stored: a segment is listed only after all its objects are stored, and they are what the log held
     (P-11).
 
-    When the first node lists a segment, its objects are looked for; later nodes may list it while it is being deleted.
-    When a node says that it has copied a segment, the log object must have the bytes of the local log, and the leader
-    epochs must say of each batch the epoch that the batch itself says.
+    When the first node lists a segment, its objects are searched for; later nodes may list it while it is being
+    deleted. When a node says that it has copied a segment, the log object must have the bytes of the local log, and the
+    leader epochs must say of each batch the epoch that the batch itself says.
     """
 
     guarantee = "listed-when-stored"
@@ -264,7 +266,7 @@ class NewerUploadCounts(Check):
 
     Once any node knows of an upload in a leader epoch, nothing of an earlier epoch is listed any more that was not
     listed before. A node that starts reads the events of uploads again from the beginning, so only what no node had
-    listed yet is looked at.
+    listed yet is judged.
     """
 
     guarantee = "newer-upload-counts"
@@ -305,11 +307,12 @@ class NewerUploadCounts(Check):
 
 @dataclass(slots=True)
 class _Replay:
-    """What the batches below ``end_offset`` say. ``at`` keeps what was known at the ends of copied segments."""
+    """What the batches below ``end_offset`` say of producers."""
 
     end_offset: int = 0
     known: dict[int, ProducerState] = field(default_factory=dict)
     at: dict[int, dict[int, ProducerState]] = field(default_factory=dict)
+    """the same at the ends of copied segments"""
 
 
 LATE_MS = 3000

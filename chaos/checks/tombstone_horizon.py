@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Seen:
-    """A replica as last seen. ``leader`` is the node that it follows. ``furthest`` is the largest marker of the
-    leader since then. Nobody can have told the replica more."""
+    """A replica as last seen."""
 
     incarnation: int
     marker: int
     leader: int
+    """node that it follows"""
     furthest: int
+    """largest marker of that leader since then; the replica cannot have been sent more"""
 
 
 class TombstonesMarked(ReplicaCheck):
@@ -130,8 +131,8 @@ class DeletedStaysDeleted(ReplicaCheck):
     record of the key (H-4 to H-6).
 
     A replica that was away while tombstones went would hold it for ever. It is judged where replicas heed their
-    leader's marker: a follower begins anew before it takes what lies beyond a tombstone that it missed. So this holds
-    at any time. It is looked at now and then, when a replica begins to lead, and at the end.
+    leader's marker: a follower empties its log before it takes what is beyond a tombstone that it missed. So this holds
+    at any time. It is judged now and then, when a replica begins to lead, and at the end.
 
     X-11: a newer record that this replica has not reached may have superseded the tombstone where it copies.
     """
@@ -184,7 +185,7 @@ MISSED = "tombstones_missed"
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An answer that told a marker, and the reason why the reader left its position then; empty if it went on."""
+    """A response that told a marker, and the reason why the reader left its position then; empty if it went on."""
 
     at_us: int
     position: int
@@ -202,7 +203,7 @@ class OneBootstrapPerMarker(Check):
     after a smaller marker of another replica: what was read there may need tombstones that are gone elsewhere. So both
     is allowed then.
 
-    Followers are judged by what they tell of their bootstraps. ``deleted-stays-deleted`` sees those that are left out.
+    Followers are judged by what they tell of their bootstraps. ``deleted-stays-deleted`` sees those that are omitted.
     A follower may begin again for the same marker under another leader, which may have told a smaller one meanwhile.
     """
 
@@ -252,7 +253,7 @@ def _story(told: Heard) -> str:
 
 
 def _wrong(life: Sequence[Heard]) -> Iterator[Heard]:
-    """Yield the answers after which a reader did not do what H-3 to H-7 say."""
+    """Yield the responses after which a reader did not do what H-3 to H-7 say."""
     remembered, is_unsafe, was_smaller = 0, False, False
     for heard in life:
         if is_unsafe and heard.position >= remembered:
@@ -296,7 +297,7 @@ def _heard(at_us: int, row: PositionRow, reason: str) -> Heard:
 
 
 def _told(history: History) -> list[tuple[int, PositionRow]]:
-    """Return the answers that told a marker, each with its time. An answer that shows a truncation tells where to go
+    """Return the responses that told a marker, each with its time. A response that shows a truncation tells where to go
     on, and nothing else is taken of it (KIP-320)."""
     truncated = {(row.process, partition_of(row), row.at_us) for row in history.resets if row.reason == "truncated"}
     found = []

@@ -38,15 +38,17 @@ class _Moment:
 
 @dataclass(slots=True)
 class _Known:
-    """An ID's last producer. ``asked`` is the last InitProducerId or EndTxn that was granted, when it came. ``named``
-    is the last time at which any request named the ID."""
+    """A transactional ID's last producer."""
 
     led: _Led
+    """partitions of the state topic that the node led then"""
     producer_id: int
     epoch: int
     timeout_ms: int
     asked: _Moment
+    """when the last InitProducerId or EndTxn came that was granted"""
     named: _Moment
+    """last time at which any request named the ID"""
 
 
 class TransactionalIdsKept(Check):
@@ -217,14 +219,14 @@ class _Key(NamedTuple):
 class HangingFound(Check):
     """hanging-found: with Kafka's requests an admin finds each hanging transaction, no other, and can abort it (X-12).
 
-    KIP-664: DescribeProducers tells of each transaction that is open in a partition where it begins. ListTransactions
+    KIP-664: DescribeProducers reports where each transaction begins that is open in a partition. ListTransactions
     and DescribeTransactions tell which of them a coordinator still expects to end. WriteTxnMarkers ends the others.
 
-    - A transaction of which no coordinator ever heard is told by each look at its partition, until somebody asks to
+    - A transaction of which no coordinator ever heard is reported by each look at its partition, until somebody asks to
       abort it.
     - What a janitor found hanging in two looks was not open and known to its coordinator. A transaction is surely both
-      from its first acknowledged write until its producer asks for its end, or until its timeout.
-    - What was aborted with success is told by no later look.
+      from its first acknowledged write until its producer requests its end, or until its timeout.
+    - What was aborted with success is reported by no later look.
 
     A leader that was replaced and does not know it may tell what is no longer true. So a scenario in which nodes are
     cut off or paused promises none of that.

@@ -31,19 +31,21 @@ class Fate(Enum):
 
     COMMITTED = "committed"
     NEVER = "never committed"
-    """An abort was asked for, nothing was, or the request to commit was refused for good."""
+    """An abort was requested, nothing was, or the request to commit was refused for good."""
     UNKNOWN = "unknown"
-    """A commit was asked for, and its outcome was never told."""
+    """A commit was requested, and its outcome was never told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """``sent`` are the runs of values, ``offsets`` the group offsets that were sent with them."""
+    """One transaction of a producer."""
 
     row: TransactionRow
     fate: Fate
     sent: tuple[RunRow, ...]
+    """runs of values"""
     offsets: tuple[CommitRow, ...]
+    """group offsets that were sent with them"""
 
     @property
     def named(self) -> str:
@@ -56,7 +58,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A reader with read_committed had the value at this offset when the answer of its operation ``index`` came."""
+    """A reader with read_committed had the value at this offset when the response of its operation ``index`` came."""
 
     offset: int
     at_us: int
@@ -90,7 +92,7 @@ def _fate(row: TransactionRow) -> Fate:
 
 @computed_once
 def sightings(history: History) -> dict[Value, list[Sighting]]:
-    """Return where and when readers with read_committed saw each value, in the order of the answers."""
+    """Return where and when readers with read_committed saw each value, in the order of the responses."""
     found: dict[Value, list[Sighting]] = {}
     for run, operation in sorted(reads(history), key=lambda each: each[1].complete_us):
         if run.isolation == COMMITTED_READS and run.writer:
@@ -130,7 +132,7 @@ def missing(history: History, transaction: Transaction) -> list[tuple[Value, Wri
     """Return the values of a transaction that no reader with read_committed saw, although such readers know what lies
     at their offsets."""
     seen, until, starts = sightings(history), known_until(history), log_starts(history)
-    # Physical: an answer that never came told no offset. Kafka: what lies below the log start is deleted.
+    # Physical: a response that never came told no offset. Kafka: what is below the log start is deleted.
     return [
         (key, value)
         for key, value in transaction.values()
@@ -151,7 +153,7 @@ def committed_offsets(history: History) -> dict[TopicPartition, list[int]]:
 
 
 def between(offsets: list[int], first: int, end: int) -> list[int]:
-    """Return those of the sorted offsets that lie in [first, end)."""
+    """Return those of the sorted offsets that are in [first, end)."""
     return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
 
@@ -164,7 +166,7 @@ class AbortedRead(Check):
         seen = sightings(history)
         for each in transactions(history):
             if each.fate is not Fate.NEVER:
-                continue  # Physical: an EndTxn whose answer was lost may have taken effect.
+                continue  # Physical: an EndTxn whose response was lost may have taken effect.
             self.evidence += 1
             shown = [(key, seen[key][0]) for key, _ in each.values() if key in seen]
             if shown:
@@ -177,9 +179,9 @@ class AbortedRead(Check):
 
 
 class PrecommittedRead(Check):
-    """precommitted-read: no reader with read_committed has a value before its producer asked to commit it.
+    """precommitted-read: no reader with read_committed has a value before its producer requested to commit it.
 
-    A transaction's end is asked for at ``TransactionRow.at_us`` at the earliest, and all times are of one clock.
+    A transaction's end is requested at ``TransactionRow.at_us`` at the earliest, and all times are of one clock.
     """
 
     guarantee = "precommitted-read"
@@ -322,7 +324,7 @@ class TornTransaction(Check):
         last, newest = max(done, key=lambda part: part[0].row.at_us)
         if told >= newest:
             return
-        # Physical: what was asked for before the last commit ended may have taken effect after it.
+        # Physical: what was requested before the last commit ended may have taken effect after it.
         late = any(each.until_us > last.row.at_us for each in of_plain) or any(
             _ended_us(each) > last.row.at_us for each in possible
         )
@@ -344,7 +346,7 @@ Group = tuple[str, TopicPartition]
 class ExactlyOnce(Check):
     """exactly-once (X-14): each input of workers that consume, transform and produce is once in their output.
 
-    The output is what readers with read_committed saw of the target. Workers note which of their values stands for
+    The output is what readers with read_committed saw of the target. Workers record which of their values was made from
     which offset of the source.
     """
 

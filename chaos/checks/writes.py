@@ -25,7 +25,7 @@ def is_placed(run: RunRow, history: History) -> bool:
     if run.kind == "read":
         return True
     operation = history.operation_of.get((run.process, run.index))
-    # Physical: a send whose end is unknown, or whose answer has no offset, may not have been written.
+    # Physical: a send whose end is unknown, or whose response has no offset, may not have been written.
     is_known = operation is not None and operation.type == "ok" and run.first_offset >= 0
     # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
     return is_known and run.process not in history.unguaranteed
@@ -40,7 +40,7 @@ def acknowledged(history: History) -> int:
 
 
 def may_be_deleted(end: EndRow, sent_us: int, history: History) -> bool:
-    """Return whether retention explains that a record, sent at ``sent_us``, lies below its log's start at the end.
+    """Return whether retention explains that a record, sent at ``sent_us``, is below its log's start at the end.
 
     Kafka: retention.ms deletes nothing younger by the deleting node's clock, which faults may have stepped.
     retention.bytes leaves at least so many bytes at the leader. A later leader may have fewer: it lacks what was not
@@ -187,7 +187,7 @@ class Unseen(Check):
 
 
 class Duplicate(Check):
-    """duplicate: no value stands at two offsets of one producer ID, by what was read and by what was acknowledged.
+    """duplicate: no value is at two offsets of one producer ID, by what was read and by what was acknowledged.
 
     P-6 promises this for one producer ID only. A producer that resends under a new ID, or has none (-1), may write a
     value twice. A value that no writer of this run made cannot be told from its like.
@@ -242,7 +242,7 @@ class InconsistentOffsets(Check):
 
 
 class NonmonotonicSend(Check):
-    """nonmonotonic-send: a producer's successive acknowledged sends to one partition stand at rising offsets.
+    """nonmonotonic-send: a producer's successive acknowledged sends to one partition are at rising offsets.
 
     This is not judged after a power loss without a flush policy, which may take back what was acknowledged.
     """
@@ -253,7 +253,7 @@ class NonmonotonicSend(Check):
         if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
         last: dict[tuple[str, TopicPartition], int] = {}
-        # Physical: an answer without an offset (-1, DUPLICATE_SEQUENCE_NUMBER) does not say where the batch stands.
+        # Physical: a response without an offset (-1, DUPLICATE_SEQUENCE_NUMBER) does not say where the batch stands.
         sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
         # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
         sends = [run for run in sends if run.process not in history.unguaranteed]
@@ -287,7 +287,7 @@ class CorruptValue(Check):
 class MirrorComplete(Check):
     """mirror-complete: what the source holds at the end, its mirror's target holds too.
 
-    The check judges partitions that were read to their end in both clusters. It leaves out offsets over which a reset
+    The check judges partitions that were read to their end in both clusters. It omits offsets over which a reset
     moved the mirror's position forward (its reset policy is ``latest``, or records were deleted before it came to
     them). The target may hold a record twice, since the promise is at least once; that is only counted.
     """
@@ -313,7 +313,7 @@ class MirrorComplete(Check):
             jumps = [(row.from_offset, row.to_offset) for row in moved.get(partition_of(run), ())]
             for value in expanded(run):
                 if any(first <= value.offset < end for first, end in jumps):
-                    continue  # Kafka: auto.offset.reset leaves out what lies between.
+                    continue  # Kafka: auto.offset.reset omits what is between.
                 if value.writer and (value.writer, value.sequence) not in copied[partition_of(run)]:
                     self.violated(
                         operation.complete_us,
