@@ -1,5 +1,4 @@
-"""Lists each clause with the code that names it, the tests that prove it, the scenarios that use it and the mutants
-that lack it.
+"""List each clause with its code, the tests that prove it, the scenarios that play it and its mutants.
 
 The list is made from the sources each time, and what was played comes from the ledger of mutants. Only
 ``reference_broker/clauses.toml`` is typed by hand.

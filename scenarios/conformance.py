@@ -1,7 +1,7 @@
-"""Lists what Apache Kafka's own tests assert, with the tests of ours that show the same, or why it does not apply.
+"""List what Apache Kafka's own tests assert, with our tests of the same behaviour, or why it does not apply.
 
-The list is made from the sources each time. Only the files of ``reference_broker/conformance`` are typed by hand. The
-README there says how they are written.
+The list is derived from the sources each time. Only the files in ``reference_broker/conformance`` are written by hand,
+as the README there says.
 """
 
 import tomllib

@@ -1,4 +1,4 @@
-"""Checks that the parts of one scenario file fit together. Each refusal is one sentence."""
+"""Check that the parts of one scenario file fit together. Each error is one sentence."""
 
 from collections.abc import Iterator, Sequence
 

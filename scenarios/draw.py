@@ -1,4 +1,4 @@
-"""Makes the scenario of one seed. It chooses alternatives and fixes sweeps. Both worlds play the result.
+"""Derive the scenario of one seed. It chooses alternatives and fixes sweeps. Both worlds play the result.
 
 Nothing is random here. The seeds go through the alternatives and the swept ranges in order, the first in the file
 fastest, so N seeds cover the first N combinations. All other ranges are drawn where they are used.

@@ -1,4 +1,4 @@
-"""Switches the epochs that keep a scenario's clients from stale metadata on and off (KIP-232, KIP-320)."""
+"""Enable or disable the epochs that keep a scenario's clients from stale metadata (KIP-232, KIP-320)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Reads ``[[fault]]`` and its ``match``, and checks which keys may stand together in one fault."""
+"""Read ``[[fault]]`` and its ``match``, and check which keys are valid together."""
 
 from collections.abc import Callable
 from difflib import get_close_matches

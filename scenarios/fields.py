@@ -1,4 +1,4 @@
-"""Reads TOML tables with types. Each key is taken once, and what is left over at the end is refused."""
+"""Typed reading of TOML tables. Each key is read once, and remaining keys are rejected."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""Finds scenario files and reads their TOML into frozen values. It refuses what it does not know.
+"""Find scenario files and read their TOML into frozen values. Unknown keys are rejected.
 
 Every refusal is one sentence that names the file, the key and what is allowed (``ScenarioError``; exit code 2).
 """

@@ -1,4 +1,4 @@
-"""What a scenario file says, as frozen values. ``scenarios/README.md`` explains every key.
+"""Scenarios as frozen values. ``docs/scenario-keys.md`` explains every key.
 
 Times whose name ends in ``_s`` are seconds since the load's start. A ``Range`` is inclusive; where a file gives one
 number, both ends are that number. A number in a range is drawn from the run's seed, so that a search over seeds moves

@@ -1,4 +1,4 @@
-"""Makes a scenario as it is played in front of a broker that is not ours."""
+"""Derive the scenario that is played on an external target."""
 
 from dataclasses import replace
 

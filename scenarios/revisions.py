@@ -1,4 +1,4 @@
-"""Makes a scenario in one revision of fetch sessions. Load and faults stay the same."""
+"""Derive the scenario in one revision of fetch sessions. Load and faults stay the same."""
 
 from dataclasses import replace
 

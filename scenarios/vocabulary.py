@@ -1,4 +1,4 @@
-"""The words of the scenario language: what may stand where in a file."""
+"""Vocabulary of scenario files: roles, fault kinds and what each of them may match."""
 
 NEEDS = ("interceptor", "signals", "proxy", "drafts", "disk", "clock")
 """What a scenario may ask of the world that plays it. ``interceptor``, ``disk`` and ``clock`` exist only inside our

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- files -->\n", "<!-- end of files -->"
 _TABLE = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-_SENTENCE = re.compile(r"(.+?[.:])(?=\s|$)", re.DOTALL)
+_SENTENCE = re.compile(r"(.+?\.)(?=\s|$)", re.DOTALL)
 _NOT_LISTED = {"__init__.py", "__main__.py", "conftest.py"}
 
 
@@ -45,7 +45,7 @@ def first_sentence(module: Path) -> str:
     if not paragraph:
         raise ValueError(f"{module} has no docstring")
     sentence = _SENTENCE.match(paragraph)
-    text = " ".join((sentence[1] if sentence else paragraph).split()).rstrip(".:")
+    text = " ".join((sentence[1] if sentence else paragraph).split()).removesuffix(".")
     return text.replace("``", "`").replace("|", "\\|")
 
 

@@ -1,7 +1,7 @@
 """Compares what metadata epochs and leader epochs each prevent: plays scenarios with each of the two on and off, over
 the same seeds.
 
-``python -m campaigns.experiments.epochs --seeds 6`` prints the table of scenarios/README.md. It takes some minutes.
+``python -m campaigns.experiments.epochs --seeds 6`` prints the table of docs/experiments.md. It takes some minutes.
 """
 
 import argparse

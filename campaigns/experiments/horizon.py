@@ -1,6 +1,6 @@
 """Compare KIP-630's snapshots with the tombstone horizon, which its page rejects, and with neither.
 
-``python -m campaigns.experiments.horizon --seeds 5`` prints the table of scenarios/README.md. It takes some minutes.
+``python -m campaigns.experiments.horizon --seeds 5`` prints the table of docs/experiments.md. It takes some minutes.
 All variants have the same load and the same cut, in the simulator: a producer writes and deletes keys in turn, and one
 follower and one reader are cut off for a while. Each cell is the median over the seeds, with the least and the greatest
 value behind it if they differ.

@@ -1,6 +1,6 @@
 """Compare the two revisions of fetch sessions in the simulator: the same load, faults and seeds for each variant.
 
-``python -m campaigns.experiments.revisions --seeds 5`` prints the tables of scenarios/README.md, and with ``--picture
+``python -m campaigns.experiments.revisions --seeds 5`` prints the tables of docs/experiments.md, and with ``--picture
 docs/comparison.png`` it draws them. It takes some minutes. Each cell is the median over the seeds, with the least and
 the greatest value behind it if they differ.
 

@@ -28,7 +28,7 @@ MOST_DIGITS: Final = 18
 HELP: Final = """crucible proxy
 
 GET    /rules        the rules, as JSON
-POST   /rules        adds a rule: JSON with the keys of a [[fault]] in a scenario file (scenarios/README.md)
+POST   /rules        adds a rule: JSON with the keys of a [[fault]] in a scenario file (docs/scenario-keys.md)
 DELETE /rules/NAME   removes a rule
 GET    /hits         what the rules have struck so far
 GET    /log?since=N  what passed: entries with a greater number than N, at most 1000 at once

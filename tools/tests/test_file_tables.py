@@ -15,12 +15,12 @@ def test_a_table_is_up_to_date(readme: Path) -> None:
 def test_a_table_lists_modules_and_packages_and_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "tests").mkdir()
-    (tmp_path / "log" / "__init__.py").write_text('"""One log: the\nrest."""')
+    (tmp_path / "log" / "__init__.py").write_text('"""One log, in\nfile format 2."""')
     (tmp_path / "tests" / "__init__.py").write_text('"""Not listed."""')
     (tmp_path / "epochs.py").write_text('"""Leader epochs (KIP-101), in\n``file``. More.\n\nMuch more.\n"""')
     page = tmp_path / "README.md"
     page.write_text(f"before\n\n{BEGIN}old\n{END}\n\nafter\n")
-    rows = "| `epochs.py` | Leader epochs (KIP-101), in `file` |\n| `log/` | One log |\n"
+    rows = "| `epochs.py` | Leader epochs (KIP-101), in `file` |\n| `log/` | One log, in file format 2 |\n"
     assert updated(page) == f"before\n\n{BEGIN}| file | contents |\n| --- | --- |\n{rows}{END}\n\nafter\n"
 
 

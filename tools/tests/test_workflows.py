@@ -64,11 +64,12 @@ def unknown(words: list[str]) -> str:
 def _unknown_of_crucible(words: list[str]) -> str:
     if words == ["--version"]:
         return ""
-    command = main.get_command(main.make_context("crucible", [], resilient_parsing=True), words[0])
+    context = main.make_context("crucible", [], resilient_parsing=True)
+    command = main.get_command(context, words[0])
     if command is None:
         return f"there is no command {words[0]}"
     try:
-        command.make_context(words[0], words[1:])
+        command.make_context(words[0], words[1:], parent=context)
     except Exception as wrong:
         return str(wrong)
     return ""
