@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from chaos.search.run_sim import _quickly
+from chaos.search.many_seeds import _quickly
 
 
 class Ring:

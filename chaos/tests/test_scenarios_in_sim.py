@@ -12,8 +12,10 @@ from zlib import crc32
 import pytest
 
 from chaos.mutants import MutantError, by_name, mutants_of
-from chaos.search.run_sim import play, report, run, search, simulate
+from chaos.search.many_seeds import search
+from chaos.search.run_sim import play, run
 from chaos.search.shrink import REGRESSIONS, shrink
+from chaos.search.sim_command import report, simulate
 from chaos.sim.cluster import Cluster
 from chaos.sim.run_folder import JUDGED_HERE
 from chaos.sim.world import World

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from chaos.mutants import mutant as mutants
-from chaos.search.coverage import coverage_of, coverage_table
-from chaos.search.run_sim import report, run, search
+from chaos.search.many_seeds import search
+from chaos.search.run_sim import run
 from chaos.search.shrink import keep_as_regression, shrink
+from chaos.search.sim_command import coverage_of, coverage_table, report
 from chaos.search.swarm import materialised
 from chaos.search.write_scenario import text_of, write_scenario
 from chaos.sim.verdict import SimVerdict

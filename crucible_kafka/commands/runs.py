@@ -3,13 +3,11 @@
 Each imports what it needs only when it runs, as all commands do.
 """
 
+import click
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-import click
-
 from crucible_kafka import shell_completion
+from pathlib import Path
 
 _OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the browser at the end.")
 
@@ -294,7 +292,7 @@ def sim(
         raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")
     if profile and (with_mutants or seeds in (None, 1)):
         raise click.UsageError("--profile measures a search: give --seeds, at least 2, and no --with-mutants")
-    from chaos.search.run_sim import simulate
+    from chaos.search.sim_command import simulate
     from crucible_kafka.live_run import find_scenarios
     from scenarios.revisions import marked, revision_of
 

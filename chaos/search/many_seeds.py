@@ -1,0 +1,87 @@
+"""Plays many seeds of a scenario, in several processes."""
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from chaos.search.children import in_children
+from chaos.search.run_sim import run
+from chaos.sim.speedups import plain_values
+from chaos.sim.verdict import SimVerdict
+from reports.verdict import Outcome, worst_outcome
+from scenarios.loader import Scenario
+
+CHUNK = 8
+"""The number of seeds that a child process plays. With few, all processes have work until the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Many seeds of one scenario. ``verdicts`` are in the order of the seeds."""
+
+    scenario: str
+    verdicts: tuple[SimVerdict, ...]
+    seconds: float
+
+    @property
+    def outcome(self) -> Outcome:
+        return worst_outcome(each.outcome for each in self.verdicts)
+
+    @property
+    def first_failing(self) -> SimVerdict | None:
+        """The verdict of the first seed that had the search's outcome. It is None if the search PASSED."""
+        return next((each for each in self.verdicts if each.outcome is self.outcome is not Outcome.PASSED), None)
+
+
+def search(scenario: Scenario, seeds: Sequence[int], processes: int = 2, mutant: str | None = None) -> Search:
+    """Plays all seeds in ``processes`` processes. Few seeds, or a single process, are played in this one."""
+    started = time.perf_counter()
+    found = tuple(verdicts(scenario, seeds, processes, mutant))
+    return Search(scenario.name, found, time.perf_counter() - started)
+
+
+def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:
+    """Yields each seed's verdict in their order, as soon as it is known."""
+    if processes <= 1 or len(seeds) < 2 * processes:
+        for seed in seeds:
+            with _quickly():
+                verdict = run(scenario, seed, mutant)
+            yield verdict
+        return
+    rest = seeds[1:]
+    chunks = [rest[start : start + CHUNK] for start in range(0, len(rest), CHUNK)]
+    first: list[SimVerdict] = []
+
+    def play_first() -> None:
+        first.append(run(scenario, seeds[0], mutant))
+
+    with _quickly():
+        for chunk in in_children(partial(_run_chunk, scenario, mutant), chunks, processes, play_first):
+            yield from first
+            first.clear()
+            yield from chunk
+
+
+def _run_chunk(scenario: Scenario, mutant: str | None, seeds: Sequence[int]) -> list[SimVerdict]:
+    return [run(scenario, seed, mutant) for seed in seeds]
+
+
+@contextmanager
+def _quickly() -> Iterator[None]:
+    """Inside the block values are not frozen (``plain_values``), and garbage is collected only at its end.
+
+    A world is one large cycle that lives as long as its run, and looking for garbage in it costs a tenth of the time.
+    What lives before the block stays, so it is not looked at either. Later it may be garbage again.
+    """
+    gc.freeze()
+    gc.disable()
+    try:
+        with plain_values():
+            yield
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.unfreeze()

@@ -1,0 +1,175 @@
+"""The command ``crucible sim``: plays scenarios with one seed or many, and prints outcome, coverage and failures."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from chaos.mutants import MutantError, by_name, mutants_of
+from chaos.promises import checked
+from chaos.search.many_seeds import Search, search, verdicts
+from chaos.search.run_sim import play
+from chaos.sim.fault_scheduler import Point
+from chaos.sim.verdict import SimVerdict
+from reports.verdict import Outcome, worst_outcome
+from scenarios import ledger, loader
+from scenarios.loader import Scenario
+from scenarios.revisions import each_revision
+
+
+def simulate(
+    names: Sequence[str],
+    seeds: int | None = None,
+    seed: int | None = None,
+    mutant: str | None = None,
+    processes: int = 2,
+    out: Path | None = None,
+    with_mutants: bool = False,
+    revision: str = "",
+    profile: bool = False,
+    shrinks: bool = True,
+) -> int:
+    """Does what ``crucible sim`` does: plays, prints, and returns the exit code (0, 1, 2, 3 or 4).
+
+    - ``seed`` alone plays that seed, with its trace hash. ``seeds`` (default 100) plays so many, from ``seed`` or 1 on.
+    - ``out`` is a folder for a single seed's run, for ``crucible report``. Several scenarios get a folder each below
+      it.
+    - With ``with_mutants`` each scenario must pass without a mutant, and must fail with each of its mutants in at least
+      one seed. The exit code is 0 if that is so, else 1.
+    - With ``profile`` all seeds are played in this process, and a table tells where the time went.
+    - A failing seed is made smaller, unless ``shrinks`` is off.
+    - ``revision`` names the only revision to play. Without it each scenario is played in all its revisions.
+    """
+    first = 1 if seed is None else seed
+    wanted = range(first, first + (seeds or 100))
+    single = seed is not None and seeds in (None, 1)
+    try:
+        scenarios = [each for name in names for each in each_revision(checked(loader.find(name)), revision)]
+        if with_mutants:
+            return _prove(scenarios, wanted, processes)
+        if mutant:
+            by_name(mutant)  # Here, and not with a traceback in each process of a search.
+        code = Outcome.PASSED
+        for scenario in scenarios:
+            if single:
+                folder = out if out is None or len(scenarios) == 1 else out / scenario.name
+                found = _single(scenario, first, mutant, folder)
+            elif profile:
+                found = _profiled(scenario, wanted, mutant)
+            else:
+                found = search(scenario, wanted, processes, mutant)
+            click.echo(report(found))
+            failing = found.first_failing
+            is_kept = shrinks and (single or not mutant)
+            if failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED) and is_kept:
+                _shrink_and_tell(scenario, failing)
+            code = worst_outcome((code, found.outcome))
+    except (loader.ScenarioError, MutantError, OSError) as error:
+        click.echo(f"crucible sim: {error}", err=True)
+        return 2
+    return code.value
+
+
+def report(found: Search) -> str:
+    """Returns text for the terminal: the outcome and the speed. For a failure it adds the story and the command that
+    repeats it."""
+    verdicts, failing = found.verdicts, found.first_failing
+    seeds, events = len(verdicts), sum(each.events for each in verdicts)
+    lines = [
+        f"{found.scenario}: {found.outcome.name}, {seeds} seeds, {seeds / found.seconds:.1f} seeds/s, "
+        f"{events / found.seconds:.0f} events/s, {events / seeds:.0f} events a seed"
+        + (f", trace hash {verdicts[0].trace_hash}" if verdicts[0].trace_hash else "")
+    ]
+    if failing is not None:
+        bad = sum(each.outcome is not Outcome.PASSED for each in verdicts)
+        lines.append(f"  {bad} of {seeds} seeds did not pass; first: seed {failing.seed}")
+        lines += [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
+        lines += [f"  {reason}" for reason in failing.reasons]
+        lines.append(f"  repeat with: {failing.repeat_command}")
+    if seeds > 1:
+        lines += [f"  {line}" for line in coverage_table(coverage_of(verdicts))]
+    return "\n".join(lines)
+
+
+def _shrink_and_tell(scenario: Scenario, failing: SimVerdict) -> None:
+    """Prints the faults of a smaller scenario that fails in the same way. Without a mutant that scenario is written to
+    a file."""
+    from chaos.search.shrink import keep_as_regression, shrink, told
+
+    small = shrink(scenario, failing)
+    click.echo(f"  {told(small)}")
+    if not failing.mutant:
+        path, command = keep_as_regression(small, failing)
+        click.echo(f"  written to {path}; repeat with: {command}")
+
+
+def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None) -> Search:
+    started = time.perf_counter()
+    verdict, world = play(scenario, seed, mutant, hashed=True, keep_trace=out is not None)
+    if out is not None:
+        from chaos.sim.run_folder import write_out  # pyarrow: only where it is needed
+
+        write_out(verdict, world, out)
+    return Search(scenario.name, (verdict,), time.perf_counter() - started)
+
+
+def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> Search:
+    from chaos.search.profile import Profile  # It needs the whole simulator's classes, and only few plays want it.
+
+    times = Profile()
+    with times.measured():
+        found = search(scenario, seeds, 1, mutant)
+    click.echo("\n".join(times.table()))
+    return found
+
+
+def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) -> int:
+    """Plays each scenario without a mutant over all seeds, and each of its mutants until a seed catches it. At the end
+    it prints a line for each mutant: how many seeds it took, and which guarantees broke."""
+    wrong: list[str] = []
+    table = [("mutant", "scenario", "seeds to catch", "by")]
+    for scenario in scenarios:
+        found = search(scenario, seeds, processes)
+        click.echo(report(found))
+        if found.outcome is not Outcome.PASSED:
+            wrong.append(scenario.name)
+        for mutant in mutants_of(scenario):
+            red = next((each for each in verdicts(scenario, seeds, 1, mutant) if each.red), None)
+            played = len(seeds) if red is None else red.seed - seeds[0] + 1
+            broken = () if red is None else red.broken or (red.outcome.name,)
+            seed, target = -1 if red is None else red.seed, by_name(mutant).target
+            ledger.remember(ledger.caught_now(mutant, target, scenario.name, "sim", played, tuple(broken), seed))
+            if red is None:
+                wrong.append(f"{scenario.name} with {mutant}")
+                table.append((mutant, scenario.name, "none", ""))
+                click.echo(f"  {mutant}: NOT caught")
+            else:
+                how = ", ".join(red.broken) or red.reasons[0]
+                table.append((mutant, scenario.name, str(played), how))
+                click.echo(f"  {mutant}: caught by seed {red.seed}: {how}")
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo(f"not as it must be: {', '.join(wrong)}" if wrong else "every control passed, every mutant was caught")
+    return 1 if wrong else 0
+
+
+def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Point, int]:
+    """Returns how often all seeds together hit each (kind, role, state)."""
+    found = Counter[Point]()
+    for verdict in verdicts:
+        found.update(dict(verdict.coverage))
+    return dict(sorted(found.items()))
+
+
+def coverage_table(coverage: Mapping[Point, int]) -> list[str]:
+    """Returns lines for the terminal. Each shows a kind and a role, and how often each state was hit."""
+    if not coverage:
+        return []
+    rows: dict[tuple[str, str], list[str]] = {}
+    for (kind, role, state), times in coverage.items():
+        rows.setdefault((kind, role), []).append(f"{state} {times}")
+    lines = [f"{sum(coverage.values())} faults struck at {len(coverage)} points (kind, role, state):"]
+    return lines + [f"  {kind:<18} {role:<9} {', '.join(states)}" for (kind, role), states in rows.items()]
