@@ -1,21 +1,31 @@
 """Faults at requests and replies of one node. They are the same in the simulator, inside a node and in front of one.
 
-Whoever drives this gives it each request before the node gets it, and each reply before its client does. What only a
-driver can do is asked of ``Powers``. Each hit is reported *before* its action, so that the evidence survives a SIGKILL.
+The driver hands in each request before the node gets it, and each reply before its client does. What only a driver can
+do is left to ``FaultActions``. Each hit is reported *before* its action, so that the evidence survives a SIGKILL.
+
+Nothing protects some bytes: a frame has no checksum, and the CRC of a batch leaves out its base offset and leader
+epoch. So a scenario chooses the ``part`` in which ``damaged`` flips a bit.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from random import Random
+from typing import Any, Final, NamedTuple
 
-from chaos.powers import Powers
+from chaos.fault_actions import FaultActions
 from chaos.raw_frames import reply_frame, request_frame, value_of
-from chaos.rule_book import RuleBook
-from chaos.rules import Rule, matches_frame
-from chaos.stamped_errors import stamped
-from chaos.wire_damage import RequestStream, damaged, has_part
+from chaos.rules import Rule, RuleBook, matches_frame
+from reference_broker.apis.registry import SERVED
 from reference_broker.core.events import Close, Closed, Event, Opened, Reply, Request
-from reference_broker.wire.errors import ProtocolError, error_name
+from reference_broker.records.batch import CRC_FROM, LENGTH_OVERHEAD_BYTES, InvalidRecords, iterate
+from reference_broker.serve.requests import decode
+from reference_broker.wire.apis import is_known
+from reference_broker.wire.errors import ErrorCode, ProtocolError, error_name, known_error
+from reference_broker.wire.fetch import FetchResponse
+from reference_broker.wire.frames import FrameReader
+from reference_broker.wire.messages import empty_response, has_error_code
+from reference_broker.wire.produce import ProduceRequest
 from reference_broker.wire.tags import Tag
 from reports.rows import ANSWERED
 from scenarios.vocabulary import DAMAGES
@@ -28,9 +38,9 @@ upward from 0 or 1, and -1 means no connection."""
 class FrameFaults:
     """A phantom is a connection of no client: its requests come from a rule, and nobody hears the answers."""
 
-    def __init__(self, book: RuleBook, powers: Powers, random: Random) -> None:
+    def __init__(self, book: RuleBook, actions: FaultActions, random: Random) -> None:
         self._book = book
-        self._powers = powers
+        self._actions = actions
         self._random = random
         self._held: dict[int, Request] = {}
         self._late: dict[int, Rule] = {}
@@ -58,7 +68,7 @@ class FrameFaults:
             self._left[connection] = None
 
     def answered(self, reply: Reply) -> Reply | None:
-        """Returns what goes to the client now. With None, ``Powers`` has got what becomes of the reply."""
+        """Returns what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
         for rule, hit in self._hits("reply", reply.tag, reply.body):
             return self._strike_reply(rule, hit, reply)
         return reply
@@ -67,7 +77,7 @@ class FrameFaults:
         rule, tag = self.phantoms.pop(effect.connection)
         answer = f"answered with error {effect.tag.error}" if isinstance(effect, Reply) else f"closed: {effect.reason}"
         self._book.report(rule, 1, tag, answer, kind=rule.kind + ANSWERED)
-        self._powers.deliver_later(Closed(effect.connection), 0)
+        self._actions.deliver_later(Closed(effect.connection), 0)
 
     # Requests
 
@@ -76,21 +86,21 @@ class FrameFaults:
             return self._damage_request(rule, hit, event)
         self._book.report(rule, hit, event.tag)
         if rule.kind == "request_dropped":
-            self._powers.discard_connection(event.connection)
+            self._actions.discard_connection(event.connection)
             return ()
         if rule.kind == "request_delayed":
             self._held[event.connection] = event
             self._late[event.connection] = rule
-            self._powers.deliver_later(event, self._book.delay_us(rule))
+            self._actions.deliver_later(event, self._book.delay_us(rule))
             return ()
         if rule.kind == "request_duplicated":
             again = event._replace(connection=self._phantom(rule, event.tag))
             delay_us = self._book.delay_us(rule)
             if delay_us:
-                self._powers.deliver_later(again, delay_us)
+                self._actions.deliver_later(again, delay_us)
                 return (event,)
             return (event, Opened(again.connection, "phantom"), again)
-        self._book.strike_node(rule)
+        self._book.hit_node(rule)
         return (event,)
 
     def _arrived_late(self, event: Request) -> Sequence[Event]:
@@ -116,11 +126,11 @@ class FrameFaults:
         try:
             found.extend(self._garbled[event.connection].arrived(event.connection, frame))
         except ProtocolError as broken:
-            self._powers.discard_connection(event.connection)
+            self._actions.discard_connection(event.connection)
             return found, f"closed: {broken}"
         if not found:  # The node waits for the rest of the frame, and reads what comes next.
             done = Reply(event.connection, event.correlation_id, event.api_key, event.api_version, None, event.tag)
-            self._powers.reply_later(done, 0)
+            self._actions.reply_later(done, 0)
         return found, "read as a request" if found else "not whole"
 
     def _phantom(self, rule: Rule, tag: Tag) -> int:
@@ -136,29 +146,29 @@ class FrameFaults:
             return _OTHER_BYTES[rule.kind](self, rule, hit, reply)
         self._book.report(rule, hit, reply.tag)
         if rule.kind == "response_dropped":
-            self._powers.discard_connection(reply.connection)
+            self._actions.discard_connection(reply.connection)
             return None
         if rule.kind == "response_delayed":
-            self._powers.reply_later(reply, self._book.delay_us(rule))
+            self._actions.reply_later(reply, self._book.delay_us(rule))
             return None
-        self._book.strike_node(rule)
+        self._book.hit_node(rule)
         return reply
 
     def _damage_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
         struck = damaged(reply_frame(reply), value_of(reply.body), rule.part, self._random)
         self._book.report(rule, hit, reply.tag, struck.told)
-        self._powers.reply_bytes(reply, struck.frame)
+        self._actions.reply_bytes(reply, struck.frame)
 
     def _truncate_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
         frame = reply_frame(reply)
         kept = min(self._random.randint(*rule.cut_bytes), len(frame) - 1)
         self._book.report(rule, hit, reply.tag, f"{kept} of {len(frame)} bytes")
-        self._powers.reply_cut(reply, frame[:kept])
+        self._actions.reply_cut(reply, frame[:kept])
 
     def _double_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
         """Both copies have the request's correlation ID, so the second one is a response to nothing."""
         self._book.report(rule, hit, reply.tag)
-        self._powers.reply_bytes(reply, reply_frame(reply) * 2)
+        self._actions.reply_bytes(reply, reply_frame(reply) * 2)
 
     def _refuse(self, rule: Rule, hit: int, reply: Reply) -> Reply:
         body = stamped(reply.api_key, reply.api_version, value_of(reply.body), rule.code, rule.code_in)
@@ -186,3 +196,148 @@ def _offers(tag: Tag, body: object, rule: Rule) -> bool:
     if rule.kind == "response_error":
         return stamped(tag.api_key, tag.api_version, value_of(body), rule.code, rule.code_in) is not None
     return rule.kind not in ("response_truncated", "response_duplicated") or body is not None
+
+
+ERROR_CODE: Final = "error_code"
+NOT_BESIDE_AN_ERROR: Final = {"records": b"", "base_offset": -1}
+"""What an item says that has an error: a broker that refuses sends no records and tells no offset."""
+
+
+def stamped(api_key: int, version: int, body: object, code: int, code_in: str) -> object | None:
+    """Returns the answer with the error, or None if it has no place for it (``vocabulary.CODE_PLACES``).
+
+    Above all items an error leaves nothing else in the answer, as brokers do. In the items all else stays.
+    """
+    if body is None or not is_known(api_key, version):
+        return None
+    if code_in != "items" and has_error_code(api_key, version):
+        return empty_response(api_key, version, known_error(code))  # type: ignore[arg-type]
+    if code_in == "answer" or not is_dataclass(body):
+        return None
+    changed = _with_items(body, code)
+    return None if changed is body else changed
+
+
+def _with_items(value: Any, code: int) -> Any:
+    """Returns the value with the error in each item below it. It is the same object if there is no such item."""
+    changes = {}
+    for each in fields(value):
+        old = getattr(value, each.name)
+        new = _within(old, code)
+        if new is not old:
+            changes[each.name] = new
+    return replace(value, **changes) if changes else value
+
+
+def _within(value: Any, code: int) -> Any:
+    if isinstance(value, list | tuple):
+        found: Iterable[Any] = [_item(each, code) for each in value]
+        return type(value)(found) if any(new is not old for new, old in zip(found, value, strict=True)) else value
+    return value
+
+
+def _item(value: Any, code: int) -> Any:
+    if not is_dataclass(value):
+        return value
+    value = _with_items(value, code)
+    names = {each.name for each in fields(value)}
+    if ERROR_CODE not in names:
+        return value
+    error = known_error(code) if isinstance(getattr(value, ERROR_CODE), ErrorCode) else code
+    beside = {name: nothing for name, nothing in NOT_BESIDE_AN_ERROR.items() if name in names}
+    return replace(value, **{ERROR_CODE: error}, **beside)
+
+
+LENGTH_BYTES = 4
+"""The size of a frame's length, of a batch's length, and of the length before records in a version without tags."""
+BATCH_LENGTH_FROM = 8
+"""The position of the length in a batch, behind its base offset. Its CRC does not cover it."""
+CRC_FIELD_FROM = 17
+"""The position of the CRC in a batch. Damage to the CRC itself is found as damage to what it covers is."""
+MAX_FRAME_BYTES = 64 << 20
+
+
+class Damaged(NamedTuple):
+    """A frame in which the byte at ``position`` was ``old`` and is ``new`` now."""
+
+    frame: bytes
+    position: int
+    old: int
+    new: int
+
+    @property
+    def told(self) -> str:
+        return f"byte {self.position} of {len(self.frame)}: {self.old:#04x} became {self.new:#04x}"
+
+
+def has_part(part: str, body: object) -> bool:
+    """Returns whether a frame with this body has bytes of the part. ``anywhere`` and ``length`` are in every frame."""
+    return part != "checksummed" or any(True for records in _records(body) for _ in _batches(records))
+
+
+def damaged(frame: bytes, body: object, part: str, random: Random) -> Damaged:
+    """Returns the frame with one bit of the part turned over. Each byte of the part is struck with the same chance."""
+    spots = _spots(frame, body, part)
+    number = random.randrange(sum(map(len, spots)))
+    for spot in spots:
+        if number < len(spot):
+            break
+        number -= len(spot)
+    position, struck = spot[number], bytearray(frame)
+    struck[position] ^= 1 << random.randrange(8)
+    return Damaged(bytes(struck), position, frame[position], struck[position])
+
+
+def _spots(frame: bytes, body: object, part: str) -> Sequence[range]:
+    if part == "anywhere":
+        return (range(len(frame)),)
+    spots: list[range] = [] if part == "checksummed" else [range(LENGTH_BYTES)]
+    end = 0
+    for records in _records(body):
+        start = frame.index(bytes(records), end)
+        end = start + len(records)
+        for position, size in _batches(records):
+            batch = start + position
+            if part == "checksummed":
+                spots.append(range(batch + CRC_FIELD_FROM, batch + size))
+            else:
+                spots.append(range(batch + BATCH_LENGTH_FROM, batch + BATCH_LENGTH_FROM + LENGTH_BYTES))
+    return spots
+
+
+def _records(body: object) -> Iterator[bytes | memoryview]:
+    """Yields the records of each partition in the order in which they stand in the frame."""
+    if isinstance(body, ProduceRequest):
+        yield from (each.records for topic in body.topics for each in topic.partitions if each.records)
+    elif isinstance(body, FetchResponse):
+        yield from (each.records for topic in body.responses for each in topic.partitions if each.records)
+
+
+def _batches(records: bytes | memoryview) -> Iterator[tuple[int, int]]:
+    """Yields position and size of each batch that is there as a whole and has a body."""
+    try:
+        for position, header in iterate(records):
+            if header.size_bytes > CRC_FROM:
+                yield position, header.batch_length + LENGTH_OVERHEAD_BYTES
+    except InvalidRecords:
+        return  # A client may send what is no batch. It has no checksummed part.
+
+
+class RequestStream:
+    """What a node makes of a connection's bytes from the first damaged frame on.
+
+    A damaged length shifts where the next frames begin, so all later requests of the connection come through here.
+    """
+
+    def __init__(self) -> None:
+        self._reader = FrameReader(MAX_FRAME_BYTES)
+
+    def arrived(self, connection: int, frame: bytes) -> Iterator[Request]:
+        """Yields the requests that are complete now, decoded by the server's own code. Raises ProtocolError where the
+        server closes the connection."""
+        self._reader.feed(frame)
+        while True:
+            found = self._reader.next_frame()
+            if found is None:
+                return
+            yield decode(connection, found, SERVED)

@@ -1,8 +1,8 @@
-"""Faults at protocol states: the interceptor watches what enters and leaves a node, and strikes where a rule matches.
+"""Faults at protocol states: the interceptor sees what enters and leaves a node, and acts where a rule matches.
 
-The same object works in both worlds. It is a hook of the driver, so it changes events and effects itself. Through
-``Powers`` it asks the driver for what only a driver can do. It reports each hit *before* its action, so that the
-evidence survives a SIGKILL.
+The same object works in both worlds. It is a hook of the driver, so it changes events and effects itself. What only a
+driver can do it leaves to ``FaultActions``. It reports each hit *before* its action, so that the evidence survives a
+SIGKILL. Requests and replies are in ``frame_faults``; replies of other nodes and the object store are below.
 """
 
 import errno
@@ -10,20 +10,11 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
+from typing import Final
 
-from chaos.claims import Claims
+from chaos.fault_actions import FaultActions
 from chaos.frame_faults import FrameFaults
-from chaos.peer_replies import PeerReplies
-from chaos.powers import Powers
-from chaos.rule_book import RuleBook
-from chaos.rules import (
-    Rule,
-    matches_note,
-    matches_operation,
-    matches_peer_reply,
-    matches_write,
-)
-from chaos.store_faults import StoreFaults
+from chaos.rules import HitCounter, Rule, RuleBook, matches_note, matches_operation, matches_peer_reply, matches_write
 from chaos.watched_disk import Strike, WatchedDisk
 from reference_broker.core.events import (
     Close,
@@ -44,7 +35,18 @@ from reference_broker.core.events import (
     SyncFailed,
 )
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
-from reference_broker.ports.node_ports import Now
+from reference_broker.ports.node_ports import Channel, Now
+from reference_broker.ports.store import (
+    Delete,
+    FailureKind,
+    Get,
+    ListObjects,
+    Put,
+    PutFile,
+    StoredObject,
+    StoreFailure,
+    StoreOperation,
+)
 from reference_broker.wire.tags import Tag
 
 
@@ -58,25 +60,25 @@ class Interceptor:
         self,
         node: int,
         rules: Sequence[Rule],
-        powers: Powers,
+        actions: FaultActions,
         random: Random,
         origin_us: int,
-        claims: Claims,
+        claims: HitCounter,
         role: Callable[[], str],
     ) -> None:
-        self._powers = powers
+        self._actions = actions
         self._random = random
         self._origin_us = origin_us
         self._role = role
-        self._book = book = RuleBook(node, rules, powers, random, claims, role)
-        self._frames = FrameFaults(book, powers, random)
-        self._store = StoreFaults(book, powers)
-        self._looks_at_effects = book.looks_at("reply", "note", "peer_reply", "disk", "store", "store_answer")
-        self._on_peer_reply, self._on_note = book.looks_at("peer_reply"), book.looks_at("note")
-        self._on_disk, self._on_write = book.looks_at("disk"), book.looks_at("disk_write")
-        self._on_reply = book.looks_at("reply")
+        self._book = book = RuleBook(node, rules, actions, random, claims, role)
+        self._frames = FrameFaults(book, actions, random)
+        self._store = StoreFaults(book, actions)
+        self._looks_at_effects = book.has_rules_at("reply", "note", "peer_reply", "disk", "store", "store_answer")
+        self._on_peer_reply, self._on_note = book.has_rules_at("peer_reply"), book.has_rules_at("note")
+        self._on_disk, self._on_write = book.has_rules_at("disk"), book.has_rules_at("disk_write")
+        self._on_reply = book.has_rules_at("reply")
         self._notes = frozenset(rule.match.note for rule in book.rules("note"))
-        self._peer_replies = PeerReplies(powers)
+        self._peer_replies = PeerReplies(actions)
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:
         self._book.now_us = now.mono_us - self._origin_us
@@ -154,7 +156,7 @@ class Interceptor:
         if rule.kind == "response_duplicated":
             self._peer_replies.double(event, tag)
         else:
-            self._book.strike_node(rule)
+            self._book.hit_node(rule)
         return (event,)
 
     # What happens inside
@@ -165,7 +167,7 @@ class Interceptor:
         for rule, hit in self._book.hits("note", "", partial(matches_note, note=note)):
             story = " ".join((self._role(), note.what, *(f"{name}={value}" for name, value in note.fields)))
             self._book.report(rule, hit, detail=story)
-            self._book.strike_node(rule)
+            self._book.hit_node(rule)
 
     # The disk
 
@@ -174,10 +176,10 @@ class Interceptor:
         for rule, hit in self._book.hits("disk", "", matches):
             self._book.report(rule, hit, detail=f"{names[-1]} {paths[0]}{_told_error(rule)}")
             if rule.kind != "disk_error":
-                self._book.strike_node(rule)
+                self._book.hit_node(rule)
                 return
             if names[-1] == "sync" and rule.match.operation != "open":  # A file that was not opened was not synced.
-                self._powers.sync_fails(paths)
+                self._actions.sync_fails(paths)
             raise _disk_error(rule, names[-1], paths[0])
 
     def _sync_fails(self, sync: Sync) -> bool:
@@ -187,11 +189,11 @@ class Interceptor:
             first = sync.paths[0]
             self._book.report(rule, hit, detail=f"sync {first} and {len(sync.paths) - 1} more{_told_error(rule)}")
             if rule.kind != "disk_error":
-                self._book.strike_node(rule)
+                self._book.hit_node(rule)
                 return False
-            self._powers.sync_fails(sync.paths)
+            self._actions.sync_fails(sync.paths)
             failed = SyncFailed(sync.token, str(_disk_error(rule, "sync", first)))
-            self._powers.deliver_later(failed, self._book.delay_us(rule))
+            self._actions.deliver_later(failed, self._book.delay_us(rule))
             return True
         return False
 
@@ -208,7 +210,7 @@ class Interceptor:
         if rule.kind == "disk_error":
             raise _disk_error(rule, "write", path)
         if rule.kind != "disk_bit_flipped":
-            self._book.strike_node(rule)
+            self._book.hit_node(rule)
 
 
 def _told_error(rule: Rule) -> str:
@@ -219,3 +221,149 @@ def _disk_error(rule: Rule, operation: str, path: str) -> DiskError | UndoFailed
     """Returns the error as the real disk words it."""
     number, kind = getattr(errno, rule.error), UndoFailed if rule.undo_fails else DiskError
     return kind(number, f"cannot {operation} {path}: {os.strerror(number)} (injected by {rule.name})")
+
+
+_Channel = tuple[int, Channel]
+
+
+class PeerReplies:
+    """The answers to one node. They keep their order within a channel: if one is held back, those behind it wait."""
+
+    def __init__(self, actions: FaultActions) -> None:
+        self._actions = actions
+        self._tags: dict[_Channel, dict[int, Tag]] = {}
+        self._held: dict[_Channel, list[Event]] = {}
+        self._doubled: dict[_Channel, tuple[Tag, PeerReply]] = {}
+        self._second: list[PeerReply] = []
+
+    def asked(self, send: Send) -> None:
+        """Notes a request that goes out. If an answer of its kind is to be doubled (``double``), the second copy comes
+        now as the answer to this request."""
+        channel = (send.peer, send.channel)
+        self._tags.setdefault(channel, {})[send.token] = send.tag
+        doubled = self._doubled.get(channel)
+        if doubled is not None and doubled[0].api_key == send.api_key:
+            del self._doubled[channel]
+            again = doubled[1]._replace(token=send.token)
+            self._second.append(again)
+            self._actions.deliver_later(again, 0)
+
+    def arrived(self, event: PeerReply | PeerDown | PeerUp) -> tuple[Sequence[Event], Tag | None]:
+        """Returns the events that the node gets now. It also returns the request's tag if rules may strike the answer;
+        an answer that was held back or doubled is not struck again."""
+        channel = (event.peer, event.channel)
+        waiting = self._held.get(channel)
+        if waiting is not None:
+            if waiting[0] is not event:
+                waiting.append(event)
+                return (), None
+            del self._held[channel]
+            return tuple(waiting), None
+        if isinstance(event, PeerDown):
+            self._tags.pop(channel, None)
+            self._doubled.pop(channel, None)
+        if not isinstance(event, PeerReply):
+            return (event,), None
+        tag = self._tags.get(channel, {}).pop(event.token, None)
+        if any(each is event for each in self._second):
+            self._second = [each for each in self._second if each is not event]
+            return (event,), None
+        return (event,), tag
+
+    def hold(self, event: PeerReply, delay_us: int) -> None:
+        """Holds back the answer, and all that follow on its channel, for the delay."""
+        self._held[event.peer, event.channel] = [event]
+        self._actions.deliver_later(event, delay_us)
+
+    def double(self, event: PeerReply, tag: Tag) -> None:
+        """Makes the answer come a second time, as the answer to the next request of the same API on its channel."""
+        self._doubled[event.peer, event.channel] = (tag, event)
+
+
+_NAMES: Final[dict[type, str]] = {Put: "put", PutFile: "put", Get: "get", ListObjects: "list", Delete: "delete"}
+"""The names of ``vocabulary.STORE_OPERATIONS``."""
+
+
+class StoreFaults:
+    """What the interceptor asks about each call that leaves the node, and about each answer that reaches it."""
+
+    def __init__(self, book: RuleBook, actions: FaultActions) -> None:
+        self._book = book
+        self._actions = actions
+        self._asked: dict[int, StoreOperation] = {}
+        self._struck: list[Event] = []
+        """Answers that come once more, or that a rule has made. No rule strikes them again."""
+        self._put_at_us: dict[str, int] = {}
+        self.looks = book.has_rules_at("store", "store_answer")
+
+    def takes(self, call: StoreCall) -> bool:
+        """Returns whether a rule takes the call away, so that the store does not hear of it."""
+        operation = call.operation
+        self._asked[call.token] = operation
+        for rule, hit in self._book.hits("store", "", _matches(operation)):
+            self._book.report(rule, hit, detail=_story(operation))
+            if rule.kind != "store_refused":
+                self._book.hit_node(rule)
+                return False
+            del self._asked[call.token]
+            failure = StoreFailure(FailureKind(rule.failure), f"injected by {rule.name}")
+            self._tell_later(StoreFailed(call.token, failure), rule)
+            return True
+        return False
+
+    def arrived(self, event: StoreDone | StoreFailed) -> Sequence[Event]:
+        """Returns what the node hears now."""
+        if any(event is each for each in self._struck):
+            self._struck = [each for each in self._struck if each is not event]
+            return (event,)
+        operation = self._asked.pop(event.token)
+        if isinstance(event, StoreDone) and isinstance(operation, Put | PutFile):
+            self._put_at_us[operation.key] = self._book.now_us
+        for rule, hit in self._book.hits("store_answer", "", _matches(operation), partial(self._offers, event)):
+            return self._strike(rule, hit, event, operation)
+        return (event,)
+
+    def _offers(self, event: StoreDone | StoreFailed, rule: Rule) -> bool:
+        if rule.kind == "store_answer_lost":
+            return isinstance(event, StoreDone)
+        return rule.kind != "store_listed_late" or len(self._seen(event, rule)) < len(_listed(event))
+
+    def _strike(
+        self, rule: Rule, hit: int, event: StoreDone | StoreFailed, operation: StoreOperation
+    ) -> Sequence[Event]:
+        self._book.report(rule, hit, detail=_story(operation))
+        if rule.kind == "store_slowed":
+            self._tell_later(event, rule)
+            return ()
+        if rule.kind == "store_answer_lost":
+            lost = StoreFailure(FailureKind.UNAVAILABLE, f"no answer (injected by {rule.name})")
+            self._tell_later(StoreFailed(event.token, lost), rule)
+            return ()
+        if rule.kind == "store_listed_late":
+            return (StoreDone(event.token, self._seen(event, rule)),)
+        self._book.hit_node(rule)
+        return (event,)
+
+    def _seen(self, event: StoreDone | StoreFailed, rule: Rule) -> tuple[StoredObject, ...]:
+        """Returns the listed objects without those that this node put less than the rule's delay ago."""
+        since_us = self._book.now_us - rule.delay_ms.low * 1000
+        late = {key for key, at_us in self._put_at_us.items() if at_us > since_us}
+        return tuple(each for each in _listed(event) if each.key not in late)
+
+    def _tell_later(self, event: StoreDone | StoreFailed, rule: Rule) -> None:
+        self._struck.append(event)
+        self._actions.deliver_later(event, self._book.delay_us(rule))
+
+
+def _matches(operation: StoreOperation) -> partial[bool]:
+    keys = operation.keys if isinstance(operation, Delete) else (operation[0],)
+    return partial(matches_operation, names=(_NAMES[type(operation)],), paths=keys)
+
+
+def _listed(event: StoreDone | StoreFailed) -> tuple[StoredObject, ...]:
+    return event.answer if isinstance(event, StoreDone) and isinstance(event.answer, tuple) else ()
+
+
+def _story(operation: StoreOperation) -> str:
+    first = operation.keys[0] if isinstance(operation, Delete) and operation.keys else operation[0]
+    return f"{_NAMES[type(operation)]} {first}"

@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
-from chaos.onlooker import Onlooker
+from chaos.trace import PassiveHook
 from reference_broker.core.events import Effect, Event
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -84,7 +84,7 @@ class Digest:
         return digest_of(self._image)
 
 
-class Watch(Onlooker):
+class Watch(PassiveHook):
     """Calls ``emit`` with each publication of a node. It subscribes to the node's metadata loader once the node has
     recovered its log."""
 

@@ -1,24 +1,86 @@
-"""Rules: what the interceptor looks for, and how it counts that.
+"""Rules: what the interceptor matches, how it counts matches and hits, and what all hits have in common.
 
 A rule is one of the scenario's faults at states. What the scenario leaves to chance has been drawn from the seed.
 """
 
-from collections.abc import Collection
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from random import Random
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from chaos.claims import Claims
+from chaos.fault_actions import FaultActions
 from chaos.roles import is_role, plays
 from reference_broker.core.events import Note
 from reference_broker.wire.tags import Tag
+from reports.rows import FaultRow
 from scenarios.model import Fault, Match, Range, Scenario
-from scenarios.vocabulary import CONNECTION_ROLES
+from scenarios.vocabulary import CONNECTION_ROLES, PLACES
+
+
+class HitCounter(Protocol):
+    """Counts how often each rule has hit, over all nodes of a run and all their incarnations.
+
+    All interceptors of a run share it. A rule's ``total`` limits the number of its hits in a run, so an interceptor
+    claims each hit before it acts.
+    """
+
+    def claim(self, rule: str, total: int) -> int:
+        """Returns the number of this hit of the rule, from 1 on, or 0 if ``total`` hits are taken already. A ``total``
+        of 0 means no bound."""
+        ...
+
+
+class SharedHitCounter:
+    """Implements HitCounter inside one process (the simulator)."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, int] = {}
+
+    def claim(self, rule: str, total: int) -> int:
+        taken = self._taken.get(rule, 0)
+        if total and taken >= total:
+            return 0
+        self._taken[rule] = taken + 1
+        return taken + 1
+
+    def forget(self, rule: str) -> None:
+        """Counts the hits of the next rule with this name from the start."""
+        self._taken.pop(rule, None)
+
+
+class FileHitCounter:
+    """Implements HitCounter between processes, each of which may be killed at any moment.
+
+    Hit n belongs to the process that creates file n of the rule. A run has one ``folder``, which is made if missing.
+    Without a bound each process numbers its own hits.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._taken: dict[str, int] = {}
+
+    def claim(self, rule: str, total: int) -> int:
+        number = self._taken.get(rule, 0) + 1
+        while total and number <= total and not self._create(f"{rule}-{number}"):
+            number += 1
+        self._taken[rule] = min(number, total) if total else number
+        return 0 if total and number > total else number
+
+    def _create(self, name: str) -> bool:
+        try:
+            os.close(os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        return True
+
 
 NEVER_US = 2**63
 Rule: TypeAlias = Fault
-"""A fault at a state whose ``nth`` is drawn already. ``node`` says where it strikes: a number, or a role that the node
+"""A fault at a state whose ``nth`` is drawn already. ``node`` says where it hits: a number, or a role that the node
 must have at that moment."""
 
 
@@ -38,7 +100,7 @@ def rules_of(scenario: Scenario, random: Random) -> tuple[Rule, ...]:
 
 
 def settled(fault: Fault, random: Random) -> Rule:
-    """Draws what the rule leaves to chance. What a link says of the sender is said by ``match`` then."""
+    """Draws what the rule leaves to chance, and puts the sender of its link into ``match``."""
     nth = random.randint(*fault.nth)
     match = fault.match
     if fault.link is not None:
@@ -48,20 +110,20 @@ def settled(fault: Fault, random: Random) -> Rule:
 
 
 def at_a_link(rule: Rule) -> bool:
-    """Returns whether the rule strikes on a link between nodes. With real processes a proxy there plays it."""
+    """Returns whether the rule hits on a link between nodes. With real processes a proxy there plays it."""
     return rule.link is not None
 
 
-AT_THE_ASKER = "peer_reply"
+AT_THE_REQUESTER = "peer_reply"
 
 
 def between_nodes(rule: Rule) -> bool:
-    """Returns whether a proxy in front of a broker that is not ours sees what the rule strikes only between nodes."""
-    return at_a_link(rule) or rule.on == AT_THE_ASKER
+    """Returns whether a proxy in front of an external broker sees what the rule hits only between nodes."""
+    return at_a_link(rule) or rule.on == AT_THE_REQUESTER
 
 
 def matches_frame(match: Match, node_role: str, tag: Tag) -> bool:
-    """Returns whether a request or its reply matches, at the node that answers."""
+    """Returns whether a request or its reply matches, at the node that responds."""
     return (
         (match.api is None or match.api == tag.api_key)
         and (match.session is None or match.session == (tag.session_id != 0))
@@ -75,7 +137,7 @@ def matches_frame(match: Match, node_role: str, tag: Tag) -> bool:
 
 
 def matches_peer_reply(match: Match, node_role: str, tag: Tag, peer: int) -> bool:
-    """Returns whether an answer matches, at the node that asked. ``tag`` is the request's."""
+    """Returns whether a reply matches, at the node that sent the request. ``tag`` is the request's."""
     return (
         (match.api is None or match.api == tag.api_key)
         and _within(match.position, tag.position)
@@ -133,9 +195,9 @@ def _within(wanted: Range | None, value: int) -> bool:
 
 class Counter:
     """Counts how often one rule matched and hit on this node, for each client ID. The rule's ``total`` holds for all
-    nodes together, so each hit is claimed first (``claims.py``)."""
+    nodes together, so each hit is claimed first."""
 
-    def __init__(self, rule: Rule, claims: Claims) -> None:
+    def __init__(self, rule: Rule, claims: HitCounter) -> None:
         self.rule = rule
         self._claims = claims
         self._after_us = -NEVER_US if rule.boot else int(rule.after_s * 1_000_000)
@@ -167,3 +229,139 @@ class Counter:
         if number:
             self._hits_by_client[client_id] = done + 1
         return number
+
+
+NO_FRAME = Tag(-1, -1, "")
+"""The tag in the evidence of a hit at a disk write or a note, which belong to no request."""
+
+
+def _anything(_: Rule) -> bool:
+    return True
+
+
+class RuleBook:
+    """The rules of one node: which of them hit now, and what all hits have in common.
+
+    All nodes of the run share ``claims``. ``role`` says what this node is now (``chaos.roles.role_of``). The owner sets
+    ``now_us``, the time since the run's start.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        rules: Sequence[Rule],
+        actions: FaultActions,
+        random: Random,
+        claims: HitCounter,
+        role: Callable[[], str],
+    ) -> None:
+        self.now_us = 0
+        self._node = node
+        self._actions = actions
+        self._random = random
+        self._claims = claims
+        self._role = role
+        self._load_from_us = 0
+        self._armed = True
+        self._by_place: dict[str, list[Counter]] = {place: [] for place in PLACES}
+        for rule in rules:
+            self.add(rule)
+
+    def add(self, rule: Rule) -> None:
+        self._by_place[rule.on].append(Counter(rule, self._claims))
+
+    def remove(self, name: str) -> None:
+        """Removes the rule. What it began still ends as planned."""
+        for counters in self._by_place.values():
+            counters[:] = [each for each in counters if each.rule.name != name]
+
+    def load_from(self, at_us: int) -> None:
+        """Notes that the load begins at ``at_us``, microseconds since the run's start."""
+        self._load_from_us = at_us
+
+    def disarm(self) -> None:
+        self._armed = False
+
+    def has_rules_at(self, *places: str) -> bool:
+        """Returns whether there is a rule for one of these places."""
+        return any(self._by_place[place] for place in places)
+
+    def rules(self, place: str) -> Iterator[Rule]:
+        return (counter.rule for counter in self._by_place[place])
+
+    def hits(
+        self,
+        place: str,
+        client_id: str,
+        matches: Callable[[Match, str], bool],
+        offers: Callable[[Rule], bool] = _anything,
+    ) -> Iterator[tuple[Rule, int]]:
+        """Yields each rule that hits now, with the number of this hit. A match is counted only when the caller comes
+        to its rule. ``offers`` returns whether the matched thing has the part that the rule changes."""
+        due = self._due(place)
+        if not due:
+            return
+        role, at_us = self._role(), self._at_us
+        for counter in due:
+            if counter.at(self._node, role) and matches(counter.rule.match, role) and offers(counter.rule):
+                hit = counter.hit(client_id, at_us)
+                if hit:
+                    yield counter.rule, hit
+
+    def may_hit(self, place: str, matches: Callable[[Match, str], bool]) -> bool:
+        """Returns whether ``hits`` would count a match. It counts none."""
+        due = self._due(place)
+        role = self._role() if due else ""
+        return any(counter.at(self._node, role) and matches(counter.rule.match, role) for counter in due)
+
+    @property
+    def _at_us(self) -> int:
+        return self.now_us - self._load_from_us
+
+    def _due(self, place: str) -> Sequence[Counter]:
+        counters = self._by_place[place]
+        if not counters or not self._armed:
+            return ()
+        at_us = self._at_us
+        return [counter for counter in counters if counter.is_due(at_us)]
+
+    def hit_node(self, rule: Rule) -> None:
+        if rule.kind == "node_killed":
+            self._actions.kill()
+        elif rule.kind == "node_powered_off":
+            self._actions.power_off()
+        elif rule.kind == "node_paused":
+            self._actions.pause(int(rule.duration_s * 1_000_000))
+        elif rule.kind == "clock_stepped":
+            self._actions.step_clock(rule.step_ms)
+        else:
+            raise AssertionError(
+                f"rule {rule.name}: {rule.kind} cannot be done on {rule.on}; the loader should have refused it"
+            )
+
+    def delay_us(self, rule: Rule) -> int:
+        """Draws the delay of one hit."""
+        return self._random.randint(*rule.delay_ms) * 1000
+
+    def role(self) -> str:
+        return self._role()
+
+    def report(self, rule: Rule, hit: int, tag: Tag = NO_FRAME, detail: str = "", kind: str = "") -> None:
+        """Reports evidence of a hit. Call it before the action itself."""
+        if rule.kind == "clock_stepped":
+            detail = f"{detail} step_ms={rule.step_ms}".lstrip()
+        self._actions.report(
+            FaultRow(
+                rule.name,
+                kind or rule.kind,
+                self.now_us,
+                self.now_us,
+                f"node-{self._node}",
+                hit,
+                tag.client_id,
+                tag.api_key,
+                tag.session_id,
+                tag.session_epoch,
+                detail,
+            )
+        )

@@ -1,13 +1,32 @@
-"""The trace recorder turns what a node was given and what it did into rows of the trace table, in both worlds."""
+"""Hooks of the driver that change nothing: their base, and the recorder of the trace table, in both worlds."""
 
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from chaos.onlooker import Onlooker
 from reference_broker.core.events import Effect, Event, Note, Reply, Request
 from reference_broker.ports.node_ports import Now
 from reports.rows import TraceRow
+
+
+class PassiveHook:
+    """Implements core.events.Hooks. A subclass looks at each event before the node does, or at what the node did with
+    it."""
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:
+        self.arrives(now, event)
+        return (event,)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:
+        self.acted(now, event, effects)
+        return effects
+
+    def arrives(self, now: Now, event: Event) -> None:
+        pass
+
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:
+        pass
+
 
 FETCH = 1
 NO_FRAME = (-1, "", -1, -1, 0, -1, 0, 0)
@@ -15,7 +34,7 @@ NO_FRAME = (-1, "", -1, -1, 0, -1, 0, 0)
 Sink: TypeAlias = Callable[[TraceRow], None]
 
 
-class TraceRecorder(Onlooker):
+class TraceRecorder(PassiveHook):
     """Gives each row to ``sink``. The recorder must come before the interceptor in the list of hooks. So it records
     what the node did, and not what a fault left of that."""
 

@@ -30,7 +30,7 @@ runs, because its Java takes a gigabyte."""
 
 
 def find_scenarios(names: Sequence[str], everything: bool) -> "list[Scenario]":
-    from chaos.promises import checked
+    from chaos.guarantee_selection import checked
     from scenarios import loader
 
     with one_sentence(loader.ScenarioError):
@@ -96,9 +96,9 @@ def play_live(
     """
     need_java()
     need_disk(out or ROOT / "runs")
+    from chaos.guarantee_selection import tables_left
     from chaos.live.errors import SetupError
     from chaos.live.runner import check_playable, play
-    from chaos.tables_left import tables_left
     from crucible_kafka.progress import shown_live
     from reports.judge import OURS
     from reports.warm_judge.expected import Expected

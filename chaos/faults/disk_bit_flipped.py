@@ -5,7 +5,7 @@ other bits, and so does each seed."""
 from pathlib import Path
 from random import Random
 
-from chaos.bit_flips import Flip, flips, is_aimed_at
+from chaos.disk_damage import Flip, flips, is_aimed_at
 from chaos.faults.timed import End, Ended, Place, node_of
 from chaos.live.targets import Target
 from chaos.seeds import random_for

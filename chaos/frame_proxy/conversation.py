@@ -13,9 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from chaos.frame_proxy.addresses import API_VERSIONS, must_read, refuses_version, rewritten
-from chaos.frame_proxy.frame_recorder import Sent
-from chaos.frame_proxy.frames import LENGTH_BYTES, Bytes, FrameCutter, NoFrameError
-from chaos.frame_proxy.labels import Label, error_of
+from chaos.frame_proxy.frames import LENGTH_BYTES, Bytes, FrameCutter, Label, NoFrameError, error_of
+from chaos.frame_proxy.recorder import Sent
 from chaos.raw_frames import RawFrame, reply_frame
 from reference_broker.core.events import Reply, Request
 from reference_broker.wire.apis import ApiKey, is_known
@@ -197,7 +196,7 @@ class Conversation:
         if size <= LARGE_BYTES or self._gathers_up or cutter.arrived_bytes < START_BYTES:
             return False
         label = self._front.label(memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
-        if self._front.may_strike("request", label.tag) or self._front.records(label):
+        if self._front.may_hit("request", label.tag) or self._front.records(label):
             self._gathers_up = True
             return False
         self._went_up(label, size)
@@ -272,7 +271,7 @@ class Conversation:
         error = error_of(header.api_key, header.api_version, memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
         is_needed = self._must_read(header.api_key, header.api_version)
         is_needed = is_needed or self._front.records(asked.label)
-        if is_needed or self._front.may_strike("reply", asked.label.tag._replace(error=error)):
+        if is_needed or self._front.may_hit("reply", asked.label.tag._replace(error=error)):
             self._gathers_down = True
             return False
         self._no_longer_asked()

@@ -1,4 +1,8 @@
-"""What stands in front of one node: the connections through it, and the rules that strike there."""
+"""The proxy in front of one node: the connections through it, and the rules that hit there.
+
+``RequesterFaults`` are the rules that hit the node which sent a request, when the reply passes on the link between
+them. ``Phantom`` is a connection of no client, on which a rule sends a request again.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -7,19 +11,22 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol, cast
 
-from chaos.claims import Claims
+from chaos.fault_actions import FaultActions
 from chaos.frame_faults import FrameFaults
-from chaos.frame_proxy.asker import Asker
 from chaos.frame_proxy.conversation import Conversation, Pipe
-from chaos.frame_proxy.frame_recorder import FrameRecorder, Sent, reads_lines
-from chaos.frame_proxy.frames import LENGTH_BYTES
-from chaos.frame_proxy.labels import Label, label_of
-from chaos.frame_proxy.phantom import Phantom
-from chaos.frame_proxy.request_log import Entry, RequestLog
-from chaos.powers import Powers
+from chaos.frame_proxy.frames import (
+    LENGTH_BYTES,
+    MOST_FRAME_BYTES,
+    Bytes,
+    FrameCutter,
+    Label,
+    NoFrameError,
+    error_of,
+    label_of,
+)
+from chaos.frame_proxy.recorder import Entry, FrameRecorder, RequestLog, Sent, reads_lines
 from chaos.raw_frames import RawFrame
-from chaos.rule_book import RuleBook
-from chaos.rules import AT_THE_ASKER, Rule, matches_frame
+from chaos.rules import AT_THE_REQUESTER, HitCounter, Rule, RuleBook, matches_frame, matches_peer_reply
 from reference_broker.core.events import Close, Closed, Event, Reply, Request
 from reference_broker.metadata.identifiers import node_name
 from reference_broker.wire.apis import api_name
@@ -33,7 +40,7 @@ WRITE_BEHIND_BYTES = 256 << 10
 """How many bytes one side may leave unread before the other side is no longer read."""
 
 
-class House(Protocol):
+class ProxyServices(Protocol):
     """What all fronts share."""
 
     log: RequestLog
@@ -59,35 +66,41 @@ class NodeFront:
     """``node`` is the node's ID. Whoever connects to this front reaches the node at ``upstream``: clients or, with a
     ``source``, the node with that ID."""
 
-    def __init__(self, house: House, node: int, upstream: Address, claims: Claims, source: int | None = None) -> None:
+    def __init__(
+        self, services: ProxyServices, node: int, upstream: Address, claims: HitCounter, source: int | None = None
+    ) -> None:
         self.node = node
         self.upstream = upstream
         self.source = source
-        self.most_frame_bytes = house.most_frame_bytes
-        self.told = house.told
-        self.learn = house.learn
-        self.now_us = house.now_us
+        self.most_frame_bytes = services.most_frame_bytes
+        self.told = services.told
+        self.learn = services.learn
+        self.now_us = services.now_us
         self.conversations: dict[int, Conversation] = {}
-        self._house = house
+        self._services = services
         self._phantoms: dict[int, Phantom] = {}
         self._is_reached = True
         self._claims = claims
-        self._asker: Asker | None = None
+        self._requester: RequesterFaults | None = None
 
-    def take_powers(self, powers: Powers, random: Random, over_asker: Powers | None = None) -> None:
-        """Gives the rules what they ask of the world. ``over_asker`` is what those ask that strike ``source``. It is
-        called once, before any connection."""
-        self._book = self._book_of(self.node, powers, random)
-        self._faults = FrameFaults(self._book, powers, random)
-        if self.source is not None and over_asker is not None:
-            self._asker = Asker(self._book_of(self.source, over_asker, random), over_asker, self.node)
+    def take_actions(
+        self, actions: FaultActions, random: Random, requester_actions: FaultActions | None = None
+    ) -> None:
+        """Builds the rule books. ``requester_actions`` are those of the rules that hit ``source``. Called once, before
+        any connection."""
+        self._book = self._book_of(self.node, actions, random)
+        self._faults = FrameFaults(self._book, actions, random)
+        if self.source is not None and requester_actions is not None:
+            self._requester = RequesterFaults(
+                self._book_of(self.source, requester_actions, random), requester_actions, self.node
+            )
 
-    def _book_of(self, node: int, powers: Powers, random: Random) -> RuleBook:
-        return RuleBook(node, (), powers, random, self._claims, partial(self._house.role_of, node))
+    def _book_of(self, node: int, actions: FaultActions, random: Random) -> RuleBook:
+        return RuleBook(node, (), actions, random, self._claims, partial(self._services.role_of, node))
 
     @property
     def books(self) -> Sequence[RuleBook]:
-        return (self._book,) if self._asker is None else (self._book, self._asker.book)
+        return (self._book,) if self._requester is None else (self._book, self._requester.book)
 
     # Connections
 
@@ -96,7 +109,7 @@ class NodeFront:
         return ClientSide(self)
 
     def begin(self, client: asyncio.Transport) -> Conversation:
-        number = self._house.next_connection()
+        number = self._services.next_connection()
         conversation = self.conversations[number] = Conversation(self, number, client)
         return conversation
 
@@ -113,7 +126,7 @@ class NodeFront:
         if self._is_reached:
             self._is_reached = False
             shown = f"{self.upstream.host}:{self.upstream.port}"
-            self._house.complain(f"node {self.node} cannot be reached at {shown}: {told}")
+            self._services.complain(f"node {self.node} cannot be reached at {shown}: {told}")
         return f"the node cannot be reached: {told}"
 
     def ended(self, conversation: Conversation) -> None:
@@ -123,7 +136,7 @@ class NodeFront:
 
     def lingers(self, pipe: Pipe) -> None:
         """Sees to it that a connection ends, even if nobody reads what was written."""
-        self._house.later(LINGER_S, pipe.abort)
+        self._services.later(LINGER_S, pipe.abort)
 
     def close(self) -> None:
         for conversation in list(self.conversations.values()):
@@ -134,11 +147,11 @@ class NodeFront:
     # Rules
 
     def add(self, rule: Rule) -> None:
-        """Adds a rule if it may strike here: one with a link or at another node's answer between nodes, any other
-        before clients."""
-        if rule.on == AT_THE_ASKER:
-            if self._asker is not None:
-                self._asker.book.add(rule)
+        """Adds a rule if it may hit here: one with a link or at another node's reply between nodes, any other before
+        clients."""
+        if rule.on == AT_THE_REQUESTER:
+            if self._requester is not None:
+                self._requester.book.add(rule)
             return
         source = None if rule.link is None else rule.link.source
         if source == self.source or (source == "all" and self.source is not None):
@@ -151,10 +164,10 @@ class NodeFront:
             return label
         return label._replace(tag=label.tag._replace(client_id=node_name(self.source), role="peer"))
 
-    def may_strike(self, place: str, tag: Tag) -> bool:
+    def may_hit(self, place: str, tag: Tag) -> bool:
         self._moment()
-        hears = place == "reply" and self._asker is not None and self._asker.may_strike(tag)
-        return hears or self._book.may_hit(place, partial(matches_frame, tag=tag))
+        at_requester = place == "reply" and self._requester is not None and self._requester.may_hit(tag)
+        return at_requester or self._book.may_hit(place, partial(matches_frame, tag=tag))
 
     def arrived(self, event: Request, label: Label) -> None:
         self._moment()
@@ -180,7 +193,7 @@ class NodeFront:
     def answered(self, reply: Reply) -> Reply | None:
         self._moment()
         left = self._faults.answered(reply)
-        return left if left is None or self._asker is None else self._asker.hears(left)
+        return left if left is None or self._requester is None else self._requester.answered(left)
 
     def phantom_answered(self, effect: Reply | Close) -> None:
         if effect.connection in self._faults.phantoms:
@@ -208,19 +221,19 @@ class NodeFront:
 
     def records(self, label: Label) -> bool:
         """Returns whether a request and its answer must be there as a whole, to be recorded."""
-        return self._house.recorder is not None and reads_lines(label)
+        return self._services.recorder is not None and reads_lines(label)
 
     def record(self, connection: int, label: Label, size: int, raw: RawFrame | None = None) -> Sent | None:
-        recorder = self._house.recorder
+        recorder = self._services.recorder
         return None if recorder is None else recorder.sent(self.node, self.source, connection, label, size, raw)
 
     def record_answer(self, sent: Sent | None, what: str, size: int, error: int, raw: RawFrame | None = None) -> None:
-        if sent is not None and self._house.recorder is not None:
-            self._house.recorder.answered(sent, what, size, error, raw)
+        if sent is not None and self._services.recorder is not None:
+            self._services.recorder.answered(sent, what, size, error, raw)
 
     def record_end(self, sent: Sent | None, what: str) -> None:
-        if sent is not None and self._house.recorder is not None:
-            self._house.recorder.not_answered(sent, what)
+        if sent is not None and self._services.recorder is not None:
+            self._services.recorder.not_answered(sent, what)
 
     def tell(
         self,
@@ -233,7 +246,7 @@ class NodeFront:
         error: int = 0,
         detail: str = "",
     ) -> None:
-        log = self._house.log
+        log = self._services.log
         if label is None:
             log.add(Entry(log.next_number(), at_us, what, self.node, conversation.connection, detail=detail))
             return
@@ -324,3 +337,92 @@ class NodeSide(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._conversation.end("the node closed the connection")
+
+
+class RequesterFaults:
+    """``book`` has the rules of the node that sent the request, and ``actions`` act on that node. ``peer`` is the node
+    that responds."""
+
+    def __init__(self, book: RuleBook, actions: FaultActions, peer: int) -> None:
+        self.book = book
+        self._actions = actions
+        self._peer = peer
+
+    def may_hit(self, tag: Tag) -> bool:
+        return self.book.may_hit(AT_THE_REQUESTER, partial(matches_peer_reply, tag=tag, peer=self._peer))
+
+    def answered(self, reply: Reply) -> Reply | None:
+        """Returns what goes to the requester now. With None, ``FaultActions`` has got what becomes of the reply."""
+        peer, matches = node_name(self._peer), partial(matches_peer_reply, tag=reply.tag, peer=self._peer)
+        for rule, hit in self.book.hits(AT_THE_REQUESTER, peer, matches):
+            self.book.report(rule, hit, reply.tag, f"from {peer}")
+            if rule.kind == "response_delayed":
+                self._actions.reply_later(reply, self.book.delay_us(rule))
+                return None
+            self.book.hit_node(rule)
+            break
+        return reply
+
+
+class Phantom(asyncio.Protocol):
+    """A connection of its own for one request that a rule sends. Nobody but the rule answered the answer."""
+
+    def __init__(self, front: "NodeFront", request: Request, label: Label) -> None:
+        self._front = front
+        self._request = request
+        self._label = label
+        self._reader = FrameCutter(MOST_FRAME_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._sent: Sent | None = None
+        self._task = asyncio.get_running_loop().create_task(self._dial())
+
+    async def _dial(self) -> None:
+        try:
+            await self._front.dial(lambda: self)
+        except (OSError, TimeoutError) as failure:
+            self._over(Close(self._request.connection, self._front.not_reached(failure)))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        raw = self._request.body
+        assert isinstance(raw, RawFrame)
+        self._sent = self._front.record(self._request.connection, self._label, len(raw.data), raw)
+        self._transport.write(raw.data)
+        if not self._label.is_answered:
+            self._over(self._reply(None, 0))
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            size = self._reader.size()
+        except NoFrameError as wrong:
+            self._over(Close(self._request.connection, f"the node sent what is no answer: {wrong}"))
+            self.end()
+            return
+        if size is not None and self._reader.arrived_bytes >= size:
+            self._answered(self._reader.take(size))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._front.record_end(self._sent, "lost")
+        self._sent = None
+        self._over(Close(self._request.connection, "the node closed the connection"))
+
+    def end(self) -> None:
+        self._task.cancel()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _answered(self, frame: Bytes) -> None:
+        header = self._label.header
+        raw = RawFrame(frame, header.api_key, header.api_version, is_request=False)
+        error = error_of(header.api_key, header.api_version, memoryview(frame)[LENGTH_BYTES:], raw)
+        self._front.record_answer(self._sent, "answered", len(frame), error, raw)
+        self._sent = None
+        self._over(self._reply(raw, error))
+
+    def _reply(self, body: object | None, error: int) -> Reply:
+        header, tag = self._label.header, self._label.tag._replace(error=error)
+        return Reply(self._request.connection, header.correlation_id, header.api_key, header.api_version, body, tag)
+
+    def _over(self, effect: Reply | Close) -> None:
+        self._front.phantom_answered(effect)

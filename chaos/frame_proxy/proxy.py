@@ -8,15 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.claims import SharedClaims
-from chaos.frame_proxy.frame_recorder import FrameRecorder
+from chaos.frame_proxy.fault_actions import NO_PROCESS, ProxyFaultActions
 from chaos.frame_proxy.frames import MOST_FRAME_BYTES
 from chaos.frame_proxy.node_front import Address, NodeFront
-from chaos.frame_proxy.powers import NO_PROCESS, ProxyPowers
-from chaos.frame_proxy.request_log import RequestLog
+from chaos.frame_proxy.recorder import FrameRecorder, RequestLog
 from chaos.frame_proxy.rules_file import why_not
-from chaos.rule_book import RuleBook
-from chaos.rules import Rule, settled
+from chaos.rules import Rule, RuleBook, SharedHitCounter, settled
 from chaos.seeds import random_for
 from reference_broker.serve.listeners import bound_port, listening_socket, parse_address, shown_address
 from reference_broker.serve.process import StartError
@@ -57,10 +54,10 @@ class ProxyPlan:
     it, and so on; 0 means free ports.
 
     ``dial`` says what to dial instead of an address that a node tells, both HOST:PORT. ``processes`` are the processes
-    of nodes (``powers.ProxyPowers``). ``is_alive`` says of a node whether its process still runs. ``topic`` is that to
-    whose first partition ``partition_leader`` and ``partition_follower`` belong; empty means none. With
-    ``roles_are_told`` all roles come by ``take_role``, and none from Metadata. ``frames`` is the folder for what is
-    recorded for the judge of a run. ``origin_us`` is what times count from, on the monotonic clock.
+    of nodes (``fault_actions.ProxyFaultActions``). ``is_alive`` says of a node whether its process still runs.
+    ``topic`` is that to whose first partition ``partition_leader`` and ``partition_follower`` belong; empty means none.
+    With ``roles_are_told`` all roles come by ``take_role``, and none from Metadata. ``frames`` is the folder for what
+    is recorded for the judge of a run. ``origin_us`` is what times count from, on the monotonic clock.
     """
 
     host: str = "127.0.0.1"
@@ -91,13 +88,13 @@ class Proxy:
         self._origin_us = time.monotonic_ns() // 1000 if plan.origin_us is None else plan.origin_us
         self._loop = asyncio.get_running_loop()
         self._rules: dict[str, Rule] = {}
-        self._claims = SharedClaims()
+        self._claims = SharedHitCounter()
         self._fronts: list[NodeFront] = []
         self._roles: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
         """What rules call each node, by its ID."""
         self._is_full = False
-        self._powers: list[ProxyPowers] = []
+        self._actions: list[ProxyFaultActions] = []
         self._processes = dict(plan.processes)
         self._told: dict[tuple[int, str, int], tuple[str, int]] = {}
         self._servers: set[asyncio.Task[asyncio.Server]] = set()
@@ -182,8 +179,8 @@ class Proxy:
                 server.cancel()
         for front in self._fronts:
             front.close()
-        for powers in self._powers:
-            powers.wake()
+        for actions in self._actions:
+            actions.wake()
         self.log.close()
         if self.recorder is not None:
             self.recorder.close()
@@ -206,8 +203,10 @@ class Proxy:
     def _serve(self, front: NodeFront, host: str, port: int, option: str, chance: str) -> tuple[str, int]:
         """Lets the front take connections. Returns where. ``chance`` names its generator of random numbers."""
         socket = listening_socket(host, port, option)
-        over_asker = None if front.source is None else self._powers_over(front.source, front)
-        front.take_powers(self._powers_over(front.node, front), random_for(self._plan.seed, chance), over_asker)
+        requester_actions = None if front.source is None else self._actions_over(front.source, front)
+        front.take_actions(
+            self._actions_over(front.node, front), random_for(self._plan.seed, chance), requester_actions
+        )
         for book in front.books:
             book.load_from(self._load_from_us)
             if self._disarmed:
@@ -218,13 +217,13 @@ class Proxy:
         self._servers.add(self._loop.create_task(self._loop.create_server(front.accept, sock=socket)))
         return host, bound_port(socket)
 
-    def _powers_over(self, node: int, front: NodeFront) -> ProxyPowers:
+    def _actions_over(self, node: int, front: NodeFront) -> ProxyFaultActions:
         def process() -> int | str:
             return self._processes.get(node, NO_PROCESS) if self._plan.is_alive(node) else NO_PROCESS
 
-        powers = ProxyPowers(front, self._loop, process, self._report, self._missed)
-        self._powers.append(powers)
-        return powers
+        actions = ProxyFaultActions(front, self._loop, process, self._report, self._missed)
+        self._actions.append(actions)
+        return actions
 
     def _report(self, row: FaultRow) -> None:
         if len(self.hits) < KEPT_HITS:

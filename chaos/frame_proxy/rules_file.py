@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from chaos.rules import AT_THE_ASKER, between_nodes
+from chaos.rules import AT_THE_REQUESTER, between_nodes
 from reference_broker.wire.apis import ApiKey
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
@@ -12,7 +12,7 @@ from scenarios.model import Fault
 from scenarios.vocabulary import CONNECTION_ROLES, PARTITION_ROLES
 
 PLACES = ("request", "reply")
-BETWEEN_NODES = (*PLACES, AT_THE_ASKER)
+BETWEEN_NODES = (*PLACES, AT_THE_REQUESTER)
 """Where a proxy on links between nodes can strike."""
 NEED_A_PROCESS = ("node_killed", "node_paused")
 INSIDE_ONLY = {
@@ -61,14 +61,14 @@ def read_rule(table: Mapping[str, object]) -> Fault:
 
 def why_not(fault: Fault, nodes: Mapping[int, int | str], has_links: bool = False, roles: Collection[str] = ()) -> str:
     """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
-    (``powers.ProxyPowers``), 0 for none. ``has_links`` says that it stands on links between nodes, too, and is told
-    the roles of their ends. ``roles`` are those of nodes that it knows."""
+    (``fault_actions.ProxyFaultActions``), 0 for none. ``has_links`` says that it stands on links between nodes, too,
+    and is told the roles of their ends. ``roles`` are those of nodes that it knows."""
     if fault.on not in (BETWEEN_NODES if has_links else PLACES):
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
     if fault.kind in INSIDE_ONLY:
         return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
-    if fault.on == AT_THE_ASKER and fault.kind == "response_duplicated":
+    if fault.on == AT_THE_REQUESTER and fault.kind == "response_duplicated":
         return "response_duplicated cannot be done at a peer_reply: a link carries the answer to a request once"
     if between_nodes(fault):
         return "" if has_links else "other nodes do not come through the proxy, only clients do"

@@ -78,8 +78,8 @@ class ForeignFrames(Frames):
     """Stands before each node of a target.
 
     ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
-    too. ``processes`` are those of nodes (``chaos.frame_proxy.powers``). ``roles_are_told`` says that somebody calls
-    ``role``.
+    too. ``processes`` are those of nodes (``chaos.frame_proxy.fault_actions``). ``roles_are_told`` says that somebody
+    calls ``role``.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class RunFolder:
 
     @property
     def claims(self) -> Path:
-        """The claims of faults' hits by nodes (chaos.claims). The folder is removed when the trace is collected."""
+        """The claims of faults' hits by nodes (chaos.rules). The folder is removed when the trace is collected."""
         return self.path / "trace" / "claims"
 
     def make(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.fleet.behaviours.protocol import Versions
+from chaos.guarantee_selection import promised_on_the_wire, promised_outside
 from chaos.live import identity
 from chaos.live.casting import cast, is_live
 from chaos.live.closed_segments import OWN_LIMIT_S, ClosedSegments, segments_of
@@ -34,7 +35,6 @@ from chaos.live.trace_spool import gave_sessions
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
 from chaos.presets import PresetError, presets_for
-from chaos.promises import promised_on_the_wire, promised_outside
 from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
 from scenarios.loader import typed, typed_options

@@ -9,9 +9,9 @@ from typing import Any
 
 from bench.fleet.spec import IDLE_TOPIC
 from chaos import roles
+from chaos.disk_damage import DamageCheck
 from chaos.faults.registry import LIVE
 from chaos.faults.timed import Blow, End
-from chaos.kept_damage import KeptDamage
 from chaos.live.agenda import Agenda
 from chaos.live.crew import Crew
 from chaos.live.links import Links
@@ -65,7 +65,7 @@ class Strikes:
         self._links = links
         self._progress = progress
         self._agenda = Agenda()
-        self.damage = KeptDamage((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
+        self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
         self._faults = {fault.name: fault for fault in scenario.faults}
         self._disk_struck: dict[tuple[int, str], str] = {}
         self._may_end_until_us: dict[Child, int] = {}

@@ -1,22 +1,19 @@
 """Plays one seed of a scenario in the simulator, and judges the run."""
 
 import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
 from chaos.checks.check import Check
 from chaos.checks.metadata_epoch import OUT_OF_RANGE
-from chaos.mutants import Applied
-from chaos.mutants import applied
-from chaos.mutants import by_name
-from chaos.promises import is_judged
+from chaos.guarantee_selection import is_judged
+from chaos.mutants import Applied, applied, by_name
 from chaos.search.swarm import materialised
 from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.verdict import SimVerdict
-from chaos.sim.world import RunStuckError
-from chaos.sim.world import World
-from collections import Counter
-from collections.abc import Iterator
-from collections.abc import Sequence
-from pathlib import Path
+from chaos.sim.world import RunStuckError, World
 from reports.rows import is_strike
 from reports.verdict import Outcome
 from scenarios import loader

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from chaos.guarantee_selection import checked
 from chaos.mutants import MutantError, by_name, mutants_of
-from chaos.promises import checked
 from chaos.search.many_seeds import Search, search, verdicts
 from chaos.search.run_sim import play
 from chaos.sim.fault_scheduler import Point

@@ -10,10 +10,9 @@ from typing import NoReturn
 
 from chaos.checks.fault_times import FOR_EVER_US
 from chaos.checks.suite import CheckSuite
-from chaos.claims import SharedClaims
 from chaos.interceptor import Interceptor
 from chaos.presets import presets_for
-from chaos.rules import rules_for
+from chaos.rules import SharedHitCounter, rules_for
 from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.fault_scheduler import FaultScheduler
@@ -91,7 +90,7 @@ class Cluster:
         self._suite = suite
         self._hash = trace_hash
         self._keep = keep
-        self._claims = SharedClaims()
+        self._claims = SharedHitCounter()
         self._interceptors: list[Interceptor] = []
         self._observers: dict[int, Observer] = {}
         self._load_from_us = NOT_YET
@@ -213,8 +212,8 @@ class Cluster:
 
 
 class MachineFaultActions:
-    """Implements chaos.powers.Powers. Evidence goes to the scheduler, which also knows how long a killed node stays
-    away."""
+    """Implements chaos.fault_actions.FaultActions. Evidence goes to the scheduler, which also knows how long a killed
+    node stays away."""
 
     def __init__(self, machine: Machine, fault_scheduler: FaultScheduler) -> None:
         self._machine = machine

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from chaos.claims import Claims, SharedClaims
 from chaos.interceptor import Interceptor
-from chaos.rules import Rule
+from chaos.rules import HitCounter, Rule, SharedHitCounter
 from reference_broker.core.events import Event, Reply, Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.tags import Tag
@@ -23,7 +22,7 @@ class Ended(BaseException):
 
 @dataclass
 class Log:
-    """Implements Powers: everything that was asked for, in order."""
+    """Implements FaultActions: everything that was asked for, in order."""
 
     asked: list[tuple[object, ...]] = field(default_factory=list)
 
@@ -85,5 +84,5 @@ def rule(kind: str, on: str = "request", match: Match | None = None, **more: obj
     return Rule("rule", kind, on, match or Match(), **fields)  # type: ignore[arg-type]
 
 
-def interceptor(log: Log, *rules: Rule, claims: Claims | None = None, node: int = 0, role: str = "") -> Interceptor:
-    return Interceptor(node, rules, log, Random(1), 0, claims or SharedClaims(), lambda: role)
+def interceptor(log: Log, *rules: Rule, claims: HitCounter | None = None, node: int = 0, role: str = "") -> Interceptor:
+    return Interceptor(node, rules, log, Random(1), 0, claims or SharedHitCounter(), lambda: role)

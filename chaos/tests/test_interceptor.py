@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaos.claims import Claims, FileClaims, SharedClaims
-from chaos.rules import Counter, rules_for
+from chaos.rules import Counter, FileHitCounter, HitCounter, SharedHitCounter, rules_for
 from chaos.tests.intercepted import FETCH, NOW, PRODUCE, Ended, Log, interceptor, reply, request, rule
 from reference_broker.core.events import Close, Closed, Effect, Note, Opened, Request
 from reports.rows import FaultRow
@@ -58,22 +57,22 @@ def test_a_rule_hits_exactly_the_frames_that_it_names(match: Match, hit: bool) -
     ],
 )
 def test_counting_of_one_client(counting: dict[str, Any], hits: str) -> None:
-    counter = Counter(rule("request_dropped", **counting), SharedClaims())
+    counter = Counter(rule("request_dropped", **counting), SharedHitCounter())
     assert " ".join(str(at) for at in range(1, 9) if counter.hit("one", at)) == hits
 
 
 def test_each_client_is_counted_by_itself_and_total_over_all() -> None:
-    counter = Counter(rule("request_dropped", nth=2, total=2), SharedClaims())
+    counter = Counter(rule("request_dropped", nth=2, total=2), SharedHitCounter())
     order = ["a", "b", "a", "b", "c", "c"]
     assert [counter.hit(client, 0) for client in order] == [0, 0, 1, 2, 0, 0]
 
 
 @pytest.mark.parametrize("between_processes", [False, True])
 def test_total_counts_over_all_nodes_and_incarnations(between_processes: bool, tmp_path: Path) -> None:
-    shared = SharedClaims()
+    shared = SharedHitCounter()
     hits = []
     for node in (0, 1, 1, 2):
-        claims: Claims = FileClaims(tmp_path / "claims") if between_processes else shared
+        claims: HitCounter = FileHitCounter(tmp_path / "claims") if between_processes else shared
         log = Log()
         interceptor(log, rule("node_paused", total=2), claims=claims, node=node).before(NOW, request())
         hits.append([row.hit for row in log.rows])

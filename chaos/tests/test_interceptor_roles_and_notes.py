@@ -5,9 +5,8 @@ from random import Random
 
 import pytest
 
-from chaos.claims import SharedClaims
 from chaos.interceptor import Interceptor
-from chaos.rules import rules_for
+from chaos.rules import SharedHitCounter, rules_for
 from chaos.tests.intercepted import FETCH, NOW, Ended, Log, interceptor, reply, request, rule
 from reference_broker.core.events import Effect, Note, PeerDown, PeerReply, Send
 from reference_broker.ports.node_ports import Channel
@@ -36,7 +35,7 @@ def test_a_rule_for_a_role_strikes_only_while_the_node_is_that(wanted: int | str
 def test_matches_are_counted_only_while_the_node_has_the_role() -> None:
     log, roles = Log(), ["follower", "follower", "leader", "leader"]
     subject = Interceptor(
-        0, [rule("node_paused", node="leader", nth=2)], log, Random(1), 0, SharedClaims(), lambda: roles[0]
+        0, [rule("node_paused", node="leader", nth=2)], log, Random(1), 0, SharedHitCounter(), lambda: roles[0]
     )
     while roles:
         subject.before(NOW, request())

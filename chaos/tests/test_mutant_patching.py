@@ -14,9 +14,8 @@ import pytest
 
 import bench.fleet.behaviours
 import reference_broker
-from chaos.claims import SharedClaims
 from chaos.mutants import Mutant, MutantError, all_mutants, applied, apply, by_name, table
-from chaos.rules import Rule
+from chaos.rules import Rule, SharedHitCounter
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
 from reference_broker.client.offset_requests import CommittedOffset
@@ -43,7 +42,7 @@ def mutant(target: str = TARGET, replacement: Callable[..., Any] = never) -> Mut
 def hits() -> bool:
     from chaos.rules import Counter
 
-    return bool(Counter(Rule("r", "request_dropped", "request", Match()), SharedClaims()).hit("client", 0))
+    return bool(Counter(Rule("r", "request_dropped", "request", Match()), SharedHitCounter()).hit("client", 0))
 
 
 def test_replacement_is_used_inside_the_block_only_and_counted() -> None:

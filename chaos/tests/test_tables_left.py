@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from chaos.guarantee_selection import tables_left
 from chaos.search.run_sim import play
-from chaos.tables_left import tables_left
 from reports.columns import ROW_TABLES
 from reports.warm_judge.expected import SELDOM
 from scenarios.loader import load_all

@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from chaos.claims import SharedClaims
+from chaos.frame_faults import RequestStream, damaged, has_part
 from chaos.interceptor import Interceptor
 from chaos.raw_frames import request_frame
+from chaos.rules import SharedHitCounter
 from chaos.sim.codec_check import ReplyStream, reply_bytes
 from chaos.tests.intercepted import NOW, Log, rule
-from chaos.wire_damage import RequestStream, damaged, has_part
 from reference_broker.core.events import Closed, Reply, Request
 from reference_broker.records.batch import InvalidRecords, validate
 from reference_broker.records.record import Record, build
@@ -74,7 +74,7 @@ def test_a_frame_without_records_has_no_checksummed_part() -> None:
 
 def damaging(part: str, log: Log, on: str = "request", seed: int = 1) -> Interceptor:
     kind = "request_damaged" if on == "request" else "response_damaged"
-    return Interceptor(0, [rule(kind, on, part=part)], log, Random(seed), 0, SharedClaims(), lambda: "")
+    return Interceptor(0, [rule(kind, on, part=part)], log, Random(seed), 0, SharedHitCounter(), lambda: "")
 
 
 def test_a_node_gets_the_damaged_request_and_later_ones_of_the_connection() -> None:

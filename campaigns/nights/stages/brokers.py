@@ -19,9 +19,9 @@ from campaigns.nights.kept import OURS
 from campaigns.nights.planning import in_turn, interleaved
 from campaigns.nights.players import Ended, Players, Tell
 from campaigns.nights.work import Work
+from chaos.guarantee_selection import checked
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
-from chaos.promises import checked
 from reports.night import CellRow
 from reports.verdict import Outcome
 from scenarios import loader

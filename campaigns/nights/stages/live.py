@@ -10,10 +10,10 @@ from campaigns.nights import follow_up, live_plays
 from campaigns.nights.kept import is_control
 from campaigns.nights.planning import in_turn, interleaved
 from campaigns.nights.work import Skipped, Work
+from chaos.guarantee_selection import checked
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
 from chaos.mutants.registry import NOT_SEEN, SIMULATED_ONLY, mutants_of
-from chaos.promises import checked
 from reports.verdict import Outcome, worst_outcome
 from scenarios import loader
 from scenarios.model import Scenario

@@ -7,38 +7,28 @@ Child processes play, one for each core. Each has a scenario and its next seeds 
 (``campaigns.nights.choosing``), and tells every seed's verdict at once.
 """
 
-import msgspec
 import time
-from campaigns.nights import follow_up
-from campaigns.nights.choosing import Standings
-from campaigns.nights.choosing import seeds_at_once
-from campaigns.nights.kept import OURS
-from campaigns.nights.kept import Sum
-from campaigns.nights.kept import open_failures
-from campaigns.nights.kept import played
-from campaigns.nights.kept import sums_of
-from campaigns.nights.planning import canary_of
-from campaigns.nights.planning import next_seed
-from campaigns.nights.players import Ended
-from campaigns.nights.players import Players
-from campaigns.nights.players import Tell
-from campaigns.nights.work import Work
-from chaos.mutants.registry import by_name
-from chaos.mutants.registry import mutants_of
-from chaos.promises import checked
-from chaos.search.many_seeds import verdicts
-from chaos.sim.verdict import SimVerdict
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from reports.night import Canary
-from reports.night import PlayRow
+
+import msgspec
+
+from campaigns.nights import follow_up
+from campaigns.nights.choosing import Standings, seeds_at_once
+from campaigns.nights.kept import OURS, Sum, open_failures, played, sums_of
+from campaigns.nights.planning import canary_of, next_seed
+from campaigns.nights.players import Ended, Players, Tell
+from campaigns.nights.work import Work
+from chaos.guarantee_selection import checked
+from chaos.mutants.registry import by_name, mutants_of
+from chaos.search.many_seeds import verdicts
+from chaos.sim.verdict import SimVerdict
+from reports.night import Canary, PlayRow
 from reports.verdict import Outcome
 from scenarios import loader
-from scenarios.ledger import caught_now
-from scenarios.ledger import remember
+from scenarios.ledger import caught_now, remember
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 

@@ -1,30 +1,24 @@
 """Whole nights in the simulator: green, red, with a canary that lives, and stopped in their midst."""
 
 import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
 import pyarrow.parquet as pq
 import pytest
-import time
+
 from campaigns.nights import journal
-from campaigns.nights.choosing import MOST_REDS
-from campaigns.nights.choosing import Standings
-from campaigns.nights.kept import kept_nights
-from campaigns.nights.kept import plays_of
+from campaigns.nights.choosing import MOST_REDS, Standings
+from campaigns.nights.kept import kept_nights, plays_of
 from campaigns.nights.stages import search
-from campaigns.nights.tests.small_nights import search_for
-from campaigns.nights.tests.small_nights import the_night
+from campaigns.nights.tests.small_nights import search_for, the_night
 from chaos.mutants.mutant import applied
 from chaos.mutants.registry import by_name
 from chaos.search.many_seeds import verdicts
 from chaos.search.run_sim import run
 from chaos.sim.verdict import SimVerdict
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from pathlib import Path
-from reports.night import Canary
-from reports.night import FailureRow
-from reports.night import PlayRow
+from reports.night import Canary, FailureRow, PlayRow
 from scenarios import loader
 from scenarios.model import Scenario
 

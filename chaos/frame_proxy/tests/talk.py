@@ -4,14 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
-from chaos.claims import SharedClaims
 from chaos.frame_proxy.conversation import Conversation
-from chaos.frame_proxy.frame_recorder import FrameRecorder
+from chaos.frame_proxy.fault_actions import ProxyFaultActions
 from chaos.frame_proxy.frames import MOST_FRAME_BYTES, Bytes
 from chaos.frame_proxy.node_front import Address, NodeFront
-from chaos.frame_proxy.powers import ProxyPowers
-from chaos.frame_proxy.request_log import Entry, RequestLog
-from chaos.rules import Rule
+from chaos.frame_proxy.recorder import Entry, FrameRecorder, RequestLog
+from chaos.rules import Rule, SharedHitCounter
 from reports.rows import FaultRow
 
 SHOWN_PORT = 40_000
@@ -66,8 +64,8 @@ class Later:
             action(*words)
 
 
-class House:
-    """Implements House. Node n is told to clients as ``proxy``, SHOWN_PORT + n."""
+class ProxyServices:
+    """Implements ProxyServices. Node n is told to clients as ``proxy``, SHOWN_PORT + n."""
 
     def __init__(self, most_frame_bytes: int = MOST_FRAME_BYTES) -> None:
         self.log = RequestLog()
@@ -106,11 +104,11 @@ class Talk:
     def __init__(self, *rules: Rule, most_frame_bytes: int = MOST_FRAME_BYTES, process: int = 0) -> None:
         self.rows: list[FaultRow] = []
         self.missed: list[FaultRow] = []
-        self.house = House(most_frame_bytes)
+        self.services = ProxyServices(most_frame_bytes)
         self.later = Later()
-        self.front = NodeFront(self.house, 0, Address("node", 9092), SharedClaims())
-        self.front.take_powers(
-            ProxyPowers(self.front, self.later, lambda: process, self.rows.append, self.missed.append),  # type: ignore[arg-type]
+        self.front = NodeFront(self.services, 0, Address("node", 9092), SharedHitCounter())
+        self.front.take_actions(
+            ProxyFaultActions(self.front, self.later, lambda: process, self.rows.append, self.missed.append),  # type: ignore[arg-type]
             Random(1),
         )
         for rule in rules:
@@ -124,7 +122,7 @@ class Talk:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        return self.house.log.since(0)
+        return self.services.log.since(0)
 
     @property
     def told(self) -> list[str]:

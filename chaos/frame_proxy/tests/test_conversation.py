@@ -149,7 +149,7 @@ def test_both_ends_close_with_half_a_frame_and_the_request_is_told_as_lost(who: 
     assert [(entry.what, entry.detail) for entry in talk.entries] == [("lost", f"the {who} closed the connection")]
     assert not talk.front.conversations
     talk.client.ended = talk.node.ended = ""  # Nobody reads what was written.
-    for _, abort in talk.house.lingering:
+    for _, abort in talk.services.lingering:
         abort()
     assert (talk.client.ended, talk.node.ended) == ("aborted", "aborted")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.frame_proxy.conversation import LARGE_BYTES
-from chaos.frame_proxy.frame_recorder import FRAMES, LINES, FrameRecorder
+from chaos.frame_proxy.recorder import FRAMES, LINES, FrameRecorder
 from chaos.frame_proxy.tests.talk import Talk
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, answer, produce, request
 from chaos.tests.intercepted import rule
@@ -26,8 +26,8 @@ ID = bytes(range(16))
 
 
 def recorded(talk: Talk, folder: Path) -> tuple[list[FrameRow], list[FrameLineRow]]:
-    assert talk.house.recorder is not None
-    talk.house.recorder.close()
+    assert talk.services.recorder is not None
+    talk.services.recorder.close()
     found: Any = [
         [make(*json.loads(line)) for line in (folder / name).read_text().splitlines()]
         for name, make in ((FRAMES, FrameRow), (LINES, FrameLineRow))
@@ -37,7 +37,7 @@ def recorded(talk: Talk, folder: Path) -> tuple[list[FrameRow], list[FrameLineRo
 
 def talking(folder: Path, *rules: Any) -> Talk:
     talk = Talk(*rules)
-    talk.house.recorder = FrameRecorder(folder, 3, lambda: 0)
+    talk.services.recorder = FrameRecorder(folder, 3, lambda: 0)
     return talk.connect()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.frame_proxy.conversation import LARGE_BYTES, START_BYTES
-from chaos.frame_proxy.powers import NO_PROCESS
+from chaos.frame_proxy.fault_actions import NO_PROCESS
 from chaos.frame_proxy.tests.talk import Talk
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, answer, produce, request
 from chaos.tests.intercepted import rule

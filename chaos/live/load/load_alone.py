@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from bench.fleet.spec import FleetSpec, LoadShape
+from chaos.guarantee_selection import promised_to_clients
 from chaos.live import identity
 from chaos.live.cluster import ClusterPlan, addresses_of, started
 from chaos.live.errors import NodeDied, SetupError
@@ -18,7 +19,6 @@ from chaos.live.foreign_target import REFERENCE, look
 from chaos.live.load.fleet import FleetProcess, Way, spec_of
 from chaos.live.outside.standing import standing
 from chaos.live.run_folder import RunFolder
-from chaos.promises import promised_to_clients
 from reports.manifest import Expectations, Manifest, write_manifest
 from scenarios.model import Scenario
 

@@ -16,7 +16,7 @@ from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import check_kinds
 from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
-from chaos.onlooker import Onlooker
+from chaos.trace import PassiveHook
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.ports.node_ports import Now
 from reports.manifest import Check as Judged
@@ -35,7 +35,7 @@ def _kinds() -> list[type[Check]]:
     return [each for each in check_kinds() if each.needs_one_node]
 
 
-class ChecksInside(Onlooker):
+class ChecksInside(PassiveHook):
     """A hook that must see what the node did before any fault touches it.
 
     ``guarantees`` are those of the scenario. Only their checks run.

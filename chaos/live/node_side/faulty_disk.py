@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from chaos.live.node_side.evidence import DISK, Evidence
-from chaos.onlooker import Onlooker
+from chaos.trace import PassiveHook
 from chaos.watched_disk import Strike, WatchedDisk
 from reference_broker.core.events import Effect, Event
 from reference_broker.ports.disk import Disk, DiskError
@@ -11,7 +11,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.serve.driver import DriverPowers
 
 
-class DiskFaults(Onlooker):
+class DiskFaults(PassiveHook):
     """Carries out the runner's orders. When an order strikes for the first time, one line of evidence says so."""
 
     def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.onlooker import Onlooker
+from chaos.trace import PassiveHook
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
@@ -185,7 +185,7 @@ def _content(body: Any) -> tuple[int, int]:
     return len(partitions), sum(len(each.records) for each in partitions if each.records)
 
 
-class _Outer(Onlooker):
+class _Outer(PassiveHook):
     def __init__(self, costs: FetchCosts) -> None:
         self._costs = costs
 
@@ -196,7 +196,7 @@ class _Outer(Onlooker):
         self._costs.handled(event, effects)
 
 
-class _Inner(Onlooker):
+class _Inner(PassiveHook):
     def __init__(self, costs: FetchCosts) -> None:
         self._costs = costs
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chaos.claims import FileClaims
 from chaos.interceptor import Interceptor
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.node_side.evidence import FAULT, ROLE, Evidence
@@ -14,12 +13,11 @@ from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.node_side.requests_kept import RequestsKept, kept_at
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from chaos.metadata_digest import ROW, Published, Watch
-from chaos.onlooker import Onlooker
 from chaos.presets import presets_for
 from chaos.roles import role_of, topic_of_roles
-from chaos.rules import at_a_link, rules_for
+from chaos.rules import FileHitCounter, at_a_link, rules_for
 from chaos.seeds import random_for
-from chaos.trace import TraceRecorder
+from chaos.trace import PassiveHook, TraceRecorder
 from reference_broker.core.events import Effect, Event, Hooks, Note
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
@@ -61,10 +59,10 @@ class Inside:
         self._interceptor = Interceptor(
             spec.node_id,
             [rule for rule in rules if not at_a_link(rule)],
-            ReportingPowers(powers, self._evidence),
+            ReportingFaultActions(powers, self._evidence),
             random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"),
             spec.origin_us,
-            FileClaims(Path(spec.claims)),
+            FileHitCounter(Path(spec.claims)),
             self.role,
         )
         self._interceptor.load_from(spec.load_from_us)
@@ -117,7 +115,7 @@ class Inside:
         self._recorder.effects(now, (Note(ROW, tuple(image.fields().items())),))
 
 
-class RoleTeller(Onlooker):
+class RoleTeller(PassiveHook):
     """Tells the runner of each change of this node's role."""
 
     def __init__(self, role: Callable[[], str], evidence: Evidence) -> None:
@@ -132,8 +130,8 @@ class RoleTeller(Onlooker):
             self._evidence.tell(ROLE, role)
 
 
-class ReportingPowers:
-    """Implements chaos.powers.Powers: the driver's own, with the report going to the pipe."""
+class ReportingFaultActions:
+    """Implements chaos.fault_actions.FaultActions: the driver's own, with the report going to the pipe."""
 
     def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:
         self._evidence = evidence

@@ -6,10 +6,10 @@ hexadecimal digits.
 
 from pathlib import Path
 
+from chaos.frame_faults import RequestStream
 from chaos.node_requests import OF_NODES, Recorded
-from chaos.onlooker import Onlooker
 from chaos.raw_frames import request_frame
-from chaos.wire_damage import RequestStream
+from chaos.trace import PassiveHook
 from reference_broker.core.events import Event, Request
 from reference_broker.ports.node_ports import Now
 
@@ -18,7 +18,7 @@ def kept_at(claims: Path, node: int) -> Path:
     return claims / f"requests-of-{node}"
 
 
-class RequestsKept(Onlooker):
+class RequestsKept(PassiveHook):
     """Implements core.events.Hooks."""
 
     def __init__(self, path: Path, origin_us: int) -> None:

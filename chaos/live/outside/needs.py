@@ -12,7 +12,7 @@ from chaos.live.casting import cast
 from chaos.live.errors import SetupError
 from chaos.live.foreign_target import REFERENCE, look
 from chaos.live.outside.roles import names_a_role
-from chaos.rules import AT_THE_ASKER
+from chaos.rules import AT_THE_REQUESTER
 from scenarios.model import Fault, Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
@@ -148,7 +148,7 @@ def _has_links(wanted: Chosen) -> bool:
 
 def _between_nodes(fault: Fault) -> bool:
     is_cut = fault.timed and fault.kind in OF_LINKS
-    return is_cut or fault.on == AT_THE_ASKER or (fault.link is not None and fault.link.source != "client")
+    return is_cut or fault.on == AT_THE_REQUESTER or (fault.link is not None and fault.link.source != "client")
 
 
 def _lacks_process(kind: str, wanted: Chosen) -> str:

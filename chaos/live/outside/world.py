@@ -7,6 +7,7 @@ from typing import TypeAlias
 from bench.targets.model import Chosen
 from chaos.frame_proxy.proxy import Node, Pair
 from chaos.frame_proxy.target import nodes_of
+from chaos.guarantee_selection import promised_on_the_wire
 from chaos.live.closed_segments import GUARANTEE, ClosedSegments, segments_of
 from chaos.live.errors import SetupError
 from chaos.live.foreign_frames import ForeignFrames, Frames, LinkFrames, has_frame_faults, has_link_faults
@@ -17,7 +18,6 @@ from chaos.live.outside.crew import TargetCrew
 from chaos.live.outside.needs import chosen, needs_links, playable
 from chaos.live.outside.roles import watched
 from chaos.live.run_folder import RunFolder
-from chaos.promises import promised_on_the_wire
 from reports.manifest import Check
 from scenarios.model import Scenario
 

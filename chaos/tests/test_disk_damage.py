@@ -5,9 +5,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from chaos.bit_flips import aim, flips, is_aimed_at
+from chaos.disk_damage import DamageCheck, aim, flips, is_aimed_at
 from chaos.faults.disk_bit_flipped import begin, damaged
-from chaos.kept_damage import KeptDamage
 from chaos.live.targets import Target
 from reference_broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from reference_broker.log.config import LogConfig
@@ -94,7 +93,7 @@ def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_top
             spec=lambda node: SimpleNamespace(seed=seed),  # noqa: ARG005
             rows=[FaultRow(fault.name, fault.kind, 0, 0, "node-1", hit) for hit in range(hits)],
             restart=lambda node: None,  # noqa: ARG005
-            damage=KeptDamage(("hot",)),
+            damage=DamageCheck(("hot",)),
         )
         ended = begin(place, Target(fault, (), "node-1"))()
         assert ended is not None
@@ -112,7 +111,7 @@ def test_what_was_damaged_must_stay_on_the_disk_under_any_name(tmp_path: Path) -
     for name in ("hot-0/a.log", "hot-1/b.log", "made-0/c.log"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(name)
-    damage = KeptDamage(("hot",))
+    damage = DamageCheck(("hot",))
     assert damage.judged(9) == ()
     damage.note(tmp_path, ["hot-0/a.log", "hot-1/b.log", "made-0/c.log"])
     (tmp_path / "hot-0").rename(tmp_path / "hot-0.unknown-stray")

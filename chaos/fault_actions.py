@@ -7,7 +7,7 @@ from reference_broker.core.events import Event, Reply
 from reports.rows import FaultRow
 
 
-class Powers(Protocol):
+class FaultActions(Protocol):
     """What a driver does for the interceptor. Each world implements it, in chaos/live and chaos/sim."""
 
     def report(self, row: FaultRow) -> None:

@@ -1,4 +1,4 @@
-"""What the proxy does for the rules of one node (``chaos.powers.Powers``)."""
+"""What the proxy does for the rules of one node (``chaos.fault_actions.FaultActions``)."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ NO_PROCESS: Final = 0
 COMMAND_LIMIT_S: Final = 30.0
 
 
-class ProxyPowers:
+class ProxyFaultActions:
     """``process`` returns the process of the node: its ID, a process group as a negative number, the shell command that
     kills it, or NO_PROCESS if there was none or it has ended. ``report`` takes the evidence, and ``missed`` a fault
     whose process has ended: it does not count."""

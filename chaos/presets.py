@@ -1,12 +1,7 @@
-"""Preset ``fetch_session_epoch = N``: each fetch session expects epoch N as its first, not 1.
-
-With N near 2^31-1 a session wraps after a few fetches instead of two thousand million. The fetchers of such a scenario
-begin there, too (``first_epoch``). In the first revision the epochs are sequence numbers of 64 bits, which pass 2^31-1
-and do not wrap.
-"""
+"""Named states that a scenario sets before the load (`[state]`), because reaching them would take too long."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.ports.node_ports import Now
@@ -16,13 +11,21 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
     from reference_broker.sessions.fetch_session import FetchSession
 
+
 NAME = "fetch_session_epoch"
 KIND = "preset_fetch_session_epoch"
 LARGEST_EPOCH = 2**31 - 1
 
 
 class FetchSessionEpoch:
-    """Implements core.events.Hooks. ``built`` must be called before the node's first event."""
+    """Preset ``fetch_session_epoch = N``: each fetch session expects epoch N as its first, not 1.
+
+    With N near 2^31-1 a session wraps after a few fetches instead of two thousand million. The fetchers of such a
+    scenario begin there, too (``first_epoch``). In the first revision the epochs are sequence numbers of 64 bits, which
+    pass 2^31-1 and do not wrap.
+
+    Implements core.events.Hooks. ``built`` must be called before the node's first event.
+    """
 
     def __init__(self, first_epoch: int) -> None:
         self.first_epoch = first_epoch
@@ -41,7 +44,7 @@ class FetchSessionEpoch:
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
         node = self._node
-        assert node is not None, "the preset was not told of its node"
+        assert node is not None, "built() was not called"
         for effect in effects:
             if type(effect) is Note and effect.what == "session_created":
                 session_id = dict(effect.fields)["session_id"]
@@ -58,3 +61,24 @@ class FetchSessionEpoch:
             for cached in session.partitions.values():
                 cached.change_number += more
                 cached.named_number += more
+
+
+Preset: TypeAlias = FetchSessionEpoch
+"""A hook that sets and keeps a state. There is one so far. It comes after the recorder and the interceptor."""
+
+
+class PresetError(ValueError):
+    """There is no such preset, or its value makes no sense. The message is one sentence."""
+
+
+def presets_for(state: Sequence[tuple[str, int]]) -> tuple[Preset, ...]:
+    """Returns the hooks for a scenario's ``[state]``. Each incarnation of a node needs its own set."""
+    return tuple(_preset(name, value) for name, value in state)
+
+
+def _preset(name: str, value: int) -> Preset:
+    if name != NAME:
+        raise PresetError(f"state: there is no preset {name!r}; there is: {NAME}")
+    if not 1 <= value <= LARGEST_EPOCH:
+        raise PresetError(f"state: {name} is {value}; it must be between 1 and {LARGEST_EPOCH}")
+    return FetchSessionEpoch(value)

@@ -1,10 +1,13 @@
-"""Compares what a scenario promises with the guarantees that exist (``reports/guarantees.py``).
+"""What a run is judged for: the guarantees that its scenario promises, and the history tables that its load can write.
 
-The ``scenarios`` package does not know the guarantees. It only reads their names, as it does with mutants and presets.
+The ``scenarios`` package does not know the guarantees (``reports/guarantees.py``). It only reads their names, as it
+does with mutants and presets.
 """
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from, unknown_among
+from reports.warm_judge.expected import SELDOM
 from scenarios.fields import ScenarioError
+from scenarios.load import Load
 from scenarios.model import Scenario
 from scenarios.vocabulary import DAMAGES
 
@@ -57,3 +60,26 @@ def is_judged(scenario: Scenario, guarantee: str) -> bool:
     lies = any(fault.kind == LIES or (fault.kind in DAMAGES and fault.part == "anywhere") for fault in scenario.faults)
     switched_off = any(fault.kind == "feature_finalized" and fault.level == 0 for fault in scenario.faults)
     return not lies and not (switched_off and guarantee in OF_STORED_EPOCHS)
+
+
+_GROUP = ("commits", "memberships", "resets", "metadata_epochs")
+
+
+def tables_left(load: Load) -> frozenset[str]:
+    """Names of SELDOM. A run that leaves another table takes longer to judge."""
+    parts: tuple[tuple[object, tuple[str, ...]], ...] = (
+        (load.admins, ("changes", "metadata_reads")),
+        (load.metadata_readers, ("metadata_reads",)),
+        (load.groups, _GROUP),
+        (any(each.view for each in load.groups), ("views",)),
+        (load.mirror, (*_GROUP, "copies", "target_runs")),
+        (load.has_transactions, ("transactions",)),
+        (load.workers, (*_GROUP, "transforms")),
+        (load.janitors, ("told_transactions",)),
+        (any(each.is_compacted for each in load.topics), ("keyed_writes",)),
+        (any(each.metadata_epoch for each in load.producers), ("metadata_epochs",)),
+        (any(each.metadata_epoch for each in load.admins), ("metadata_epochs",)),
+    )
+    left = frozenset(name for part, names in parts if part for name in names)
+    assert left <= SELDOM, f"{left - SELDOM} are no tables that few runs have"
+    return left
