@@ -10,11 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from bench.hostile.honest import Honest, Wait, inside, numbered
+from bench.hostile.honest import Honest, Newcomers, Used, Wait, inside, numbered, used_by_event_loops
 from bench.hostile.lives import KINDS
 from bench.hostile.names import HOSTILE_TOPIC, TOPIC
-from bench.hostile.newcomer import Newcomers
-from bench.hostile.processor import Used, used_by_event_loops
 from bench.hostile.swarm import SwarmProcess, swarming
 from bench.peers.clients import RetryingClient
 from bench.peers.cluster import Cluster, System

@@ -1,18 +1,78 @@
-"""The honest client: it writes numbered values, remembers which were acknowledged and how long each took, and reads
-them all back at the end."""
+"""What a thread has had of the processors, as Linux tells it. It tells a slow node from a busy machine.
 
+The honest client: it writes numbered values, remembers which were acknowledged and how long each took, and reads
+them all back at the end.
+
+Honest clients that come one after the other: each connects, asks for the versions, is answered and leaves.
+"""
+
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bench.hostile.names import TOPIC
-from bench.hostile.processor import Since, Used
 from bench.peers.clients import FETCH_VERSION, RawConnection, RetryingClient
 from bench.peers.node import PeerError
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """``worked_s``: it ran. ``starved_s``: it could have run, and others had the processors."""
+
+    worked_s: float = 0.0
+    starved_s: float = 0.0
+
+    def __sub__(self, other: "Used") -> "Used":
+        return Used(self.worked_s - other.worked_s, self.starved_s - other.starved_s)
+
+
+def used_by(pid: int, thread_id: int) -> Used:
+    """Since the thread's start. Nothing if it is gone, or if the system does not tell."""
+    with suppress(OSError, ValueError):
+        worked_ns, starved_ns, _ = Path(f"/proc/{pid}/task/{thread_id}/schedstat").read_text().split()
+        return Used(int(worked_ns) / NS_PER_S, int(starved_ns) / NS_PER_S)
+    return Used()
+
+
+def used_by_this_thread() -> Used:
+    return used_by(os.getpid(), threading.get_native_id())
+
+
+def used_by_event_loops(pids: Iterable[int]) -> dict[int, Used]:
+    """By process. A node's event loop runs in the first thread."""
+    return {pid: used_by(pid, pid) for pid in pids}
+
+
+@dataclass(slots=True)
+class Since:
+    """What the nodes and this thread have had of the processors since this was made."""
+
+    nodes: Callable[[], Mapping[int, Used]]
+    _nodes_before: Mapping[int, Used] = field(init=False)
+    _own_before: Used = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._nodes_before, self._own_before = self.nodes(), used_by_this_thread()
+
+    def told(self) -> Used:
+        """The sum, except that only the two nodes count as starved that were it longest: a write waits for its leader,
+        and then for all followers at once."""
+        after = self.nodes()
+        each = [after[pid] - before for pid, before in self._nodes_before.items() if pid in after]
+        starved_s = sum(sorted(used.starved_s for used in each)[-2:])
+        own = used_by_this_thread() - self._own_before
+        return Used(sum(used.worked_s for used in each), starved_s + own.starved_s)
+
 
 VALUE_BYTES = 1000
 WRITE_LIMIT_S = 60.0
@@ -124,3 +184,49 @@ def read_back(ports: Sequence[int]) -> list[int]:
             records = [record for _, record in read_all(partition.records)]
             numbers += [int((record.value or b"-1 ").split(b" ", 1)[0]) for record in records]
             offset = records[-1].offset + 1
+
+
+API_VERSIONS_0 = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
+"""Length, key 18, version 0, correlation ID 1, no client ID."""
+NEWCOMER_TRY_S = 10.0
+NEWCOMER_BETWEEN_S = 0.05
+
+
+@dataclass(slots=True)
+class Newcomers:
+    """``waits`` holds the time of each, from its connect to its answer. Nobody is counted who came while the node was
+    down. ``used`` tells what the event loops of all nodes have used of the processors."""
+
+    ports: Sequence[int]
+    used: Callable[[], Mapping[int, Used]]
+    waits: list[Wait] = field(default_factory=list)
+    _stops: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._come, name="newcomers", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stops.set()
+        if self._thread is not None:
+            self._thread.join(2 * NEWCOMER_TRY_S)
+
+    def _come(self) -> None:
+        number = 0
+        while not self._stops.wait(NEWCOMER_BETWEEN_S):
+            since, began_s = Since(self.used), time.monotonic()
+            if not _is_answered(self.ports[number % len(self.ports)]):
+                continue
+            took_s, told = time.monotonic() - began_s, since.told()
+            self.waits.append(Wait(began_s, took_s, told.starved_s, told.worked_s))
+            number += 1
+
+
+def _is_answered(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=NEWCOMER_TRY_S) as connection:
+            connection.sendall(API_VERSIONS_0)
+            return bool(connection.recv(1))
+    except OSError:
+        return False
