@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 
 from bench.hostile.honest import Honest, Newcomers, Used, Wait, inside, numbered, used_by_event_loops
-from bench.hostile.lives import KINDS
-from bench.hostile.names import HOSTILE_TOPIC, TOPIC
+from bench.hostile.lives import HOSTILE_TOPIC, KINDS, TOPIC
 from bench.hostile.swarm import SwarmProcess, swarming
 from bench.peers.clients import RetryingClient
 from bench.peers.cluster import Cluster, System

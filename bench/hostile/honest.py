@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.hostile.names import TOPIC
+from bench.hostile.lives import TOPIC
 from bench.peers.clients import FETCH_VERSION, RawConnection, RetryingClient
 from bench.peers.node import PeerError
 from reference_broker.records.record import Record, build, read_all

@@ -9,9 +9,8 @@ import pytest
 
 from bench.hostile import course
 from bench.hostile.course import MIB, Longest, Outcome, Plan, play
-from bench.hostile.frames import forged, huge_names, one_of, records, repetition
 from bench.hostile.honest import Honest, Since, Used, Wait, used_by, used_by_this_thread
-from bench.hostile.lives import KINDS, Frames, valid_frames
+from bench.hostile.lives import KINDS, Frames, forged, huge_names, one_of, records, repetition, valid_frames
 from bench.peers.cluster import Cluster
 from bench.peers.node import BrokerNode
 from reference_broker.wire.frames import FrameReader
