@@ -13,7 +13,7 @@ from bench.fleet.behaviours.bodies import (
 )
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.peers.clients import RawConnection
-from bench.upgrade.errors import UpgradeError
+from bench.upgrade.kafka_files import UpgradeError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
 

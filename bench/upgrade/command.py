@@ -8,10 +8,10 @@ from pathlib import Path
 
 from bench.upgrade import ablation, kafka_after, kafka_before, old_directory, taking_over
 from bench.upgrade.ablation import MIB, Case
-from bench.upgrade.errors import UpgradeError
 from bench.upgrade.journey import Upgrade
 from bench.upgrade.judging import Verdict, judge
 from bench.upgrade.kafka_after import Watched
+from bench.upgrade.kafka_files import UpgradeError
 from bench.upgrade.taking_over import OldDirectory
 
 Say = Callable[[str], None]

@@ -12,9 +12,8 @@ from bench.peers.node import BrokerNode, end
 from bench.peers.reference import ReferenceNode
 from bench.ports import free_ports
 from bench.upgrade import client
-from bench.upgrade.errors import UpgradeError
 from bench.upgrade.full_replay import Told, replayed, stable_end
-from bench.upgrade.kafka_files import UnknownFormat, whole_snapshots
+from bench.upgrade.kafka_files import UnknownFormat, UpgradeError, whole_snapshots
 from bench.upgrade.taking_over import OldDirectory, OldPartition, bind
 from reference_broker.metadata.identifiers import uuid_text
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.upgrade.errors import UpgradeError
 from bench.upgrade.kafka_files import (
     EPOCH_AT,
     UnknownFormat,
+    UpgradeError,
     batches,
     checkpoint,
     checkpoint_rows,

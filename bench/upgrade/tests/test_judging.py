@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from bench.upgrade import taking_over
-from bench.upgrade.errors import UpgradeError
 from bench.upgrade.full_replay import replayed
 from bench.upgrade.journey import Journey, Recreated, Upgrade, eligible_segments
 from bench.upgrade.judging import judge
-from bench.upgrade.kafka_files import file_name, snapshot_file
+from bench.upgrade.kafka_files import UpgradeError, file_name, snapshot_file
 from bench.upgrade.old_directory import Wanted, make
 
 NOW_MS = 1_700_000_000_000

@@ -5,10 +5,17 @@ from pathlib import Path
 import pytest
 
 from bench.upgrade import taking_over
-from bench.upgrade.errors import UpgradeError
 from bench.upgrade.full_replay import replayed, stable_end
 from bench.upgrade.journey import eligible_segments
-from bench.upgrade.kafka_files import EPOCH_AT, batches, checkpoint, checkpoint_rows, file_name, offsets_of
+from bench.upgrade.kafka_files import (
+    EPOCH_AT,
+    UpgradeError,
+    batches,
+    checkpoint,
+    checkpoint_rows,
+    file_name,
+    offsets_of,
+)
 from bench.upgrade.old_directory import TOPIC, Wanted, make
 from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.log.config import LogConfig
