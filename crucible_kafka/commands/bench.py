@@ -168,10 +168,10 @@ def upgrade_path(
     """
     from bench.peers.node import PeerError
     from bench.upgrade import command
+    from bench.upgrade.command import written
     from bench.upgrade.judging import HEADINGS
     from bench.upgrade.kafka_after import LIFE_HEADINGS
     from bench.upgrade.kafka_files import UpgradeError
-    from bench.upgrade.page import written
     from crucible_kafka.terminal import one_sentence, print_table, progress, shown
 
     if figure is not None and not ablation:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.upgrade.command import Request, run
-from bench.upgrade.page import written
+from bench.upgrade.command import Request, run, written
 
 pytestmark = pytest.mark.peer
 
