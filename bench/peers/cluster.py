@@ -14,9 +14,8 @@ from typing import Protocol
 import psutil
 
 from bench.peers.node import BrokerNode, PeerError, end
-from bench.targets.errors import TargetError
 from bench.targets.layout import Plan
-from bench.targets.model import Chosen
+from bench.targets.model import Chosen, TargetError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bench.peers.cluster import Cluster, target_cluster
 from bench.peers.node import PeerError
-from bench.targets.errors import TargetError
 from bench.targets.loader import find
+from bench.targets.model import TargetError
 from bench.targets.providers import kafka
 
 KAFKA_VERSION = find("kafka").version

@@ -27,9 +27,8 @@ from bench.probe.reporters import (
     page_document,
     repeat_command,
 )
-from bench.targets.errors import TargetError
 from bench.targets.loader import bundled, find
-from bench.targets.model import Chosen
+from bench.targets.model import Chosen, TargetError
 
 PASSED, FAILED = 0, 1
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 from bench.probe.broker import Address, Broker, Target
 from bench.probe.case import ANY, PREPARING, Case, NotAdvertised, Observation, Unexpected, Unsupported
 from bench.probe.conversation import HAPPENED, Asked, Broken, Conversation, Line, Silent, in_words
-from bench.targets.errors import TargetError
+from bench.targets.model import TargetError
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 

@@ -11,7 +11,7 @@ from bench.probe.broker import Broker, NotKafka, Target, is_loopback, meet
 from bench.probe.case import Case, Level, NotAdvertised, Outcome, Unexpected, Unsupported, Verdict
 from bench.probe.context import Belongings, ProbeContext, remove
 from bench.probe.conversation import Broken
-from bench.targets.errors import TargetError
+from bench.targets.model import TargetError
 
 AT_ONCE = 8
 """So many cases run side by side. Most of them wait for the broker most of the time."""

@@ -11,10 +11,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from bench.ports import free_ports
-from bench.targets.errors import TargetError
 from bench.targets.loader import provider_of
-from bench.targets.model import Chosen, NodeFile
-from bench.targets.placeholders import filled, filled_list
+from bench.targets.model import Chosen, NodeFile, TargetError, filled, filled_list
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"

@@ -11,9 +11,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from bench.targets.errors import TargetError
-from bench.targets.model import Chosen, Commands, NodeFile, TargetFile
-from bench.targets.placeholders import OF_A_COMMAND, OF_A_NODE, OF_A_SETTING, OF_AN_ADDRESS, named_in
+from bench.targets.model import (
+    OF_A_COMMAND,
+    OF_A_NODE,
+    OF_A_SETTING,
+    OF_AN_ADDRESS,
+    Chosen,
+    Commands,
+    NodeFile,
+    TargetError,
+    TargetFile,
+    named_in,
+)
 from scenarios.declared import read
 from scenarios.fields import Reader, ScenarioError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.peers.node import BrokerNode, PeerError, end
 from bench.ports import free_ports
-from bench.targets.errors import TargetError
+from bench.targets.model import TargetError
 from bench.targets.providers import kafka
 
 VERSION = "2.7.2"

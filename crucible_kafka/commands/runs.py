@@ -3,13 +3,11 @@
 Each imports what it needs only when it runs, as all commands do.
 """
 
+import click
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-import click
-
 from crucible_kafka import shell_completion
+from pathlib import Path
 
 _OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the browser at the end.")
 
@@ -471,7 +469,7 @@ def evidence(
     """
     from bench.peers.node import PeerError
     from bench.probe.cases import UnknownCase
-    from bench.targets.errors import TargetError
+    from bench.targets.model import TargetError
     from campaigns.evidence import command
     from crucible_kafka.terminal import one_sentence, progress
 

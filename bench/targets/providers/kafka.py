@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.targets.errors import TargetError
+from bench.targets.model import TargetError
 
 CACHE = Path(__file__).resolve().parents[3] / ".cache"
 WORDS = ("classpath",)

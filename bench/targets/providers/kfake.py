@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench import golang
-from bench.targets.errors import TargetError
+from bench.targets.model import TargetError
 from bench.targets.providers.kafka import CACHE
 
 VERSION = "v0.0.0-20260918054303-01f206a7e32c"

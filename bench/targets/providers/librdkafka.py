@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 
-from bench.targets.errors import TargetError
+from bench.targets.model import TargetError
 
 PACKAGE = "confluent-kafka"
 WORDS = ()

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from bench.targets.errors import TargetError
+from bench.targets.model import TargetError
 from bench.targets.providers.kafka import CACHE
 
 BUILD_LIMIT_S = 7200.0

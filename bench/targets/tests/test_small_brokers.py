@@ -6,8 +6,8 @@ import pytest
 
 from bench.peers.cluster import launched
 from bench.probe.broker import meet
-from bench.targets.errors import TargetError
 from bench.targets.loader import find
+from bench.targets.model import TargetError
 from bench.targets.providers import kfake, librdkafka
 from reference_broker.wire.apis import ApiKey
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench.targets import loader
-from bench.targets.errors import TargetError
 from bench.targets.layout import Plan
-from bench.targets.model import Chosen
+from bench.targets.model import Chosen, TargetError
 
 SMALL = """
 title = "A small broker"

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.targets.errors import TargetError
 from bench.targets.layout import FIRST_LEVELS, OURS, Plan, Via
-from bench.targets.model import Chosen
+from bench.targets.model import Chosen, TargetError
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
 from chaos.live.outside.directed import Lead, via_proxies

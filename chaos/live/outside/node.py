@@ -9,9 +9,8 @@ from typing import Any
 
 from bench.fleet.negotiation import UnreachableError, negotiate
 from bench.fleet.spec import address_of
-from bench.targets.errors import TargetError
 from bench.targets.layout import NodeLayout, name_of
-from bench.targets.model import Chosen, Commands, NodeFile
+from bench.targets.model import Chosen, Commands, NodeFile, TargetError
 from chaos.live.errors import NodeDied, SetupError, TargetDied
 from chaos.live.outside.process import TargetProcess
 from chaos.live.outside.shell import ShellNode

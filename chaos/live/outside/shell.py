@@ -5,8 +5,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from bench.targets.model import Commands
-from bench.targets.placeholders import filled
+from bench.targets.model import Commands, filled
 from chaos.live.errors import SetupError, TargetDied
 
 COMMAND_LIMIT_S = 60.0
