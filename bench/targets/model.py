@@ -30,11 +30,11 @@ SEVERAL = "..."
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)(\.\.\.)?\}")
 
 
-def named_in(text: str) -> Iterator[str]:
-    return (found[1] for found in _PLACEHOLDER.finditer(text))
+def named_in(template: str) -> Iterator[str]:
+    return (found[1] for found in _PLACEHOLDER.finditer(template))
 
 
-def filled(text: str, words: Mapping[str, str]) -> str:
+def filled(template: str, words: Mapping[str, str]) -> str:
     """Puts in the words. Raises TargetError for a placeholder that nobody knows."""
 
     def put(found: re.Match[str]) -> str:
@@ -42,21 +42,21 @@ def filled(text: str, words: Mapping[str, str]) -> str:
             raise TargetError(f"the placeholder {found[0]} is unknown; known here: {', '.join(sorted(words))}")
         return words[found[1]]
 
-    return _PLACEHOLDER.sub(put, text)
+    return _PLACEHOLDER.sub(put, template)
 
 
-def filled_list(texts: Sequence[str], words: Mapping[str, str], several: Mapping[str, Sequence[str]]) -> list[str]:
+def filled_list(templates: Sequence[str], words: Mapping[str, str], several: Mapping[str, Sequence[str]]) -> list[str]:
     """Does the same for the words of a command. A word that is ``{name...}`` becomes those that ``several`` has for the
     name, or the parts of its text between spaces."""
     found: list[str] = []
-    for text in texts:
-        alone = _PLACEHOLDER.fullmatch(text)
+    for word in templates:
+        alone = _PLACEHOLDER.fullmatch(word)
         if alone is None or alone[2] != SEVERAL:
-            found.append(filled(text, words))
+            found.append(filled(word, words))
         elif alone[1] in several:
             found.extend(several[alone[1]])
         else:
-            found.extend(filled(text, words).split())
+            found.extend(filled(word, words).split())
     return found
 
 

@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from platform import machine, system
 
-from bench.upgrade import ablation, kafka_after, kafka_before, old_directory, taking_over
+from bench.upgrade import ablation, old_directory, taking_over
 from bench.upgrade.ablation import MIB, Case
 from bench.upgrade.journey import Upgrade
 from bench.upgrade.judging import HEADINGS, Verdict, judge
-from bench.upgrade.kafka_after import LIFE_HEADINGS, Watched
+from bench.upgrade.kafka_after import KAFKA_AFTER, LIFE_HEADINGS, Watched, watched
+from bench.upgrade.kafka_before import KAFKA_BEFORE, written_by_kafka
 from bench.upgrade.kafka_files import UpgradeError
 from bench.upgrade.taking_over import OldDirectory, OldPartition
 
@@ -78,7 +79,7 @@ def _run(request: Request, out: Path, say: Say) -> Outcome:
     upgrade = Upgrade(old, out / "data", out / "tier", request.settings, request.limit_s, say)
     told = upgrade.replayed()
     verdicts = [judge(each) for each in upgrade.run(told)]
-    lives = kafka_after.watched(old, told, out / "kafka", say) if request.with_kafka else []
+    lives = watched(old, told, out / "kafka", say) if request.with_kafka else []
     return Outcome(old, verdicts, lives)
 
 
@@ -87,7 +88,7 @@ def _source(request: Request, out: Path, say: Say) -> Path:
     if request.directory is not None:
         return request.directory
     if request.with_kafka:
-        return kafka_before.written(out / "old", say)
+        return written_by_kafka(out / "old", say)
     say("a log directory from before snapshots of producers is made by hand")
     old_directory.make(out / "old", old_directory.Wanted(), time.time_ns() // 1_000_000)
     return out / "old"
@@ -189,8 +190,8 @@ at.
 def written(outcome: Outcome) -> str:
     """Returns the page."""
     return _PAGE.format(
-        before=kafka_before.NAME,
-        after=kafka_after.NAME,
+        before=KAFKA_BEFORE,
+        after=KAFKA_AFTER,
         date=datetime.now(UTC).date(),
         machine=f"{os.cpu_count()} cores, {system()} {machine()}",
         old="\n\n".join(_old(each) for each in outcome.old.partitions),

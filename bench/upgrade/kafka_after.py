@@ -21,8 +21,8 @@ from bench.upgrade.kafka_before import stop_cleanly
 from bench.upgrade.kafka_files import checkpoint, checkpoint_rows
 from bench.upgrade.taking_over import LOG_START, OldDirectory, put
 
-VERSION = "4.1.1"
-NAME = f"Apache Kafka {VERSION}"
+VERSION_AFTER = "4.1.1"
+KAFKA_AFTER = f"Apache Kafka {VERSION_AFTER}"
 SETTINGS = {
     **BOTH,
     "remote.log.manager.task.interval.ms": "500",
@@ -63,7 +63,7 @@ class Watched:
     def cells(self) -> tuple[str, ...]:
         """As ``LIFE_HEADINGS`` name them."""
         return (
-            f"{NAME}, {self.how}",
+            f"{KAFKA_AFTER}, {self.how}",
             f"{self.watched_s:.0f} s",
             f"{self.listed} of {self.eligible}",
             str(self.stored),
@@ -88,7 +88,7 @@ def watched(
         (each.topic, each.index): [one.next_offset for one in eligible_segments(told[each.name])]
         for each in old.partitions
     }
-    say(f"{NAME} starts, and makes the topics and their IDs")
+    say(f"{KAFKA_AFTER} starts, and makes the topics and their IDs")
     with _prepared(folder) as cluster:
         (node,) = cluster.members
         with _life(cluster, folder / LOG, {}):
@@ -99,14 +99,14 @@ def watched(
             with _life(cluster, folder / LOG, old.topics):
                 if not lives:
                     client.make_tiered(node.port, list(old.topics))
-                say(f"{NAME}, {how}: watched for up to {limit_s:g} s")
+                say(f"{KAFKA_AFTER}, {how}: watched for up to {limit_s:g} s")
                 lives.append(_watch(how, node.port, ends, folder, limit_s))
     return lives
 
 
 @contextmanager
 def _prepared(folder: Path) -> Iterator[Cluster]:
-    chosen = replace(find(f"kafka@{VERSION}"), nodes=1)
+    chosen = replace(find(f"kafka@{VERSION_AFTER}"), nodes=1)
     with target_cluster(chosen, folder, SETTINGS) as cluster:
         yield cluster
 
@@ -119,9 +119,9 @@ def _life(cluster: Cluster, log: Path, topics: Mapping[str, int]) -> Iterator[No
     before = _count(log, TIER_READY)
     cluster.launch()
     cluster.await_ready()
-    until(lambda: _count(log, TIER_READY) > before, START_LIMIT_S, f"The remote tier of {NAME}")
+    until(lambda: _count(log, TIER_READY) > before, START_LIMIT_S, f"The remote tier of {KAFKA_AFTER}")
     if topics:
-        until(lambda: client.are_led(node.port, topics), START_LIMIT_S, f"A leader for each partition on {NAME}")
+        until(lambda: client.are_led(node.port, topics), START_LIMIT_S, f"A leader for each partition on {KAFKA_AFTER}")
     yield
     stop_cleanly(node)
 

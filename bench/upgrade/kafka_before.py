@@ -15,8 +15,8 @@ from bench.ports import free_ports
 from bench.targets.model import TargetError
 from bench.targets.providers import kafka
 
-VERSION = "2.7.2"
-NAME = f"Apache Kafka {VERSION}"
+VERSION_BEFORE = "2.7.2"
+KAFKA_BEFORE = f"Apache Kafka {VERSION_BEFORE}"
 TOPIC = "events"
 SEGMENT_BYTES = 1 << 20
 TURNS = 320
@@ -49,13 +49,13 @@ log.retention.ms=-1
 """
 
 
-def written(folder: Path, say: Callable[[str], None]) -> Path:
+def written_by_kafka(folder: Path, say: Callable[[str], None]) -> Path:
     """Lets Kafka write a directory below ``folder``, and returns its path. Raises PeerError."""
-    say(f"{NAME} and its ZooKeeper start; Maven fetches their jars at the first use")
+    say(f"{KAFKA_BEFORE} and its ZooKeeper start; Maven fetches their jars at the first use")
     with _running(folder) as port:
-        say(f"producers write {TURNS * TURN_RECORDS * RECORD_BYTES >> 20} MiB to {NAME}")
+        say(f"producers write {TURNS * TURN_RECORDS * RECORD_BYTES >> 20} MiB to {KAFKA_BEFORE}")
         _write(f"127.0.0.1:{port}")
-    say(f"{NAME} has stopped cleanly")
+    say(f"{KAFKA_BEFORE} has stopped cleanly")
     return folder / "data"
 
 
@@ -63,7 +63,7 @@ def written(folder: Path, say: Callable[[str], None]) -> Path:
 def _running(folder: Path) -> Iterator[int]:
     """Yields the broker's port."""
     try:
-        classpath = kafka.classpath(VERSION)
+        classpath = kafka.classpath(VERSION_BEFORE)
     except TargetError as wrong:
         raise PeerError(str(wrong)) from wrong
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def _running(folder: Path) -> Iterator[int]:
     keeper_words = [*java, keeper_main, str(folder / "zoo.cfg")]
     keeper = BrokerNode("ZooKeeper", 0, zookeeper, keeper_words, folder / "zookeeper.log")
     broker_words = [*java, "kafka.Kafka", str(folder / "server.properties")]
-    broker = BrokerNode(NAME, 0, port, broker_words, folder / "kafka.log")
+    broker = BrokerNode(KAFKA_BEFORE, 0, port, broker_words, folder / "kafka.log")
     try:
         keeper.launch()
         broker.launch()
@@ -104,7 +104,7 @@ def _write(bootstrap: str) -> None:
         admin.create_topics([wanted])[TOPIC].result(LIMIT_S)
         _produce(bootstrap)
     except KafkaException as failure:
-        raise PeerError(f"{NAME} did not take the records: {failure}") from failure
+        raise PeerError(f"{KAFKA_BEFORE} did not take the records: {failure}") from failure
 
 
 def _produce(bootstrap: str) -> None:
@@ -123,7 +123,7 @@ def _produce(bootstrap: str) -> None:
             value = (turn * TURN_RECORDS + number).to_bytes(8, "big") * (RECORD_BYTES // 8)
             by.produce(TOPIC, value, partition=0, timestamp=at_ms)
         if by.flush(LIMIT_S):
-            raise PeerError(f"{NAME} did not acknowledge records within {LIMIT_S:g} s.")
+            raise PeerError(f"{KAFKA_BEFORE} did not acknowledge records within {LIMIT_S:g} s.")
 
     now_ms, current, long = time.time_ns() // 1_000_000, producer(), producer("long")
     is_transactional = False
