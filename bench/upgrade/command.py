@@ -16,8 +16,7 @@ from bench.upgrade import ablation, old_directory, taking_over
 from bench.upgrade.ablation import MIB, Case
 from bench.upgrade.journey import Upgrade
 from bench.upgrade.judging import HEADINGS, Verdict, judge
-from bench.upgrade.kafka_after import KAFKA_AFTER, LIFE_HEADINGS, Watched, watched
-from bench.upgrade.kafka_before import KAFKA_BEFORE, written_by_kafka
+from bench.upgrade.kafka import KAFKA_AFTER, KAFKA_BEFORE, LIFE_HEADINGS, Watched, watched, written_by_kafka
 from bench.upgrade.kafka_files import UpgradeError
 from bench.upgrade.taking_over import OldDirectory, OldPartition
 

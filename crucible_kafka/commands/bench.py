@@ -170,7 +170,7 @@ def upgrade_path(
     from bench.upgrade import command
     from bench.upgrade.command import written
     from bench.upgrade.judging import HEADINGS
-    from bench.upgrade.kafka_after import LIFE_HEADINGS
+    from bench.upgrade.kafka import LIFE_HEADINGS
     from bench.upgrade.kafka_files import UpgradeError
     from crucible_kafka.terminal import one_sentence, print_table, progress, shown
 
