@@ -1,9 +1,10 @@
-"""What a thread has had of the processors, as Linux tells it. It tells a slow node from a busy machine.
+"""The honest clients among hostile peers, and the processor time that they and the nodes had.
 
-The honest client: it writes numbered values, remembers which were acknowledged and how long each took, and reads
-them all back at the end.
+``Honest`` writes numbered values, records which were acknowledged and how long each took, and reads them all back at
+the end. ``Newcomers`` come one after the other: each connects, requests the versions, gets its response and leaves.
 
-Honest clients that come one after the other: each connects, asks for the versions, is answered and leaves.
+A wait counts only without the time in which a thread was ready to run and had no processor, as Linux reports it. That
+distinguishes a slow node from a busy machine.
 """
 
 import os

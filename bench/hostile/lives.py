@@ -1,14 +1,12 @@
-"""Names that the honest client and hostile peers share.
+"""The kinds of hostile peers, and the frames that they send.
 
-Whole frames that are valid, or nearly so, and that no honest client would send. Each kind is made once.
+A life is one connection of one peer: it connects, misbehaves, and returns or is closed. Each kind is a coroutine over a
+plain socket. What a broker does to the connection is no error: it may close it whenever it likes. No kind sends
+anything that a client on the network could not send.
 
-The findings that they come from each ended, froze or bloated a node of this project once. The tests that hold each of
-them alone are ``core/tests/test_hostile_*.py``; here they come all at once.
-
-The kinds of hostile peers. A life is one connection of one peer: it connects, misbehaves, and returns or is closed.
-
-Each kind is a coroutine over a plain socket. What a broker does to the connection is no error: it may close it whenever
-it likes. No kind sends anything that a client on the network could not send.
+Most kinds send whole frames that are valid, or nearly so, and that no honest client would send. Each frame is made
+once. Each comes from a finding that ended, froze or bloated a node of this project. The tests of each finding alone are
+``core/tests/test_hostile_*.py``; here they come all at once.
 """
 
 import asyncio

@@ -29,7 +29,7 @@ ATTACKS = b"attacks\n"
 
 
 @dataclass(slots=True)
-class Told:
+class KindCounts:
     """What one kind did. A life counts once it has sent something."""
 
     lives: int = 0
@@ -44,7 +44,7 @@ class Swarm:
     peers: int
     kinds: Sequence[str]
     seed: int = 1
-    told: dict[str, Told] = field(default_factory=dict)
+    told: dict[str, KindCounts] = field(default_factory=dict)
     ended: bool = False
 
     async def run(self, ends: "asyncio.Future[object]") -> None:
@@ -58,7 +58,7 @@ class Swarm:
             _, pending = await asyncio.wait(pending, timeout=1.0)
 
     async def _peer(self, kind: str, number: int) -> None:
-        told = self.told.setdefault(kind, Told())
+        told = self.told.setdefault(kind, KindCounts())
         random = Random(f"{self.seed}-{kind}-{number}")
         port = self.ports[number % len(self.ports)]
         while not self.ended:

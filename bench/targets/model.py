@@ -1,8 +1,6 @@
-"""The error of targets.
+"""What a target's file says, as frozen values, and placeholders such as ``{port}`` in its texts.
 
-Placeholders such as ``{port}`` in the texts of a target's file. Other braces stay as they are.
-
-What a target's file says, as frozen values. README.md explains every key.
+README.md explains every key. Braces that are no placeholder stay as they are.
 """
 
 import re

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.upgrade.full_replay import Differences, Told, differences, replayed
+from bench.upgrade.full_replay import Differences, ReplayedSegment, differences, replayed
 from bench.upgrade.kafka_files import snapshot_rows
 from bench.upgrade.old_directory import HOUR_MS, TOPIC, Wanted, make
 from reference_broker.log.config import LogConfig
@@ -112,11 +112,11 @@ def measured(wanted: Wanted, root: Path, now_ms: int) -> Case:
 
 
 def _figures(
-    way: Way, keeps: bool, log: PartitionLog, told: Sequence[Told], now_ms: int, expiration_ms: int
+    way: Way, keeps: bool, log: PartitionLog, told: Sequence[ReplayedSegment], now_ms: int, expiration_ms: int
 ) -> Figures:
     segments, live = log.segments, log.producers.by_id
 
-    def made(each: Told) -> tuple[Recreated, float, Differences]:
+    def made(each: ReplayedSegment) -> tuple[Recreated, float, Differences]:
         began = time.perf_counter()
         found = _to_end(way(segments, each.next_offset, now_ms, expiration_ms, live))
         took_s = time.perf_counter() - began

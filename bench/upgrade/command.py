@@ -1,6 +1,6 @@
-"""``crucible upgrade-path``.
+"""``crucible upgrade-path``, and its page docs/evidence/upgrade-path.md.
 
-Writes docs/evidence/upgrade-path.md: the same old directory on Apache Kafka and on the reference broker.
+The page shows the same old directory on Apache Kafka and on the reference broker.
 """
 
 import os

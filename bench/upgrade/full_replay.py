@@ -23,7 +23,7 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReplayedSegment:
     """One segment after a replay up to its end. ``next_offset`` is where the next one begins. ``known`` are the
     producers there, by ID, and ``open_from`` is where the earliest transaction began that is open there, or -1."""
 
@@ -51,7 +51,7 @@ class Differences(NamedTuple):
         return not any(self)
 
 
-def replayed(folder: Path) -> list[Told]:
+def replayed(folder: Path) -> list[ReplayedSegment]:
     """Replays all segments of a partition from the first batch on. Raises UnknownFormat."""
     known: dict[int, Known] = {}
     told = []
@@ -63,7 +63,7 @@ def replayed(folder: Path) -> list[Told]:
             if batch.producer_id >= 0:
                 known[batch.producer_id] = after(known.get(batch.producer_id), batch)
         next_offset = end if following < 0 else following
-        told.append(Told(base, next_offset, path.stat().st_size, newest, dict(known)))
+        told.append(ReplayedSegment(base, next_offset, path.stat().st_size, newest, dict(known)))
     return told
 
 
@@ -118,7 +118,9 @@ def _same(found: ProducerRow, one: Known, expired_ms: int) -> bool:
     return is_old or (found.last_sequence, found.last_offset, found.offset_delta) == batch
 
 
-def first_needed(told: Sequence[Told], snapshots: Iterable[int], offset: int, now_ms: int, expiration_ms: int) -> int:
+def first_needed(
+    told: Sequence[ReplayedSegment], snapshots: Iterable[int], offset: int, now_ms: int, expiration_ms: int
+) -> int:
     """Where the replay for a snapshot at ``offset`` may begin: nothing before that is to be read (P-9). ``snapshots``
     are the offsets of the whole ones that are there."""
     before = [each for each in told if each.next_offset <= offset]
@@ -130,7 +132,7 @@ def first_needed(told: Sequence[Told], snapshots: Iterable[int], offset: int, no
     return max([begin, *(each for each in snapshots if begin <= each <= offset)])
 
 
-def stable_end(told: Sequence[Told]) -> int:
+def stable_end(told: Sequence[ReplayedSegment]) -> int:
     """Up to where nothing is undecided: the first record of the earliest open transaction, or the end (KIP-98)."""
     if not told:
         return 0

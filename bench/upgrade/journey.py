@@ -12,7 +12,7 @@ from bench.peers.node import BrokerNode, end
 from bench.peers.reference import ReferenceNode
 from bench.ports import free_ports
 from bench.upgrade import client
-from bench.upgrade.full_replay import Told, replayed, stable_end
+from bench.upgrade.full_replay import ReplayedSegment, replayed, stable_end
 from bench.upgrade.kafka_files import UnknownFormat, UpgradeError, whole_snapshots
 from bench.upgrade.taking_over import OldDirectory, OldPartition, bind
 from reference_broker.metadata.identifiers import uuid_text
@@ -46,8 +46,8 @@ class Journey:
     from ``began_ms`` on, and the last upload was listed at ``ended_ms``."""
 
     old: OldPartition
-    told: Sequence[Told]
-    eligible: Sequence[Told]
+    told: Sequence[ReplayedSegment]
+    eligible: Sequence[ReplayedSegment]
     there: frozenset[int]
     uploads: Path
     recreated: Mapping[int, Recreated]
@@ -57,7 +57,7 @@ class Journey:
     ended_ms: int
 
 
-def eligible_segments(told: Sequence[Told]) -> list[Told]:
+def eligible_segments(told: Sequence[ReplayedSegment]) -> list[ReplayedSegment]:
     """Those that may be uploaded: closed, and with nothing undecided in them or before them."""
     return [each for each in told[:-1] if each.next_offset <= stable_end(told)]
 
@@ -74,7 +74,7 @@ class Upgrade:
     limit_s: float
     say: Callable[[str], None]
 
-    def replayed(self) -> dict[str, list[Told]]:
+    def replayed(self) -> dict[str, list[ReplayedSegment]]:
         """The full replay of each partition's old files. Raises UpgradeError, also if nothing may be uploaded."""
         told = {each.name: _replayed(each) for each in self.old.partitions}
         if not any(map(eligible_segments, told.values())):
@@ -85,7 +85,7 @@ class Upgrade:
         self.say(f"{sum(map(len, told.values()))} segments replayed in full, for the judge")
         return told
 
-    def run(self, told: Mapping[str, Sequence[Told]]) -> list[Journey]:
+    def run(self, told: Mapping[str, Sequence[ReplayedSegment]]) -> list[Journey]:
         """Raises UpgradeError and PeerError."""
         began_ms = _now_ms()
         self.say("the reference broker makes the topics and their IDs")
@@ -133,7 +133,7 @@ class Upgrade:
         finally:
             end([node])
 
-    def _await_start(self, port: int, told: Mapping[str, Sequence[Told]]) -> None:
+    def _await_start(self, port: int, told: Mapping[str, Sequence[ReplayedSegment]]) -> None:
         names = [(each.topic, each.index) for each in self.old.partitions]
         _until(lambda: client.are_led(port, self.old.topics), STARTED_LIMIT_S, "a leader for each partition")
         ends = client.end_offsets(port, names)
@@ -145,7 +145,7 @@ class Upgrade:
     def _whole_snapshots(self, partition: OldPartition) -> frozenset[int]:
         return whole_snapshots(self.data / partition.name)
 
-    def _await_uploads(self, port: int, told: Mapping[str, Sequence[Told]]) -> None:
+    def _await_uploads(self, port: int, told: Mapping[str, Sequence[ReplayedSegment]]) -> None:
         """Returns when the last eligible segment of each partition is listed, or when time is up: the judge tells."""
         wanted = {
             (each.topic, each.index): [one.next_offset for one in eligible_segments(told[each.name])]
@@ -173,7 +173,7 @@ class Upgrade:
         return found
 
 
-def _replayed(partition: OldPartition) -> list[Told]:
+def _replayed(partition: OldPartition) -> list[ReplayedSegment]:
     try:
         return replayed(partition.folder)
     except (UnknownFormat, OSError) as wrong:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.upgrade.full_replay import Differences, Told, differences, first_needed
+from bench.upgrade.full_replay import Differences, ReplayedSegment, differences, first_needed
 from bench.upgrade.journey import Journey
 from bench.upgrade.kafka_files import EPOCH_AT, MAGIC_AT, UnknownFormat, batches, file_name, snapshot_rows
 
@@ -95,12 +95,12 @@ def judge(journey: Journey) -> Verdict:
     )
 
 
-def _object(journey: Journey, segment: Told, suffix: str) -> Path | None:
+def _object(journey: Journey, segment: ReplayedSegment, suffix: str) -> Path | None:
     """The segment's object of this kind, whose name begins as a segment's file does."""
     return next(iter(sorted(journey.uploads.glob(f"{segment.base_offset:020d}-*{suffix}"))), None)
 
 
-def _compared(journey: Journey, segment: Told) -> Differences:
+def _compared(journey: Journey, segment: ReplayedSegment) -> Differences:
     """A snapshot that was there before is as old as its segment. It counts for whoever is unexpired at the upload's
     end."""
     made = journey.recreated.get(segment.next_offset)
@@ -119,7 +119,7 @@ def _is_too_early(journey: Journey, offset: int) -> bool:
     return made.from_offset < first_needed(journey.told, snapshots, offset, made.now_ms, journey.expiration_ms)
 
 
-def _is_whole(journey: Journey, segment: Told) -> bool:
+def _is_whole(journey: Journey, segment: ReplayedSegment) -> bool:
     """Whether the object equals the old file byte for byte, but for leader epochs that were changed to 0."""
     old, copy = journey.old.folder / file_name(segment.base_offset, ".log"), _object(journey, segment, ".log")
     assert copy is not None, "it was uploaded"

@@ -1,12 +1,12 @@
-"""Apache Kafka 2.7.2 with its ZooKeeper writes a log directory: the last release before producer snapshots are kept.
+"""Apache Kafka before an upgrade, which writes an old log directory, and after it, which gets the same directory.
 
-Stock producers of librdkafka write to one topic, with timestamps of the last two days. Kafka keeps the snapshots of its
-newest segments only. All of it runs on loopback and is stopped cleanly.
+Before: Kafka 2.7.2 with its ZooKeeper, the last release before producer snapshots are kept. Stock producers of
+librdkafka write to one topic, with timestamps of the last two days. Kafka keeps the snapshots of its newest segments
+only. All of it runs on loopback and is stopped cleanly.
 
-Gives an old directory to Apache Kafka 4.1.1 with LocalTieredStorage, makes its topics tiered, and looks what comes.
-
-The steps are those that are taken with the reference broker: Kafka makes the topics and their IDs, stops cleanly, gets
-the files of their partitions, and starts again. Its checkpoints are told where the logs end, as a clean stop would.
+After: Kafka 4.1.1 with LocalTieredStorage. The steps are those that are taken with the reference broker: Kafka makes
+the topics and their IDs, stops cleanly, gets the files of their partitions, and starts again. Its checkpoints get the
+ends of the logs, as a clean stop would write them.
 """
 
 import re
@@ -25,7 +25,7 @@ from bench.targets.loader import find
 from bench.targets.model import TargetError
 from bench.targets.providers import kafka
 from bench.upgrade import client
-from bench.upgrade.full_replay import Told
+from bench.upgrade.full_replay import ReplayedSegment
 from bench.upgrade.journey import eligible_segments
 from bench.upgrade.kafka_files import checkpoint, checkpoint_rows
 from bench.upgrade.taking_over import LOG_START, OldDirectory, put
@@ -218,7 +218,7 @@ LIFE_HEADINGS = ("broker", "watched", "eligible segments listed", "objects in th
 
 def watched(
     old: OldDirectory,
-    told: Mapping[str, Sequence[Told]],
+    told: Mapping[str, Sequence[ReplayedSegment]],
     folder: Path,
     say: Callable[[str], None],
     limit_s: float = WATCHED_S,
@@ -271,7 +271,7 @@ def _count(log: Path, words: str) -> int:
     return log.read_text(errors="replace").count(words) if log.exists() else 0
 
 
-def _put(old: OldDirectory, told: Mapping[str, Sequence[Told]], data: Path) -> None:
+def _put(old: OldDirectory, told: Mapping[str, Sequence[ReplayedSegment]], data: Path) -> None:
     """Kafka's ``partition.metadata`` stays, with the topic's ID. Raises UpgradeError."""
     for each in old.partitions:
         put(each, data / each.name)

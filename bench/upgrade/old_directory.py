@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from bench.upgrade import kafka_files
-from bench.upgrade.full_replay import Told, replayed
+from bench.upgrade.full_replay import ReplayedSegment, replayed
 from bench.upgrade.kafka_files import file_name, placed
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
@@ -107,7 +107,7 @@ def _write_segments(folder: Path, wanted: Wanted, now_ms: int) -> int:
     return offset
 
 
-def _write_snapshots(folder: Path, told: list[Told], snapshots: int) -> None:
+def _write_snapshots(folder: Path, told: list[ReplayedSegment], snapshots: int) -> None:
     places = told[-1 - snapshots :] if snapshots else []
     for each in places:
         data = kafka_files.snapshot_file(one.row for one in each.known.values())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.upgrade.full_replay import Told, differences, first_needed, replayed, stable_end
+from bench.upgrade.full_replay import ReplayedSegment, differences, first_needed, replayed, stable_end
 from bench.upgrade.kafka_files import ProducerRow, UnknownFormat, file_name, placed, snapshot_file, snapshot_rows
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
@@ -40,7 +40,7 @@ class Log:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> list[Told]:
+def told(tmp_path: Path) -> list[ReplayedSegment]:
     """Three segments. Producer 7 has a transaction from the first into the third, and 9 one that is not ended."""
     log = Log(tmp_path)
     log.send(1, 0, 0, count=3)
@@ -59,7 +59,7 @@ def ms(hours: float) -> int:
     return START_MS + int(hours * HOUR)
 
 
-def test_it_tells_each_segment_what_was_written_up_to_its_end(told: list[Told]) -> None:
+def test_it_tells_each_segment_what_was_written_up_to_its_end(told: list[ReplayedSegment]) -> None:
     assert [(each.base_offset, each.next_offset, each.open_from) for each in told] == [(0, 4, 3), (4, 8, 3), (8, 11, 9)]
     assert [each.max_timestamp_ms for each in told] == [ms(0), ms(6), ms(10)]
     first, second, third = ({who: one.row for who, one in each.known.items()} for each in told)
@@ -82,7 +82,7 @@ def test_a_marker_that_raises_the_epoch_clears_the_sequence(tmp_path: Path) -> N
     assert replayed(tmp_path)[0].known[5].row == ProducerRow(5, 1, 0, 5, 0, ms(1), 3, -1)
 
 
-def test_a_snapshot_must_have_whoever_is_unexpired_or_has_an_open_transaction(told: list[Told]) -> None:
+def test_a_snapshot_must_have_whoever_is_unexpired_or_has_an_open_transaction(told: list[ReplayedSegment]) -> None:
     known = told[1].known
     rows = {who: one.row for who, one in known.items()}
     now_ms, expiration_ms = ms(6.5), int(HOUR * 1.2)
@@ -99,14 +99,14 @@ def test_a_snapshot_must_have_whoever_is_unexpired_or_has_an_open_transaction(to
     "field",
     ["epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms", "coordinator_epoch", "open_from"],
 )
-def test_each_field_that_is_wrong_is_seen(told: list[Told], field: str) -> None:
+def test_each_field_that_is_wrong_is_seen(told: list[ReplayedSegment], field: str) -> None:
     known = told[1].known
     rows = {who: one.row for who, one in known.items()}
     rows[2] = rows[2]._replace(**{field: getattr(rows[2], field) + 1})
     assert differences(rows, known, ms(7), 2 * HOUR) == (0, 1, 0)
 
 
-def test_where_a_replay_may_begin(told: list[Told]) -> None:
+def test_where_a_replay_may_begin(told: list[ReplayedSegment]) -> None:
     def needed(offset: int, hours: float, *snapshots: int) -> int:
         return first_needed(told, snapshots, offset, ms(10), int(hours * HOUR))
 
