@@ -1,11 +1,115 @@
-"""Writes the benchmark report: one HTML file with the table and the pictures, beside the stored figures."""
+"""Draws a benchmark run: how many times better the reference is, and how costs grow.
+
+Writes the benchmark report: one HTML file with the table and the pictures, beside the stored figures.
+"""
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from io import StringIO
 from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure as Picture
+from matplotlib.ticker import FuncFormatter
 
 from bench import plots
-from bench.results import Results, Row, commit, machine, table
+from bench.results import Curve, Figure, Results, Row, commit, machine, table
+
+WIDTH_IN = 9.0
+COLOURS = ("#0b6e99", "#c4552d")
+GRID = "#d9d9d9"
+INK = "#222222"
+STYLE: Any = {
+    "font.size": 9.0,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "svg.hashsalt": "crucible",  # The same results give the same file.
+}
+"""Matplotlib's settings, whose names its type hints enumerate."""
+
+
+def ratios(rows: Sequence[Row]) -> str | None:
+    """Returns an SVG with a line for each row that has a ratio: median, spread and goal. None if no row has a ratio."""
+    shown = [(row, row.ratio) for row in rows if row.ratio is not None]
+    if not shown:
+        return None
+    with rc_context(STYLE):
+        picture = Picture(figsize=(WIDTH_IN, 0.9 + 0.27 * len(shown)), layout="constrained")
+        axes = picture.subplots()
+        axes.set_xscale("log")
+        axes.axvline(1.0, color=INK, linewidth=0.8)
+        for line, (row, ratio) in enumerate(shown):
+            colour = COLOURS[0] if row.reached is not False else COLOURS[1]
+            axes.plot([min(ratio.values), max(ratio.values)], [line, line], color=colour, linewidth=2, alpha=0.45)
+            axes.plot([ratio.median], [line], "o", color=colour, markersize=5)
+            if row.at_least is not None:
+                axes.plot([row.at_least], [line], "|", color=INK, markersize=9)
+        axes.set_yticks(range(len(shown)), [row.work for row, _ in shown])
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.set_xlabel("times better than the peer (dot: median, line: spread, stroke: goal)")
+        axes.xaxis.set_major_formatter(FuncFormatter(_times))
+        return _svg(picture)
+
+
+def growth(curve: Curve) -> str:
+    """Returns an SVG with both brokers' costs over what they grow with. Both axes are logarithmic."""
+    with rc_context(STYLE):
+        picture = Picture(figsize=(WIDTH_IN / 2, 2.9), layout="constrained")
+        axes = picture.subplots()
+        for series, colour in zip(curve.series, COLOURS, strict=False):
+            places = [at for at, _ in series.points]
+            figures = [figure for _, figure in series.points]
+            medians = [figure.median for figure in figures]
+            axes.errorbar(
+                places,
+                medians,
+                yerr=_spread(figures),
+                color=colour,
+                marker="o",
+                markersize=4,
+                capsize=2,
+                linewidth=1.4,
+                label=series.name,
+            )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(_plain))
+        axes.set_title(curve.title, fontsize=10, loc="left")
+        axes.set_xlabel(curve.grows_with)
+        axes.set_ylabel(f"{curve.cost}, {curve.series[0].points[0][1].unit}")
+        axes.legend(frameon=False)
+        return _svg(picture)
+
+
+def _spread(figures: Sequence[Figure]) -> list[list[float]]:
+    """Returns how far the values reach below and above the median."""
+    return [
+        [figure.median - min(figure.values) for figure in figures],
+        [max(figure.values) - figure.median for figure in figures],
+    ]
+
+
+def _times(value: float, _: int) -> str:
+    return f"{value:g} x"
+
+
+def _plain(value: float, _: int) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
+
+
+def _svg(picture: Picture) -> str:
+    text = StringIO()
+    picture.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
 
 _PAGE = """<!doctype html>
 <html lang="en">
