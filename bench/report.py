@@ -1,6 +1,6 @@
-"""Draws a benchmark run: how many times better the reference is, and how costs grow.
+"""The benchmark report: one HTML file with the table and the pictures, beside the stored figures.
 
-Writes the benchmark report: one HTML file with the table and the pictures, beside the stored figures.
+The pictures show how many times better the reference is, and how costs grow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,6 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter
 
-from bench import plots
 from bench.results import Curve, Figure, Results, Row, commit, machine, table
 
 WIDTH_IN = 9.0
@@ -142,8 +141,8 @@ code {{ font-size: 13px; }}
 def write(results: Results, stored: Path) -> Path:
     """Writes ``stored`` with ``.html`` for its ending, and returns that path."""
     path = stored.with_suffix(".html")
-    picture = plots.ratios(results.rows)
-    curves = "".join(plots.growth(curve) for curve in results.curves)
+    picture = ratios(results.rows)
+    curves = "".join(growth(curve) for curve in results.curves)
     about = machine()
     where = f"{about['cpu']}, {about['cores']} cores, {about['system']}, Python {about['python']}, commit {commit()}"
     page = _PAGE.format(

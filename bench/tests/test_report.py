@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from bench import plots
-from bench.report import write
+from bench.report import growth, ratios, write
 from bench.results import Curve, Figure, Results, Row, Series
 
 
@@ -44,9 +43,9 @@ def test_what_could_not_be_measured_is_said_first(tmp_path: Path) -> None:
 
 
 def test_the_same_results_give_the_same_pictures() -> None:
-    assert plots.ratios(_results().rows) == plots.ratios(_results().rows)
-    assert plots.growth(_results().curves[0]) == plots.growth(_results().curves[0])
+    assert ratios(_results().rows) == ratios(_results().rows)
+    assert growth(_results().curves[0]) == growth(_results().curves[0])
 
 
 def test_rows_without_ratios_give_no_picture_of_ratios() -> None:
-    assert plots.ratios([Row("alone", Figure((3.0,), "MiB"))]) is None
+    assert ratios([Row("alone", Figure((3.0,), "MiB"))]) is None
