@@ -23,22 +23,8 @@ from bench.probe.data import (
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import PartitionData
 
-NEEDS = {FETCH: since_version(4), PRODUCE: since_version(3), ApiKey.CREATE_TOPICS: ANY}
-SCHEMA = "FetchRequest.json, FetchResponse.json"
-KIP_74 = "KIP-74"
-WAIT_MS = 400
-LONG_MS = 5_000
-SOON_S = 2.0
-"""Long for an answer at once, and short beside LONG_MS."""
 
 
-def _log(at: ProbeContext, batches: int = 3, count: int = 2, partitions: int = 1) -> tuple[Topic, bytes]:
-    """A topic whose partitions have the same batches of equal size. Returns one of the batches, too."""
-    topic = at.topic(partitions)
-    data = batch(*[bytes(50)] * count)
-    for index in range(partitions):
-        write(at, topic, *[data] * batches, partition=index)
-    return topic, data
 
 
 def _took_s(at: ProbeContext, topic: Topic, *partitions: object, **fields: object) -> float:

@@ -8,10 +8,6 @@ from bench.probe.data import FETCH, OPEN, PRODUCE, Session, batch, fetch_request
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
-NEEDS = {FETCH: since_version(7), PRODUCE: since_version(3), ApiKey.CREATE_TOPICS: ANY}
-BY_NAME = {**NEEDS, FETCH: (7, 12)}
-BY_ID = {**NEEDS, FETCH: since_version(13)}
-KIP_227 = "KIP-227"
 
 
 @case("fetch/session/topics/created-later", KIP_227, BY_NAME, since="1.1")

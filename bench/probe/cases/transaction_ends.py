@@ -17,7 +17,6 @@ from bench.probe.transactional import (
 )
 from reference_broker.wire.errors import ErrorCode
 
-KIP_98, KIP_890 = "KIP-98", "KIP-890"
 SHORT_MS, SLOW_S = 1_000, 45.0
 ABORTED_WITHIN_S = 30.0
 """Apache Kafka looks for transactions that timed out every ten seconds."""
