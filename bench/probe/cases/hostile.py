@@ -2,6 +2,8 @@
 
 The bad connection gets an error or is closed, and the broker goes on serving others. None of this can take a broker
 over: no request here is one of a node or of a controller.
+
+More than a client would ask for, and clients that come, go and do not read.
 """
 
 import struct
@@ -10,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bench.probe.case import ANY, MUST, SHOULD, Case, Level, Versions, case
-from bench.probe.context import ProbeContext
+from bench.probe.case import ANY, MUST, SHOULD, Case, Level, Versions, case, since_version
+from bench.probe.context import TIMEOUT_MS, ProbeContext, single
 from bench.probe.conversation import Closed, Conversation, Silent
+from bench.probe.data import FETCH, altered, batch, produce, produce_request, send_fetch
+from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.messages import decode_response
@@ -156,3 +160,208 @@ BAD_BYTES = (
     ),
     _of(PRODUCE, 3)("records-beyond", "records that are longer than their frame", *_PRODUCE_3, _HUGE, b"abc"),
 )
+
+
+CREATE = int(ApiKey.CREATE_TOPICS)
+WRITES = {PRODUCE: since_version(3), CREATE: ANY}
+KIP_98 = "KIP-98, the record batch"
+VALIDATOR = "Apache Kafka's LogValidator"
+MIB = 1 << 20
+BOMB_MIB = 32
+CLIENTS = 200
+GZIP = int(Compression.GZIP)
+NOT_SILENT = (CLOSED, "an error", ANSWERED)
+
+
+# Frames that do not end
+
+
+@case("hostile/frames/half", GUIDE, NEEDS, since="0.8", hostile=True)
+def half(at: ProbeContext) -> None:
+    """While half a frame is there, others are served. It is answered when the rest has come."""
+    frame = request(API_VERSIONS, 0)
+    at.main.send_bytes(frame[:3], "the beginning of ApiVersions 0")
+    serves(at)
+    at.main.send_bytes(frame[3:9], "a piece of it")
+    serves(at)
+    at.main.send_bytes(frame[9:], "the rest of it")
+    at.expect("correlation ID", int.from_bytes(at.main.receive_frame(5, "ApiVersions 0")[:4], "big"), 1)
+
+
+@case("hostile/frames/claimed-memory", GUIDE, NEEDS, since="0.8", hostile=True)
+def claimed_memory(at: ProbeContext) -> None:
+    """Frames that claim a mebibyte each, and never come, keep nobody else from being served."""
+    for _ in range(16):
+        at.connect().send_bytes(MIB.to_bytes(4, "big") + bytes(100), "the beginning of a frame of a mebibyte")
+    serves(at)
+
+
+# Much in one request
+
+
+@case("hostile/tags/twenty-thousand", "KIP-482", {API_VERSIONS: since_version(3)}, since="2.4", hostile=True)
+def twenty_thousand_tags(at: ProbeContext) -> None:
+    """Twenty thousand tagged fields that nobody knows are skipped or refused in time."""
+    count, first = 20_000, 200
+    tags = b"".join(
+        bytes((0x80 | tag & 0x7F, 0x80 | tag >> 7 & 0x7F, tag >> 14, 0)) for tag in range(first, first + count)
+    )
+    sizes = bytes((0x80 | count & 0x7F, 0x80 | count >> 7 & 0x7F, count >> 14))
+    at.main.send_bytes(request(API_VERSIONS, 3, sizes, tags, b"\x06probe\x021\x00"), "20,000 tagged fields")
+    came = end_of(at.main, API_VERSIONS, 3)
+    serves(at)
+    at.expect("what came of it", came, *NOT_SILENT)
+
+
+@case("hostile/bodies/not-utf-8", GUIDE, {METADATA: (4, 4)}, since="0.11", level=SHOULD, hostile=True)
+def not_utf_8(at: ProbeContext) -> None:
+    """A name that is no UTF-8 is refused, or taken for one that does not exist."""
+    at.main.send_bytes(request(METADATA, 4, b"\x00\x00\x00\x01\x00\x04\xff\xfe\xc3\x28\x00"), "a name of wrong bytes")
+    came = end_of(at.main, METADATA, 4)
+    serves(at)
+    at.expect("what came of it", came, CLOSED, "an error")
+
+
+@case("hostile/many/topics", GUIDE, {METADATA: since_version(4)}, since="0.11", hostile=True)
+def many_topics(at: ProbeContext) -> None:
+    """Ten thousand topics that do not exist are all told as unknown, or the request is refused. Others are served."""
+    names = [{"name": f"crucible-probe-none-{each}"} for each in range(10_000)]
+    asked, frame, _ = at.main.encoded(
+        METADATA, at.version(METADATA), {"topics": names, "allow_auto_topic_creation": False}
+    )
+    at.main.send_bytes(frame, "Metadata of 10,000 topics")
+    serves(at)
+    at.expect("what came of it", end_of(at.main, METADATA, asked.version), CLOSED, "an error")
+
+
+@case("hostile/many/partitions", GUIDE, {LIST: since_version(1), CREATE: ANY}, since="0.10.1", hostile=True)
+def many_partitions(at: ProbeContext) -> None:
+    """Twenty thousand partitions that do not exist are all told as unknown, or the request is refused. Others are
+    served."""
+    partitions = [{"partition_index": each, "timestamp": -1} for each in range(1, 20_001)]
+    wanted = {"replica_id": -1, "topics": [{"name": at.topic().name, "partitions": partitions}]}
+    asked, frame, _ = at.main.encoded(LIST, at.version(LIST), wanted)
+    at.main.send_bytes(frame, "ListOffsets of 20,000 partitions")
+    serves(at)
+    at.expect("what came of it", end_of(at.main, LIST, asked.version), CLOSED, "an error")
+
+
+@case("hostile/many/new-partitions", "KAFKA-17870", {CREATE: ANY}, since="4.0", level=SHOULD, hostile=True)
+def many_new_partitions(at: ProbeContext) -> None:
+    """A request for twenty thousand new partitions is refused with POLICY_VIOLATION. It only validates."""
+    wanted = {"name": at.topic_name(), "num_partitions": 20_000, "replication_factor": 1}
+    told = single(at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}), "topics")
+    serves(at)
+    at.expect("error code", told.error_code, ErrorCode.policy_violation)
+
+
+# Compressed records
+
+
+@case("hostile/records/bomb", KIP_98, WRITES, since="0.11", hostile=True)
+def bomb(at: ProbeContext) -> None:
+    """A small batch that expands to 32 MiB is taken or refused in time, and others are served."""
+    data = batch(bytes(BOMB_MIB * MIB), compression=GZIP)
+    version = at.version(PRODUCE)
+    asked = at.send(PRODUCE, produce_request(at.topic(), version, {0: data}), version)
+    serves(at)
+    at.expect("what came of it", end_of(at.main, PRODUCE, asked.version), *NOT_SILENT)
+
+
+@case("hostile/records/cut-gzip", VALIDATOR, WRITES, since="0.11", level=SHOULD, hostile=True)
+def cut_gzip(at: ProbeContext) -> None:
+    """Compressed records that end too early are refused, though their checksum is right."""
+    data = batch(b"a" * 4_000, b"b" * 4_000, compression=GZIP)
+    cut = altered(data[:-12], batch_length=len(data) - 24)
+    came = _came_of(at, cut)
+    serves(at)
+    at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
+
+
+@case("hostile/records/no-gzip", VALIDATOR, WRITES, since="0.11", level=SHOULD, hostile=True)
+def no_gzip(at: ProbeContext) -> None:
+    """Records that claim to be compressed, and are not, are refused."""
+    came = _came_of(at, altered(batch(b"plain"), attributes=GZIP))
+    serves(at)
+    at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
+
+
+@case("hostile/records/count", KIP_98, WRITES, since="0.11", hostile=True)
+def count(at: ProbeContext) -> None:
+    """A compressed batch that claims 2^31-1 records, and has one, is refused."""
+    most = 2**31 - 1
+    came = _came_of(at, altered(batch(compression=GZIP), record_count=most, last_offset_delta=most - 1))
+    serves(at)
+    at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
+
+
+def _came_of(at: ProbeContext, data: bytes) -> str:
+    """The error code of a produce, in words."""
+    try:
+        return ErrorCode(produce(at, at.topic(), data).error_code).name.upper()
+    except Closed:
+        return CLOSED
+
+
+# Connections
+
+
+@case("hostile/connections/unread", GUIDE, NEEDS, since="0.8", hostile=True)
+def unread(at: ProbeContext) -> None:
+    """A client that sends five thousand requests and reads nothing keeps nobody else from being served. Its answers are
+    there when it reads, if it is not closed."""
+    number = 5_000
+    one = request(API_VERSIONS, 0)
+    at.main.send_bytes(one * number, f"{number} times ApiVersions 0")
+    serves(at)
+    read = 0
+    try:
+        while read < number:
+            at.main.receive_frame(5, "ApiVersions 0")
+            read += 1
+        came = "all"
+    except Closed:
+        came = CLOSED
+    at.expect("answers", came, "all", CLOSED)
+
+
+@case("hostile/connections/many", GUIDE, NEEDS, since="0.8", hostile=True)
+def many(at: ProbeContext) -> None:
+    """With two hundred connections that do nothing, another one is served."""
+    for _ in range(CLIENTS):
+        at.connect()
+    serves(at)
+
+
+@case("hostile/connections/come-and-go", GUIDE, NEEDS, since="0.8", hostile=True)
+def come_and_go(at: ProbeContext) -> None:
+    """Two hundred connections that end as soon as they are made leave the broker as it was."""
+    for _ in range(CLIENTS):
+        at.connect().close()
+    serves(at)
+
+
+@case("hostile/resets/in-frame", GUIDE, NEEDS, since="0.8", hostile=True)
+def reset_in_frame(at: ProbeContext) -> None:
+    """Connections that are reset in the middle of a request leave the broker as it was."""
+    for length in range(1, 24):
+        connection = at.connect()
+        connection.send_bytes(request(API_VERSIONS, 0)[:length], "a part of ApiVersions 0")
+        connection.reset()
+    serves(at)
+
+
+@case(
+    "hostile/resets/waiting",
+    GUIDE,
+    {FETCH: since_version(4), CREATE: ANY, API_VERSIONS: ANY},
+    since="0.11",
+    hostile=True,
+)
+def reset_waiting(at: ProbeContext) -> None:
+    """A connection that is reset while a fetch waits, with more requests behind it, leaves the broker as it was."""
+    topic = at.topic()
+    send_fetch(at, topic, max_wait_ms=3_000, min_bytes=1)
+    at.main.send_bytes(request(API_VERSIONS, 0) * 50, "50 times ApiVersions 0")
+    at.main.reset()
+    serves(at)
