@@ -1,7 +1,4 @@
-"""Fetch without sessions: offsets, topics that do not exist, versions and leader epochs.
-
-Fetch without sessions: how long a fetch waits, and how much it returns.
-"""
+"""Fetch without sessions: offsets, unknown topics, versions, leader epochs, how long it waits, and how much it returns."""
 
 import time
 from collections.abc import Mapping

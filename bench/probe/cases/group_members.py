@@ -1,6 +1,6 @@
-"""What members of a group do: SyncGroup, Heartbeat, LeaveGroup, and to fall silent.
+"""What members of a group do: SyncGroup, Heartbeat, LeaveGroup, falling silent, and static membership (KIP-345).
 
-Static members (KIP-345): an instance that starts again takes its old place, and its older self is fenced.
+A static member that starts again takes its old place, and its older self is fenced.
 """
 
 import time

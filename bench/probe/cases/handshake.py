@@ -1,7 +1,4 @@
-"""ApiVersions, headers, frames, and the order of answers.
-
-Each version of an API that the broker advertises must work.
-"""
+"""ApiVersions, headers, frames, the order of responses, and each version of an API that the broker advertises."""
 
 import struct
 import time

@@ -1,9 +1,8 @@
-"""Bytes that no client sends: frames, headers and bodies that lie about their sizes.
+"""Bytes that no client sends, and loads that no client needs.
 
+Frames, headers and bodies lie about their sizes. Clients send more than the limits allow, come and go, and do not read.
 The bad connection gets an error or is closed, and the broker goes on serving others. None of this can take a broker
 over: no request here is one of a node or of a controller.
-
-More than a client would ask for, and clients that come, go and do not read.
 """
 
 import struct

@@ -1,7 +1,4 @@
-"""Fetch sessions (KIP-227): every row of its table, and what changes in a session.
-
-Fetch sessions and topics that come and go.
-"""
+"""Fetch sessions (KIP-227): every row of its table, what changes in a session, and topics that come and go."""
 
 import time
 from collections.abc import Sequence

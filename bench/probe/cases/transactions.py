@@ -1,7 +1,4 @@
-"""The coordinator of transactions: who is found, IDs and epochs, partitions.
-
-How transactions end: EndTxn in both generations.
-"""
+"""The coordinator of transactions: how it is found, IDs and epochs, partitions, and EndTxn in both generations."""
 
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.context import ProbeContext, Topic, single
