@@ -7,56 +7,42 @@ the time of the row is that of the whole request, which may take many slices.
 many items as its API's limit allows, or more, so that it is rejected.
 """
 
-import pytest
-from collections.abc import Callable
-from collections.abc import Generator
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from time import process_time_ns
+from typing import Any, TypeVar
+
+import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
-from reference_broker.core.tests.hostile_client import HostileClient
-from reference_broker.core.tests.hostile_client import no_collection
-from reference_broker.core.tests.hostile_client import slices_of
-from reference_broker.core.tests.hostile_records import bomb
-from reference_broker.core.tests.hostile_records import raw_batch
-from reference_broker.core.tests.hostile_records import raw_record
-from reference_broker.core.tests.node_world import NodeWorld
-from reference_broker.core.tests.node_world import START_WALL_MS
-from reference_broker.core.tests.node_world import batch
+
+from reference_broker.core.tests.hostile_client import HostileClient, no_collection, slices_of
+from reference_broker.core.tests.hostile_records import bomb, raw_batch, raw_record
+from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld, batch
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
 from reference_broker.records.compression import Compression
 from reference_broker.sessions.fetch_session_cache import MAX_SESSION_PARTITIONS
-from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.apis import FETCH_FIRST_REVISION
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION
+from reference_broker.wire.apis import FETCH_FIRST_REVISION, FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.fetch import FULL_FETCH
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchTopic
-from reference_broker.wire.fetch import INCREMENTAL_FETCH
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.frames import RequestHeader
-from reference_broker.wire.frames import read_request_header
-from reference_broker.wire.frames import write_request_header
-from reference_broker.wire.items import LARGE_FRAME_BYTES
-from reference_broker.wire.items import MOST_ITEMS
-from reference_broker.wire.items import MOST_ITEMS_OF_MOST
-from reference_broker.wire.messages import decode_request
-from reference_broker.wire.messages import decode_request_in_slices
-from reference_broker.wire.messages import encode_request
-from reference_broker.wire.messages import encode_response
-from reference_broker.wire.messages import encode_response_in_slices
-from reference_broker.wire.messages import is_large_response
-from reference_broker.wire.produce import MOST_TOPICS_AND_PARTITIONS
-from reference_broker.wire.produce import ProducePartition
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceTopic
-from reference_broker.wire.tests.test_slices import frame_of
-from reference_broker.wire.tests.test_slices import holding
-from reference_broker.wire.tests.test_slices import layout
-from time import process_time_ns
-from typing import Any
-from typing import TypeVar
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+from reference_broker.wire.frames import RequestHeader, read_request_header, write_request_header
+from reference_broker.wire.items import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
+from reference_broker.wire.messages import (
+    decode_request,
+    decode_request_in_slices,
+    encode_request,
+    encode_response,
+    encode_response_in_slices,
+    is_large_response,
+)
+from reference_broker.wire.produce import MOST_TOPICS_AND_PARTITIONS, ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.tests.test_slices import frame_of, holding, layout
 
 LONGEST_MS = 20
 

@@ -3,11 +3,13 @@
 Each imports what it needs only when it runs, as all commands do.
 """
 
-import click
 import sys
 from collections.abc import Sequence
-from crucible_kafka import shell_completion
 from pathlib import Path
+
+import click
+
+from crucible_kafka import shell_completion
 
 _OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the browser at the end.")
 

@@ -1,4 +1,4 @@
-"""Fetch without sessions: offsets, unknown topics, versions, leader epochs, how long it waits, and how much it returns."""
+"""Fetch without sessions: offsets, unknown topics, versions, leader epochs, how long it waits, and its limits."""
 
 import time
 from collections.abc import Mapping

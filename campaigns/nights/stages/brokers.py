@@ -5,28 +5,22 @@ fails does not make a night red.
 """
 
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from bench.peers.node import PeerError
 from bench.probe.cases import chosen as cases_of
-from bench.targets.model import Chosen
-from bench.targets.model import TargetError
-from campaigns.evidence.command import one_node
-from campaigns.evidence.command import targets
-from campaigns.evidence.probing import Cell
-from campaigns.evidence.probing import probed
+from bench.targets.model import Chosen, TargetError
+from campaigns.evidence.command import one_node, targets
+from campaigns.evidence.probing import Cell, probed
 from campaigns.nights import live_plays
 from campaigns.nights.kept import OURS
-from campaigns.nights.planning import in_turn
-from campaigns.nights.planning import interleaved
-from campaigns.nights.players import Ended
-from campaigns.nights.players import Players
-from campaigns.nights.players import Tell
+from campaigns.nights.planning import in_turn, interleaved
+from campaigns.nights.players import Ended, Players, Tell
 from campaigns.nights.work import Work
 from chaos.guarantee_selection import checked
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
-from collections.abc import Callable
-from collections.abc import Sequence
-from functools import partial
 from reports.night import CellRow
 from reports.verdict import Outcome
 from scenarios import loader

@@ -1,41 +1,28 @@
 """What the stages make of what they start. Nothing is started here but a fork that probes."""
 
 import json
-import pytest
 import time
-from bench.probe.cases import all_cases
-from bench.results import Figure
-from bench.results import Results
-from bench.targets.model import Chosen
-from bench.targets.model import TargetError
-from campaigns.evidence.probing import Cell
-from campaigns.nights import children
-from campaigns.nights import command
-from campaigns.nights import follow_up
-from campaigns.nights import live_plays
-from campaigns.nights.children import Done
-from campaigns.nights.children import OVER
-from campaigns.nights.planning import SHARES
-from campaigns.nights.stages import bench
-from campaigns.nights.stages import brokers
-from campaigns.nights.stages import checks
-from campaigns.nights.stages import live
-from campaigns.nights.tests.small_nights import a_play
-from campaigns.nights.tests.small_nights import work_of
-from campaigns.nights.work import Skipped
-from campaigns.nights.work import Work
-from campaigns.suites.suite import bundled
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from reports.night import CellRow
-from reports.night import FailureRow
-from reports.night import FigureRow
-from reports.night import Stage
+from typing import Any
+
+import pytest
+
+from bench.probe.cases import all_cases
+from bench.results import Figure, Results
+from bench.targets.model import Chosen, TargetError
+from campaigns.evidence.probing import Cell
+from campaigns.nights import children, command, follow_up, live_plays
+from campaigns.nights.children import OVER, Done
+from campaigns.nights.planning import SHARES
+from campaigns.nights.stages import bench, brokers, checks, live
+from campaigns.nights.tests.small_nights import a_play, work_of
+from campaigns.nights.work import Skipped, Work
+from campaigns.suites.suite import bundled
+from reports.night import CellRow, FailureRow, FigureRow, Stage
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.revisions import each_revision
-from typing import Any
 
 STAGES = tuple(Stage(name=each, planned_s=0.0) for each in SHARES)
 LONG_S = 10_000.0
