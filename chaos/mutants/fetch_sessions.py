@@ -153,10 +153,10 @@ def negative_idle_time_evicts(original: Function, session: Any, wall_ms: int) ->
 
 @mutant(f"{READING}:read")
 def no_batch_beyond_the_limit(
-    original: Function, cached: Any, found: Any, reader: Any, max_bytes: int, at_least_one: bool
+    original: Function, cached: Any, lookup: Any, reader: Any, max_bytes: int, at_least_one: bool
 ) -> Any:
     """A batch that is larger than the limits is never sent, so nobody gets beyond it (F-16)."""
-    return original(cached, found, reader, max_bytes, False)
+    return original(cached, lookup, reader, max_bytes, False)
 
 
 @mutant("reference_broker.apis.records.k01_fetch:_fetch_all", revisions=ONLY_FINAL)
@@ -174,12 +174,12 @@ def session_outlives_its_last_partition(original: Function, fetch: Any) -> Any:
     return fetch.begin()
 
 
-@mutant(f"{WAITING}:Fetch._answer")
+@mutant(f"{WAITING}:Fetch._complete")
 def answers_everything(original: Function, self: Any) -> Any:
     """Each incremental answer tells every partition of its session (F-14, G-6)."""
     for cached in self.session.partitions.values():
         self.session.mark(cached)
-        self._look(cached)
+        self._look_up(cached)
         cached.sent_high_watermark = -1
     return original(self)
 
@@ -190,17 +190,17 @@ def only_records_are_news(original: Function, self: Any, session: Any, cached: A
     return bool(data.records or data.error_code) or session.answers_full
 
 
-@mutant(f"{WAITING}:Fetch._settle_told")
-def sent_data_moves_cached_offset(original: Function, self: Any, told: Any) -> None:
+@mutant(f"{WAITING}:Fetch._settle_sent")
+def sent_data_moves_cached_offset(original: Function, self: Any, results: Any) -> None:
     """Records that were sent to a follower count as fetched by it (F-22, G-8)."""
-    original(self, told)
+    original(self, results)
     leaders, request = self.broker.replication.leaders, self.request
-    for cached, data in told:
+    for cached, data in results:
         batches = list(batches_of(bytes(data.records or b"")))
         if batches and request.replica_id >= 0 and cached.partition is not None:
             cached.fetch_offset = max(cached.fetch_offset, batches[-1][0].last_offset + 1)
             leaders.fetched(cached.partition, cached, request.replica_id, request.replica_epoch)
-    leaders.tell()
+    leaders.notify_watchers()
 
 
 @mutant(f"{SESSION}:FetchSession.touch")
@@ -245,7 +245,7 @@ def evictions_not_counted(original: Function, self: Any, victim: Any, newcomer: 
 @mutant(f"{WAITING}:Fetch._keep", revisions=ONLY_FINAL)
 def session_for_who_wants_none(original: Function, self: Any) -> bool:
     """Each full fetch gets a session, also one that wants none (F-4)."""
-    self.creates = True
+    self.wants_session = True
     return bool(original(self))
 
 
@@ -318,7 +318,7 @@ def number_not_carried_over(original: Function, self: Any) -> bool:
     kept, session = bool(original(self)), self.session
     if kept and session.revision.name == "first":
         for cached in session.partitions.values():
-            if cached.available_bytes and cached not in self.answers:
+            if cached.available_bytes and cached not in self.partition_data:
                 session.assess(cached, 0)
                 cached.change_number = 0
                 self.marked.setdefault(cached)

@@ -1,84 +1,54 @@
-"""Which follower a consumer is to read from: the selection of Kafka's RackAwareReplicaSelector (KIP-392).
+"""One partition of a fetch: the checks, its records from the log or the remote tier, and the preferred read replica.
 
-The rules are those of Kafka's ReplicaManager.findPreferredReadReplica. A follower is chosen among those that are in
-sync, stand in the consumer's rack and, as far as the leader knows, hold the offset that the consumer asks for. Nobody
-is chosen if the leader stands in that rack itself.
+``look_up`` checks a partition and finds how much can be read. It costs the same whatever the partition contains, and
+reads no records. The checks, their order and their errors are those of Kafka's ReplicaManager and Partition.readRecords
+(KIP-320 for epochs, KIP-516 for topic IDs). ``read`` adds the records.
 
-Finds out what there is to say about one partition of a fetch, and reads its records.
-
-A look costs the same whatever the partition holds, and reads no records. The checks, their order and their errors are
-those of Kafka's ReplicaManager and Partition.readRecords (KIP-320 for epochs, KIP-516 for topic IDs).
-
-What one fetch reads from the remote tier: records before the place where a log's local ones begin (KIP-405).
-
-A fetch that meets such an offset waits for the tier, up to ``remote.fetch.max.wait.ms``, whatever else it could answer
-(Kafka's DelayedRemoteFetch). Each of its partitions is read. What the tier says is kept until the answer, which may
-take it or not. What has not come by then is asked for again by the next fetch.
+``RemoteReads`` are the records of one fetch that lie before the local log start (KIP-405). A fetch that meets such an
+offset waits for the tier, up to ``remote.fetch.max.wait.ms``, whatever else is available (Kafka's DelayedRemoteFetch).
+The result is kept until the response, which may include it or not. A read that has not finished by then is repeated by
+the next fetch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field
 from enum import Enum
-from typing import TypeAlias
-
 from reference_broker.apis.broker import HasController
-from reference_broker.apis.records.led_partitions import LooksUpPartitions, leader_epoch_error, led_elsewhere
+from reference_broker.apis.records.led_partitions import LooksUpPartitions
+from reference_broker.apis.records.led_partitions import leader_epoch_error
+from reference_broker.apis.records.led_partitions import led_elsewhere
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, PartitionLog
+from reference_broker.log.partition_log import MovedToRemote
+from reference_broker.log.partition_log import OffsetOutOfRange
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.remote_log.reading.reader import Abandon, RemoteReader
+from reference_broker.remote_log.reading.reader import Abandon
+from reference_broker.remote_log.reading.reader import RemoteReader
 from reference_broker.remote_log.reading.remote_records import RemoteRecords
-from reference_broker.replication.leader.replicas import Followers, FollowerState, error_without_replica
+from reference_broker.replication.leader.replicas import FollowerState
+from reference_broker.replication.leader.replicas import Followers
+from reference_broker.replication.leader.replicas import error_without_replica
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.fetch_session import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.errors import Error, ErrorCode
-from reference_broker.wire.fetch import (
-    AbortedTransaction,
-    EpochEndOffset,
-    FetchRequest,
-    LeaderIdAndEpoch,
-    PartitionData,
-)
-
-NO_REPLICA = -1
-
-
-def preferred_replica(
-    broker: HasController, partition: Partition, followers: Followers, fetch_offset: int, rack: str
-) -> int:
-    """Returns the ID of the follower, or NO_REPLICA if the consumer is to read from this leader.
-
-    Of several the one with the longest log is chosen, then the one that caught up last, then the highest ID.
-    """
-    if _stands_in(broker, followers.leader_id, rack):
-        return NO_REPLICA
-    found: list[tuple[int, int, int]] = []
-    for state in followers.states.values():
-        replica_id = state.replica_id
-        if replica_id in followers.isr and _holds(state, fetch_offset) and _stands_in(broker, replica_id, rack):
-            state.settle(partition.log.log_end_offset)
-            found.append((state.log_end_offset, state.last_caught_up_us // 1000, replica_id))
-    return max(found)[2] if found else NO_REPLICA
-
-
-def _holds(state: FollowerState, offset: int) -> bool:
-    """Whether the follower has told that it has all up to the offset, and that its log does not begin behind it."""
-    return state.log_start_offset <= offset <= state.log_end_offset
-
-
-def _stands_in(broker: HasController, replica_id: int, rack: str) -> bool:
-    """Whether the broker is registered in that rack, and not fenced."""
-    found = broker.controller.image.brokers.get(replica_id)
-    return found is not None and not found.fenced and found.rack == rack
-
+from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import AbortedTransaction
+from reference_broker.wire.fetch import EpochEndOffset
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.fetch import LeaderIdAndEpoch
+from reference_broker.wire.fetch import PartitionData
+from typing import TypeAlias
 
 READ_COMMITTED = 1
 
 FOLLOWERS_FROM = 11
 """The version of Fetch from which consumers may read from followers (KIP-392). Older ones cannot be sent there."""
+
+NO_REPLICA = -1
 
 Offsets: TypeAlias = tuple[int, int, int]
 """High watermark, last stable offset, log start offset."""
@@ -87,7 +57,7 @@ Offsets: TypeAlias = tuple[int, int, int]
 def rack_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> str | None:
     """Returns the rack of a consumer that may read from followers, and None for any other fetcher.
 
-    The rack is empty if the consumer is not sent to a follower: it names no rack, or this node has no selector.
+    The rack is empty if the consumer is never sent to a follower: it names no rack, or this node has no selector.
     """
     if request.replica_id >= 0 or not FOLLOWERS_FROM <= api_version < FIRST_DRAFT_VERSION:
         return None
@@ -95,7 +65,7 @@ def rack_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> st
 
 
 class Reader(Enum):
-    """Who reads. This decides how far it may read."""
+    """The kind of fetcher, which decides how far it may read."""
 
     FOLLOWER = "to the log end"
     UNCOMMITTED = "to the high watermark"
@@ -109,39 +79,40 @@ def reader_of(is_replica: bool, isolation_level: int) -> Reader:
 
 
 @dataclass(slots=True)
-class Look:
-    """What a look found. ``problem`` is what an answer tells of a partition that fails, whose log diverges from the
-    fetcher's, or that is to be read elsewhere. Any other partition has ``offsets``: its high watermark, last stable
-    offset and log start offset.
-
-    ``available_bytes`` is 0 if there is nothing to read, else between 1 and the limit of the partition. ``end_offset``
-    is how far the reader may read. ``there_bytes`` is what there is to read, without that limit.
-
-    ``remote`` is what the remote tier gave, or ASK_THE_TIER if the records are there and nobody has asked for them.
-    """
+class Lookup:
+    """The result of the checks of one partition."""
 
     problem: PartitionData | None
+    """The partition's part of a response if it fails, if its log diverges from the fetcher's, or if it is to be read
+    elsewhere."""
     offsets: Offsets = (-1, -1, -1)
     available_bytes: int = 0
+    """0 if there is nothing to read, else between 1 and the limit of the partition."""
     end_offset: int = 0
+    """How far the reader may read."""
     there_bytes: int = 0
+    """The bytes to read, without the limit of the partition."""
     remote: RemoteRecords | None = None
+    """The result from the remote tier, NOT_READ_YET if the records are there and no read has begun."""
 
 
-ASK_THE_TIER = RemoteRecords(b"", None)
+NOT_READ_YET = RemoteRecords(b"", None)
 
 
-def look(
+def look_up(
     broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rack: str | None = None, replica_id: int = -1
-) -> Look:
-    """``rack`` is that of a consumer that may read from followers (``rack_of``). ``replica_id`` is the node ID of a
-    follower."""
+) -> Lookup:
+    """Checks one partition of a fetch.
+
+    ``rack`` is that of a consumer that may read from followers (``rack_of``). ``replica_id`` is the node ID of a
+    follower.
+    """
     partition = cached.bind(broker.partitions)
     if partition is None:
-        found = missing(broker, cached, rack is not None)
-        if isinstance(found, Look):
-            return found
-        partition = found
+        followed = _followed_or_error(broker, cached, rack is not None)
+        if isinstance(followed, Lookup):
+            return followed
+        partition = followed
     error = leader_epoch_error(partition.leader_epoch, _known_epoch(cached))
     if error:
         leader_id = broker.node_id if partition.leader_elsewhere is None else partition.leader_elsewhere
@@ -155,7 +126,7 @@ def look(
     if rack and partition.followers is not None:
         preferred = preferred_replica(broker, partition, partition.followers, cached.fetch_offset, rack)
         if preferred != NO_REPLICA:
-            return Look(PartitionData(cached.index, 0, *offsets_of(log), preferred_read_replica=preferred))
+            return Lookup(PartitionData(cached.index, 0, *offsets_of(log), preferred_read_replica=preferred))
     if cached.fetch_offset < log.log_start_offset:
         return failed(cached.index, ErrorCode.offset_out_of_range)
     if cached.last_fetched_epoch >= 0:
@@ -164,30 +135,30 @@ def look(
             return failed(cached.index, ErrorCode.offset_out_of_range)
         if end.epoch < cached.last_fetched_epoch or end.end_offset < cached.fetch_offset:
             diverging = EpochEndOffset(end.epoch, end.end_offset)
-            return Look(PartitionData(cached.index, 0, *offsets_of(log), diverging_epoch=diverging))
+            return Lookup(PartitionData(cached.index, 0, *offsets_of(log), diverging_epoch=diverging))
     if cached.fetch_offset > log.log_end_offset:
         return failed(cached.index, _error_beyond_the_end(partition, cached))
     if cached.fetch_offset < log.local_log_start_offset:
-        return _moved(log, cached, reader)
+        return _in_remote_tier(log, cached, reader)
     try:
         return _readable(log, cached, reader)
     except (DiskError, InvalidRecords) as failure:
         return failed(cached.index, read_error(failure))
 
 
-def _moved(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Look:
-    """A follower begins where the local records begin. It never reads the remote tier."""
+def _in_remote_tier(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Lookup:
+    """The offset is below the local log start. A follower begins there, and never reads the remote tier."""
     offsets = offsets_of(log)
     if reader is Reader.FOLLOWER:
-        return Look(PartitionData(cached.index, int(ErrorCode.offset_moved_to_tiered_storage), *offsets))
+        return Lookup(PartitionData(cached.index, int(ErrorCode.offset_moved_to_tiered_storage), *offsets))
     end_offset = readable_end(log, reader)
     if cached.fetch_offset >= end_offset:
-        return Look(None, offsets)
-    return Look(None, offsets, end_offset=end_offset, remote=ASK_THE_TIER)
+        return Lookup(None, offsets)
+    return Lookup(None, offsets, end_offset=end_offset, remote=NOT_READ_YET)
 
 
 def _error_beyond_the_end(partition: Partition, cached: CachedPartition) -> ErrorCode:
-    """A fetcher that tells no leader epoch may take this follower for the leader, and would rewind (M-15)."""
+    """A fetcher that names no leader epoch may take this follower for the leader, and would rewind (M-15)."""
     is_misled = partition.leader_elsewhere is not None and cached.current_leader_epoch < 0
     return ErrorCode.not_leader_or_follower if is_misled else ErrorCode.offset_out_of_range
 
@@ -196,14 +167,14 @@ def offsets_of(log: PartitionLog) -> Offsets:
     return log.high_watermark, log.last_stable_offset, log.log_start_offset
 
 
-def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Look:
+def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Lookup:
     end_offset, offsets = readable_end(log, reader), offsets_of(log)
     if cached.fetch_offset >= end_offset:
-        return Look(None, offsets)
+        return Lookup(None, offsets)
     there_bytes = log.bytes_between(cached.fetch_offset, end_offset)
-    if there_bytes == 0:  # only holes: the records were compacted away or were never kept
-        return Look(None, offsets)
-    return Look(None, offsets, max(min(there_bytes, cached.max_bytes), 1), end_offset, there_bytes)
+    if there_bytes == 0:  # The records were compacted away, or never existed.
+        return Lookup(None, offsets)
+    return Lookup(None, offsets, max(min(there_bytes, cached.max_bytes), 1), end_offset, there_bytes)
 
 
 def readable_end(log: PartitionLog, reader: Reader) -> int:
@@ -212,8 +183,8 @@ def readable_end(log: PartitionLog, reader: Reader) -> int:
     return log.last_stable_offset if reader is Reader.COMMITTED else log.high_watermark
 
 
-def missing(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool) -> Partition | Look:
-    """Finds the partition that this node follows, if the fetcher may read from it, or why it is not served here.
+def _followed_or_error(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool) -> Partition | Lookup:
+    """Returns the partition that this node follows, if the fetcher may read from it, or the error.
 
     The partition is unknown, its topic has another ID than its name has now, or it is led elsewhere.
     """
@@ -233,27 +204,27 @@ def missing(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool
     if followed is not None:
         cached.read_from(followed)
         return followed
-    there = topic.partitions[cached.index]
+    known = topic.partitions[cached.index]
     error = led_elsewhere(broker, topic, cached.index, _known_epoch(cached))
-    leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
+    leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
     return failed(cached.index, error, None if error == ErrorCode.unknown_leader_epoch else leader)
 
 
 def _known_epoch(cached: CachedPartition) -> int:
-    """The leader epoch that the fetcher knows. In a Fetch any negative number says that it knows none."""
+    """Returns the leader epoch that the fetcher knows. In a Fetch any negative number means none."""
     return max(cached.current_leader_epoch, -1)
 
 
 def _error_of_unknown_id(recreated: TopicImage | None, index: int) -> ErrorCode:
-    """``recreated`` is the topic that has the name now that the ID stood for."""
+    """``recreated`` is the topic that now has the name of the topic with the ID."""
     if recreated is None:
         return ErrorCode.unknown_topic_id
-    is_there = 0 <= index < len(recreated.partitions)
-    return ErrorCode.inconsistent_topic_id if is_there else ErrorCode.unknown_topic_or_partition
+    exists = 0 <= index < len(recreated.partitions)
+    return ErrorCode.inconsistent_topic_id if exists else ErrorCode.unknown_topic_or_partition
 
 
-def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Look:
-    return Look(_failure(index, error, leader))
+def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Lookup:
+    return Lookup(_failure(index, error, leader))
 
 
 def _failure(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> PartitionData:
@@ -265,95 +236,130 @@ def _failure(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -
 _UNKNOWN = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 
-def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, at_least_one: bool) -> PartitionData:
-    """Returns the partition's part of an answer, with its records.
+def read(cached: CachedPartition, lookup: Lookup, reader: Reader, max_bytes: int, at_least_one: bool) -> PartitionData:
+    """Returns the partition's part of a response, with its records.
 
     They are whole batches of at most ``max_bytes`` together. With ``at_least_one`` the first batch may be larger. If
     they cannot be read, only this partition gets an error, that of ``read_error``.
     """
-    if cached.partition is None or not found.available_bytes:
-        return told_of(cached, found, reader)
+    if cached.partition is None or not lookup.available_bytes:
+        return without_records(cached, lookup, reader)
     log = cached.partition.log
-    if found.remote is not None:
-        return _read_remote(cached, found, found.remote, max_bytes, at_least_one)
+    if lookup.remote is not None:
+        return _read_remote(cached, lookup, lookup.remote, max_bytes, at_least_one)
     try:
         skips_empty = reader is not Reader.FOLLOWER
-        records = log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one, skips_empty)
+        records = log.read(cached.fetch_offset, max_bytes, lookup.end_offset, at_least_one, skips_empty)
         aborted = list(log.aborted_among(cached.fetch_offset, records)) if reader is Reader.COMMITTED else None
-    except MovedToRemote:  # Since the look. A change of the partition is told, and it is looked at again.
-        return told_of(cached, found, reader)
+    except MovedToRemote:  # Since the lookup. The change marks the partition, which is looked up again.
+        return without_records(cached, lookup, reader)
     except OffsetOutOfRange:
         return _failure(cached.index, ErrorCode.offset_out_of_range)
     except (DiskError, InvalidRecords) as failure:
         return _failure(cached.index, read_error(failure))
-    return PartitionData(cached.index, 0, *found.offsets, aborted, -1, records)
+    return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, records)
 
 
 def _read_remote(
-    cached: CachedPartition, found: Look, remote: RemoteRecords, max_bytes: int, at_least_one: bool
+    cached: CachedPartition, lookup: Lookup, remote: RemoteRecords, max_bytes: int, at_least_one: bool
 ) -> PartitionData:
-    """The tier gave whole batches. Those that fit, and lie before the reader's end, are told."""
-    records = remote.fitting(max_bytes, found.end_offset, at_least_one=at_least_one)
+    """Returns the whole batches from the tier that fit, and that lie before the reader's end."""
+    records = remote.fitting(max_bytes, lookup.end_offset, at_least_one=at_least_one)
     aborted = None if remote.aborted is None else list(remote.aborted)
-    return PartitionData(cached.index, 0, *found.offsets, aborted, -1, records)
+    return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, records)
 
 
 def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:
-    """What clients are told where a log cannot be read: CORRUPT_MESSAGE for damage, else KAFKA_STORAGE_ERROR."""
+    """Returns the error for a log that cannot be read: CORRUPT_MESSAGE for damage, else KAFKA_STORAGE_ERROR."""
     return ErrorCode.corrupt_message if isinstance(failure, InvalidRecords) else ErrorCode.kafka_storage_error
 
 
-def told_of(cached: CachedPartition, found: Look, reader: Reader) -> PartitionData:
-    """Returns the partition's part of an answer, without records."""
-    if found.problem is not None:
-        return found.problem
+def without_records(cached: CachedPartition, lookup: Lookup, reader: Reader) -> PartitionData:
+    """Returns the partition's part of a response, without records."""
+    if lookup.problem is not None:
+        return lookup.problem
     aborted: list[AbortedTransaction] | None = [] if reader is Reader.COMMITTED else None
-    return PartitionData(cached.index, 0, *found.offsets, aborted, -1, b"")
+    return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, b"")
+
+
+def preferred_replica(
+    broker: HasController, partition: Partition, followers: Followers, fetch_offset: int, rack: str
+) -> int:
+    """Returns the ID of the follower that a consumer is to read from, or NO_REPLICA for this leader (KIP-392).
+
+    This is Kafka's ReplicaManager.findPreferredReadReplica with the RackAwareReplicaSelector. A follower must be in
+    sync, be in the consumer's rack and, as far as the leader knows, have the fetch offset. Of several the one with the
+    longest log is chosen, then the one that caught up last, then the highest ID. None is chosen if the leader is in
+    that rack itself.
+    """
+    if _is_in_rack(broker, followers.leader_id, rack):
+        return NO_REPLICA
+    found: list[tuple[int, int, int]] = []
+    for state in followers.states.values():
+        replica_id = state.replica_id
+        if replica_id in followers.isr and _holds(state, fetch_offset) and _is_in_rack(broker, replica_id, rack):
+            state.settle(partition.log.log_end_offset)
+            found.append((state.log_end_offset, state.last_caught_up_us // 1000, replica_id))
+    return max(found)[2] if found else NO_REPLICA
+
+
+def _holds(state: FollowerState, offset: int) -> bool:
+    """Whether the follower's log, as far as the leader knows, begins at or before the offset and ends at or after
+    it."""
+    return state.log_start_offset <= offset <= state.log_end_offset
+
+
+def _is_in_rack(broker: HasController, replica_id: int, rack: str) -> bool:
+    """Whether the broker is registered in that rack, and not fenced."""
+    found = broker.controller.image.brokers.get(replica_id)
+    return found is not None and not found.fenced and found.rack == rack
 
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """The reading of one partition from one offset. ``found`` is None until it is over."""
+    """The read of one partition from one offset."""
 
     log: PartitionLog
     offset: int
     abandon: Abandon
-    found: RemoteRecords | Error | None = None
+    result: RemoteRecords | Error | None = None
+    """None until the read is finished."""
 
 
 @dataclass(slots=True, eq=False)
 class RemoteReads:
-    """``arrived`` is told of each partition of which the tier has said something."""
+    """The reads in the remote tier of one fetch."""
 
     reader: RemoteReader
     is_committed: bool
     max_bytes: int
     arrived: Callable[[CachedPartition], None]
+    """Is called with each partition whose read is finished."""
     parts: dict[CachedPartition, _Part] = field(default_factory=dict)
 
     @property
     def is_pending(self) -> bool:
-        return any(part.found is None for part in self.parts.values())
+        return any(part.result is None for part in self.parts.values())
 
-    def look(self, cached: CachedPartition, found: Look, log: PartitionLog) -> Look:
-        """What a look at a partition found, with what the tier said. Begins to read if the offset is a new one."""
+    def look_up(self, cached: CachedPartition, lookup: Lookup, log: PartitionLog) -> Lookup:
+        """Returns the lookup with the result of the read. Begins to read if the offset is a new one."""
         part = self.parts.get(cached)
         if part is None or part.log is not log or part.offset != cached.fetch_offset:
             self.drop(cached)
             self._begin(cached, log)
-            return found
-        if part.found is None:
-            return found
-        if not isinstance(part.found, RemoteRecords):
-            return failed(cached.index, part.found)
-        available = len(part.found.records)
-        return Look(None, found.offsets, available, found.end_offset, available, part.found)
+            return lookup
+        if part.result is None:
+            return lookup
+        if not isinstance(part.result, RemoteRecords):
+            return failed(cached.index, part.result)
+        available = len(part.result.records)
+        return Lookup(None, lookup.offsets, available, lookup.end_offset, available, part.result)
 
     def _begin(self, cached: CachedPartition, log: PartitionLog) -> None:
-        def done(found: RemoteRecords | Error) -> None:
+        def done(result: RemoteRecords | Error) -> None:
             if self.parts.get(cached) is part:
-                part.found = found
-                part.abandon = _nothing  # Else the part would hold its reading, which holds the part.
+                part.result = result
+                part.abandon = _nothing  # Otherwise the part and its read would refer to each other.
                 self.arrived(cached)
 
         part = self.parts[cached] = _Part(log, cached.fetch_offset, _nothing)
@@ -367,17 +373,17 @@ class RemoteReads:
         )
 
     def drop(self, cached: CachedPartition) -> None:
-        """Nobody waits for this partition any more."""
+        """Abandons the read of one partition."""
         part = self.parts.pop(cached, None)
-        if part is not None and part.found is None:
+        if part is not None and part.result is None:
             part.abandon()
             part.abandon = _nothing
 
     def end(self) -> None:
-        """Nobody waits any more."""
+        """Abandons all reads."""
         for cached in list(self.parts):
             self.drop(cached)
 
 
 def _nothing() -> None:
-    """There is no reading to abandon: it is about to begin, or over."""
+    """Replaces ``abandon`` before a read begins and after its end."""

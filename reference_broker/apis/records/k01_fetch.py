@@ -53,28 +53,34 @@ KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
-
-from reference_broker.apis.broker import HasFetchSessions, HasQuorum
+from reference_broker.apis.broker import HasFetchSessions
+from reference_broker.apis.broker import HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch import Fetch, FetchNeeds, refusal
+from reference_broker.apis.records.fetch import Fetch
+from reference_broker.apis.records.fetch import FetchNeeds
+from reference_broker.apis.records.fetch import refusal
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.values import METADATA_TOPIC_ID
-from reference_broker.sessions.fetch_session import FetchSession, Waiter
-from reference_broker.sessions.revisions import CLOSE_SESSION_EPOCH, FULL_EPOCH
-from reference_broker.sessions.slices import Work, after, in_slices
+from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.fetch_session import Waiter
+from reference_broker.sessions.revisions import CLOSE_SESSION_EPOCH
+from reference_broker.sessions.revisions import FULL_EPOCH
+from reference_broker.sessions.slices import Work
+from reference_broker.sessions.slices import after
+from reference_broker.sessions.slices import in_slices
 from reference_broker.wire.apis import FIRST_REVISIONS
-from reference_broker.wire.errors import DraftError, ErrorCode
-from reference_broker.wire.fetch import (
-    FULL_FETCH,
-    INCREMENTAL_FETCH,
-    NO_TOPIC_ID,
-    FetchRequest,
-    FetchResponse,
-    ForgottenTopic,
-)
+from reference_broker.wire.errors import DraftError
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FULL_FETCH
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.fetch import FetchResponse
+from reference_broker.wire.fetch import ForgottenTopic
+from reference_broker.wire.fetch import INCREMENTAL_FETCH
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from typing import Protocol
 
 TOPIC_IDS_FROM = 13
 """The version from which topics are named by ID (KIP-516)."""
@@ -158,7 +164,7 @@ def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> None:
     """Answers a full fetch with every partition that it names. Closes the session that it names, if there is one."""
     _end_session(broker, request)
     draft = _draft(broker, call, request)
-    fetch = Fetch(broker, call, draft, request, creates=request.session_epoch == FULL_EPOCH)
+    fetch = Fetch(broker, call, draft, request, wants_session=request.session_epoch == FULL_EPOCH)
     fetch.run(_named)
 
 
@@ -280,7 +286,7 @@ def _fetch_all_first(
     if session is None:
         draft = sessions.draft(call.client_id, request.replica_id, False, sessions.first)
         draft.touch(broker.now)
-        fetch = Fetch(broker, call, draft, request, creates=True)
+        fetch = Fetch(broker, call, draft, request, wants_session=True)
         fetch.run(_named)
         return None
     repeats = isinstance(session.waiter, Fetch) and session.waiter.request == request

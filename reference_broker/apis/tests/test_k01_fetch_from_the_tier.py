@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.records.fetch_partition import Look, RemoteReads
+from reference_broker.apis.records.fetch_partition import Lookup, RemoteReads
 from reference_broker.apis.tests.fetch_world import LARGE, World, told, two_topics
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.records.record import Record, build
@@ -247,7 +247,7 @@ def test_what_was_read_goes_with_its_fetch_and_waits_for_no_collector(is_told: b
     gc.disable()
     try:
         reads = RemoteReads(reader, False, LARGE, lambda _: None)
-        reads.look(cached, Look(None), log)
+        reads.look_up(cached, Lookup(None), log)
         if is_told:
             reader.done(batches(10)._replace(aborted=held))
         reads.end()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.records.fetch import MAX_MISSES
+from reference_broker.apis.records.fetch import MAX_SKIPPED_BATCHES
 from reference_broker.apis.tests.fetch_world import LARGE, World, names, told, two_topics
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
@@ -170,7 +170,7 @@ def test_any_number_of_partitions_that_do_not_fit_holds_up_no_other(revision: st
 
 def test_one_answer_reads_a_bounded_number_of_batches_that_do_not_fit_and_the_next_one_looks_further() -> None:
     world = World()
-    count = 2 * MAX_MISSES + 2
+    count = 2 * MAX_SKIPPED_BATCHES + 2
     logs: list[Any] = [partition.log for partition in world.create("m", count)]
     for index in range(count):
         world.append("m", index, size_bytes=100 if index in (0, count - 1) else 500)
@@ -181,7 +181,7 @@ def test_one_answer_reads_a_bounded_number_of_batches_that_do_not_fit_and_the_ne
         call = world.fetch(session_id, epoch, max_bytes=650)
         world.pass_ms(0)  # the answer takes more than a slice
         answer = told(call.answer)
-        assert sum(log.touches for log in logs) - before < 3 * MAX_MISSES
+        assert sum(log.touches for log in logs) - before < 3 * MAX_SKIPPED_BATCHES
         with_data.append([name for name, data in answer.items() if data.records])
     assert [len(names) for names in with_data] == [1, 2, 2]
     assert ("m", count - 1) in with_data[1]

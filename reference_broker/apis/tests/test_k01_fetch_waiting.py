@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reference_broker.apis.records import fetch
-from reference_broker.apis.records.fetch_partition import look
+from reference_broker.apis.records.fetch_partition import look_up
 from reference_broker.apis.tests.fetch_world import FakeCall, FakeLog, World, names, told
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
@@ -300,13 +300,13 @@ def test_an_incremental_fetch_touches_what_changed_not_what_is_cached(
 
     def noted_look(*given: Any) -> Any:
         looked.append(1)
-        return look(*given)
+        return look_up(*given)
 
     def noted_watch(*given: Any) -> None:
         watched.append(1)
         watch(*given)
 
-    monkeypatch.setattr(fetch, "look", noted_look)
+    monkeypatch.setattr(fetch, "look_up", noted_look)
     monkeypatch.setattr(Partition, "watch", noted_watch)
     for epoch in range(1, 4):
         before, looked[:], watched[:] = touches(world), [], []

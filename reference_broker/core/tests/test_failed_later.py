@@ -1,25 +1,31 @@
 """A bug in what is left to do for a request in later events costs that request. One in what all share ends the node."""
 
-from collections.abc import Callable, Iterator
+import pytest
+from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
-from unittest.mock import patch
-
-import pytest
-
 from reference_broker.apis.groups import k11_join_group
-from reference_broker.apis.metadata import k03_metadata, k06_update_metadata
+from reference_broker.apis.metadata import k03_metadata
+from reference_broker.apis.metadata import k06_update_metadata
 from reference_broker.apis.records import k00_produce
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.controller.planning.topics import TopicCreation
 from reference_broker.core.tests.cluster_world import ClusterWorld
-from reference_broker.core.tests.hostile_records import raw_batch, raw_record
-from reference_broker.core.tests.node_world import NodeWorld, batch, create_request, fetch_request, produce_request
-from reference_broker.core.tests.test_groups_of_a_node import body, coordinated, stable
+from reference_broker.core.tests.hostile_records import raw_batch
+from reference_broker.core.tests.hostile_records import raw_record
+from reference_broker.core.tests.node_world import NodeWorld
+from reference_broker.core.tests.node_world import batch
+from reference_broker.core.tests.node_world import create_request
+from reference_broker.core.tests.node_world import fetch_request
+from reference_broker.core.tests.node_world import produce_request
+from reference_broker.core.tests.test_groups_of_a_node import body
+from reference_broker.core.tests.test_groups_of_a_node import coordinated
+from reference_broker.core.tests.test_groups_of_a_node import stable
 from reference_broker.groups import rebalances
-from reference_broker.groups.offset_commits import OFFSETS_A_SLICE, Commits
+from reference_broker.groups.offset_commits import Commits
+from reference_broker.groups.offset_commits import OFFSETS_A_SLICE
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.records import MetadataFault
 from reference_broker.quorum.leader import Leader
@@ -30,7 +36,12 @@ from reference_broker.serve.log_lines import describe_bug as crash_words
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import UpdateMetadataRequest1001
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
+from reference_broker.wire.fetch import FetchPartition
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.fetch import FetchTopic
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from typing import Any
+from unittest.mock import patch
 
 FAILED = ErrorCode.unknown_server_error
 VICTIM = 50
@@ -77,7 +88,7 @@ def waiting_fetch(world: NodeWorld, max_wait_ms: int = 60_000) -> int:
     return world.send(ApiKey.FETCH, 12, fetch_request("t", 0, end, max_wait_ms), VICTIM)
 
 
-@pytest.mark.parametrize("where", ["_answer", "_look"])
+@pytest.mark.parametrize("where", ["_complete", "_look_up"])
 def test_a_fetch_that_fails_when_another_client_wakes_it_costs_the_fetch_and_not_the_produce(where: str) -> None:
     world = NodeWorld()
     world.create("t")
@@ -96,7 +107,7 @@ def test_a_fetch_that_fails_when_its_time_is_over_costs_the_fetch() -> None:
     world.create("t")
     costs = contained(world)
     number = waiting_fetch(world, max_wait_ms=100)
-    with bug_in(Fetch, "_answer"):
+    with bug_in(Fetch, "_complete"):
         world.advance(200)
     assert costs == ["FETCH"]
     assert answered(world, number) == FAILED
@@ -107,14 +118,14 @@ def test_a_bug_in_forgetting_a_closed_connections_request_costs_nobody_else() ->
     world = NodeWorld()
     world.create("t")
     costs = contained(world)
-    with bug_in(Fetch, "_forget"):
+    with bug_in(Fetch, "_connection_closed"):
         waiting_fetch(world)
         world.close(VICTIM)
     assert costs == ["FETCH"]
     goes_on(world)
 
 
-@pytest.mark.parametrize("where", ["_look_at", "_read_within_limits", "_add_news_of", "_keep", "_settle_told"])
+@pytest.mark.parametrize("where", ["_look_up_all", "_read_within_limits", "_add_news_of", "_keep", "_settle_sent"])
 @pytest.mark.parametrize("session_epoch", [-1, 0, 1])
 def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(where: str, session_epoch: int) -> None:
     world = NodeWorld()
@@ -132,7 +143,7 @@ def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(where
             request = FetchRequest(topics=[named], session_id=session_id, session_epoch=session_epoch)
             world.send(ApiKey.FETCH, 12, request, VICTIM)
             world.settle()
-    is_settled = where == "_settle_told" and session_epoch == -1
+    is_settled = where == "_settle_sent" and session_epoch == -1
     assert costs == ([] if is_settled else ["FETCH"])
     assert not sessions.sessions
     assert not sessions.arrivals.keys
@@ -310,7 +321,7 @@ def test_bugs_that_belong_to_a_request_leave_a_node_that_does_not_contain_them()
     world = NodeWorld()
     world.create("t")
     waiting_fetch(world)
-    with bug_in(Fetch, "_look"), pytest.raises(BugError):
+    with bug_in(Fetch, "_look_up"), pytest.raises(BugError):
         world.produce("t", 0, batch())
 
 

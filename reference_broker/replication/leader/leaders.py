@@ -238,7 +238,7 @@ class Leaders:
         """Notes that a follower's accepted request asks for records from ``cached.fetch_offset`` on.
 
         The caller has checked that this offset is in the log and that the logs have not diverged before it.
-        ``replica_epoch`` is the follower's broker epoch, -1 if the request does not tell it. ``tell`` must follow.
+        ``replica_epoch`` is the follower's broker epoch, -1 if the request has none. ``notify_watchers`` must follow.
 
         The request does not count in two cases: a later incarnation of the follower is known
         (NOT_LEADER_OR_FOLLOWER), or the follower has no replica (``error_without_replica``).
@@ -272,7 +272,7 @@ class Leaders:
         committed."""
         return self._prefers_followers and before < partition.log.high_watermark and replica_id in followers.isr
 
-    def tell(self) -> None:
+    def notify_watchers(self) -> None:
         """Tells the watchers of the partitions whose high watermark ``fetched`` moved, or that consumers may now read
         from the follower.
 

@@ -126,9 +126,9 @@ def test_watchers_are_told_of_it_only_when_the_fetch_has_counted_all_its_partiti
     partition.watch(watcher)
     world.count(2, partition, 1)
     assert (partition.log.high_watermark, watcher.told) == (1, 0)
-    world.leaders.tell()
+    world.leaders.notify_watchers()
     partition.watch(watcher)
-    world.leaders.tell()
+    world.leaders.notify_watchers()
     assert watcher.told == 1
 
 
