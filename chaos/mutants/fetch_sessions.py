@@ -30,7 +30,7 @@ def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, se
     original(self, cached, sent, partitions)
     if sent is not None and sent.records:
         self.assess(cached, 0)
-        self.last_told.pop(cached, None)
+        self.last_sent.pop(cached, None)
         cached.change_number = 0
 
 
@@ -165,7 +165,7 @@ def session_outlives_its_farewell(original: Function, broker: Any, call: Any, re
     return original(broker, call, replace(request, session_id=0) if request.session_epoch == -1 else request)
 
 
-@mutant("reference_broker.apis.records.k01_fetch:_go_on_in_what_is_left", revisions=ONLY_FINAL)
+@mutant("reference_broker.apis.records.k01_fetch:_go_on_after_forgetting", revisions=ONLY_FINAL)
 def session_outlives_its_last_partition(original: Function, fetch: Any) -> Any:
     """A session whose last partition is forgotten stays, and keeps its slot (F-7)."""
     if fetch.session.partitions:
@@ -289,7 +289,7 @@ def replaced_partitions_kept(original: Function, self: Any, now: Any) -> Any:
     for key, cached in original(self, now).items():
         cached.home = self.partitions
         self.partitions[key] = cached
-        self.look_at(cached)
+        self.recheck(cached)
     return {}
 
 

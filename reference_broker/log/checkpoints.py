@@ -1,26 +1,13 @@
-"""Small text files in Kafka's checkpoint format: version, number of rows, rows. Each line ends with a newline.
+"""The small text files of a partition: Kafka's checkpoint files, and ``partition.metadata``.
 
-There are three ways to write new content. They differ in what a power loss may cost:
+The checkpoint format is version, number of rows, rows. Each line ends with a newline. There are three ways to write new
+content. They differ in what a power loss may cost:
 
 - ``replace``: losing the newest content is harmless. The rename follows at once, and an unreadable file counts as
   missing.
 - ``prepare`` and ``settle``: losing it is not harmless. The rename waits until the new content is durable, and a start
   prefers a whole new file. So the rename itself need not be durable. ``put`` does the same while the caller waits.
 - ``overwrite``: older content is as harmless as none. The file is written in place, which spares the folder's sync.
-
-The four files beside a log that keep one offset each. None exists before it is needed.
-
-Where a tiered log's own records begin, in ``local-log-start-checkpoint`` (no file of Kafka's).
-
-Records below that offset are in the remote tier only. The file keeps the leader epochs of those records too, since no
-batch tells them any more. A log that never dropped a record of the tier has no such file.
-
-A replica that begins anew at such an offset changes many files. So the file first says that this has begun, durably. A
-start that finds it so deletes what is there: the replica asks its leader again.
-
-Which topic a partition's directory belongs to: Kafka's ``partition.metadata`` file, version 0 (KIP-516).
-
-Names are used again. Without the ID, records of a deleted topic would come back as those of a new one.
 """
 
 import base64
@@ -107,14 +94,16 @@ SYNCED_FILE = "synced-offset-checkpoint"
 
 
 class OffsetCheckpoints:
-    """``recovery_point``: segments that end at or before it were durable, their indexes included.
+    """The four files beside a log that keep one offset each. None exists before it is needed.
 
-    ``synced``: records below it were durable when the file was written. Nobody waits for this file: a killed process
-    leaves it, and a power loss may bring back an older one, which is as true. Its second row is a CRC-32 of the first,
-    because a start refuses a log that ends below the note. A damaged note counts as none.
+    - ``recovery_point``: segments that end at or before it were durable, their indexes included.
+    - ``synced``: records below it were durable when the file was written. Nothing waits for this file: a killed process
+      leaves it, and a power loss may bring back an older one, which is as true. Its second row is a CRC-32 of the
+      first, because a start refuses a log that ends below that offset. A damaged file counts as none.
+    - ``durable_log_start``: no power loss takes the log start back behind it.
+    - The cleaner's offset.
 
-    ``durable_log_start``: no power loss takes the log start back behind it. ``local``: where the records begin that are
-    not in the remote tier only.
+    ``local`` has where the local records begin.
     """
 
     __slots__ = (
@@ -147,7 +136,7 @@ class OffsetCheckpoints:
 
     @property
     def durable_end_path(self) -> str:
-        """The file that says so."""
+        """The file that has ``durable_end``."""
         return self._synced.path if self.synced > self.recovery_point else self._recovery_point.path
 
     def load(self, names: Sequence[str]) -> tuple[int, int]:
@@ -167,12 +156,13 @@ class OffsetCheckpoints:
 
     @property
     def is_start_durable(self) -> bool:
-        """A start relies on it: below the recovery point, a log that begins later than its start lacks records."""
+        """Whether the log start is durable. Below the recovery point, a log that begins after its start lacks
+        records."""
         return self.durable_log_start == self._prepared_log_start and self.local.is_durable
 
     @property
     def durable_start(self) -> int:
-        """No power loss asks for files before it, so they may go."""
+        """The offset before which no start needs files, even after a power loss, so they may be deleted."""
         return max(self.durable_log_start, self.local.durable)
 
     def put_log_start(self, offset: int) -> None:
@@ -193,27 +183,28 @@ class OffsetCheckpoints:
         return self._synced.path
 
     def note_synced(self, offset: int) -> None:
-        """Notes that records below ``offset`` are durable. If the disk refuses it, less is known after a crash."""
+        """Notes that records below ``offset`` are durable. If the disk fails, less is known after a crash."""
         with suppress(DiskError):
             self._synced.overwrite(_checked(offset))
             self.synced = offset
 
     def lower_recovery_point(self, offset: int) -> None:
-        """Records from ``offset`` on are about to go. What comes in their place is not durable yet, so no power loss
-        may bring the higher point back: this waits for the disk. It is rare, since it needs a cut behind a roll."""
+        """Called when records from ``offset`` on are about to be removed. Their successors are not durable yet, so no
+        power loss may bring the higher point back: this waits for the disk. It is rare, since it needs a truncation
+        behind a roll."""
         if offset < self.recovery_point:
             self._recovery_point.put([str(offset)])
             self.recovery_point = offset
 
     def lower_synced(self, offset: int) -> None:
-        """Does the same for the note of what was synced. It needs a cut of what was durable."""
+        """Does the same for the synced offset, when durable records are about to be removed."""
         if offset < self.synced:
             self._synced.overwrite(_checked(offset))
             self._synced.disk.make_durable(self._synced.path)
             self.synced = offset
 
     def settle(self, synced: Sequence[str]) -> None:
-        """These paths are durable. New files among them take the place of the old ones."""
+        """Notes that these paths are durable. New files among them replace the old ones."""
         if self._log_start.new_path in synced:
             self._log_start.settle()
             self.durable_log_start = self._prepared_log_start
@@ -250,8 +241,17 @@ EpochStart = tuple[int, int]
 
 
 class LocalStart:
-    """``offset`` is the one in the file, or 0. ``durable``: no power loss takes it back behind that offset. ``epochs``
-    are those that began before it."""
+    """Where a tiered log's local records begin, in ``local-log-start-checkpoint`` (no file of Kafka's).
+
+    Records below that offset are in the remote tier only. The file keeps the leader epochs of those records too, since
+    no local batch has them any more. A log that never dropped a record of the tier has no such file.
+
+    A replica that is emptied to begin at such an offset changes many files. So the file first records, durably, that
+    this has begun. A start that finds this record deletes all local records, and the replica fetches again.
+
+    ``offset`` is the one in the file, or 0. ``durable``: no power loss takes it back behind that offset. ``epochs`` are
+    those that began before it.
+    """
 
     __slots__ = ("_checkpoint", "_disk", "_prepared", "durable", "epochs", "has_begun", "is_there", "offset")
 
@@ -261,7 +261,7 @@ class LocalStart:
         self.offset = self.durable = self._prepared = 0
         self.epochs: Sequence[EpochStart] = ()
         self.has_begun = False
-        """A replica was about to begin anew, and what is in its directory counts for nothing."""
+        """A replica was being emptied, and the records in its directory are void."""
         self.is_there = False
 
     def load(self, names: Sequence[str]) -> None:
@@ -293,20 +293,21 @@ class LocalStart:
             self.durable = self._prepared
 
     def begin(self) -> None:
-        """What is in the directory is about to go. Waits for the disk."""
+        """Records that the directory is being emptied. Waits for the disk."""
         self._checkpoint.put([BEGUN])
         self.offset = self.durable = self._prepared = 0
         self.is_there = self.has_begun = True
 
     def finish(self, offset: int, epochs: Sequence[EpochStart]) -> None:
-        """All other files are durable, and the log begins at ``offset``. Waits for the disk."""
+        """Called when all other files are durable, and the log begins at ``offset``. Waits for the disk."""
         self._checkpoint.put(_rows(offset, epochs))
         self.offset = self.durable = self._prepared = offset
         self.epochs = epochs
         self.has_begun = False
 
     def forget(self) -> None:
-        """The log has all of its records. Waits for the disk: the file must not come back when there are new ones."""
+        """Deletes the file, since all records are local. Waits for the disk: it must not come back when there are new
+        records."""
         if not self.is_there:
             return
         self._disk.delete(self._checkpoint.new_path)
@@ -328,7 +329,11 @@ MOST_DAMAGED_BITS = 12
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str:
-    """Writes the file. Returns its path, which must be synced with the first records. Raises DiskError."""
+    """Writes Kafka's ``partition.metadata`` file, version 0 (KIP-516), which names the topic of a directory.
+
+    Topic names are used again. Without the ID, records of a deleted topic would come back as those of a new one.
+    Returns the path, which must be synced with the first records. Raises DiskError.
+    """
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     disk.write(path, f"version: 0\ntopic_id: {text}".encode())

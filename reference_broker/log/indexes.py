@@ -1,21 +1,11 @@
-"""The offset index and the time index of a segment, in memory and as files in Kafka's format.
+"""The indexes of a segment, in memory and as files in Kafka's format: by offset, by time, and of aborted transactions.
 
 An entry of the offset index has 8 bytes: the relative offset of a batch's last record (int32), and the byte position of
 the batch (int32). An entry of the time index has 12 bytes: the largest timestamp so far in ms (int64), and a relative
 offset (int32). No record up to that offset has a larger timestamp. Offsets are relative to the segment's base offset.
 
 The files are written when the segment is rolled or the log is closed, so that an append touches one file only. They can
-be made anew from the segment.
-
-The aborted transactions whose markers one segment holds (Kafka's TransactionIndex; AbortedTxn.json, version 0).
-
-The file ``<base>.txnindex`` has an entry of 34 bytes for each of them, in the order of their markers. The format has no
-checksum, so a small text file beside it keeps the number of entries and their CRC-32C. A segment with a marker has both
-files, even if nothing was aborted. So a start finds out when one of them is missing or damaged, and makes both anew
-from the segment.
-
-Like the other indexes, they are written when the segment is rolled or the log is closed. The active segment has its
-entries in memory. For a closed one only a summary stays there, and a reader finds its entries by a binary search.
+be rebuilt from the segment.
 """
 
 from array import array
@@ -198,18 +188,29 @@ ENTRIES_PER_READ = 120
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction. ``last_offset`` is that of its marker. ``last_stable_offset`` is where the first
-    transaction that was still open began, or one past the marker: no transaction that ended later begins before it."""
+    """An aborted transaction."""
 
     producer_id: int
     first_offset: int
     last_offset: int
+    """The offset of its marker."""
     last_stable_offset: int
+    """Where the first transaction that was still open began, or one past the marker: no transaction that ended later
+    begins before it."""
 
 
 class TransactionIndex:
-    """``has_markers``: the segment holds a marker, so the files are due. ``is_known``: the entries are those of the
-    segment. ``count``, ``lowest_first`` and ``last_stable`` sum them up."""
+    """The aborted transactions whose markers are in one segment (Kafka's TransactionIndex; AbortedTxn.json, version 0).
+
+    The file ``<base>.txnindex`` has an entry of 34 bytes for each of them, in the order of their markers. The format
+    has no checksum, so a small text file beside it keeps the number of entries and their CRC-32C. A segment with a
+    marker has both files, even if nothing was aborted. So a start detects when one of them is missing or damaged, and
+    rebuilds both from the segment.
+
+    The active segment has its entries in memory. For a closed one only a summary remains (``count``, ``lowest_first``,
+    ``last_stable``), and a reader finds its entries by a binary search. ``has_markers``: the segment has a marker, so
+    the files are due. ``is_known``: the entries are those of the segment.
+    """
 
     __slots__ = ("_entries", "_saved", "count", "has_markers", "is_known", "last_stable", "lowest_first", "path")
 

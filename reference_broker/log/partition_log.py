@@ -1,6 +1,6 @@
-"""One partition's log as its users see it: records are appended, read, truncated and deleted by their offsets.
+"""One partition's log: records are appended, read, truncated and deleted by their offsets.
 
-The log owns its state, and nobody else changes it. The functions that work on parts of it live in other files. They get
+The log owns its state, and no other module changes it. Work on parts of it is in other files of this folder, which get
 values and return values (see README.md). A change that fails (DiskError) leaves the log as it was, unless a method says
 otherwise.
 """
@@ -61,7 +61,11 @@ _begin = attrgetter("first_offset")
 
 
 class PartitionLog:
-    """One partition's log. ``open_log`` (``opening.py``) opens one."""
+    """One partition's log. ``open_log`` (``opening.py``) opens one.
+
+    Between ``log_start_offset`` and ``local_log_start_offset``, records are in the remote tier only. Without such
+    records both are the same.
+    """
 
     __slots__ = (
         "_checkpoints",
@@ -100,14 +104,19 @@ class PartitionLog:
         self.producers = recovered.producers
         self.recovered = recovered.report
         self.quarantine = recovered.quarantine
+        """Why the log must not be led, or None."""
         self.topic_id = b""
+        """Written beside the first records. It is empty if the directory's name is enough."""
         self._checkpoints = recovered.checkpoints
         self.log_end_offset = segments[-1].next_offset if segments else recovered.local_start_offset
         self.log_start_offset = min(recovered.log_start_offset, self.log_end_offset)
         self.local_log_start_offset = self.high_watermark = min(recovered.local_start_offset, self.log_end_offset)
         self.copied_end_offset = 0
+        """Every record below it is listed in the remote tier, which reports that; a start does not know it."""
         self.cleaned_offset = recovered.cleaned_offset
+        """As in its file. Below it, only the newest record of each key remains."""
         self.horizon = recovered.horizon
+        """Below which offset tombstones may be gone."""
         self.verification = Verification()
         self.config = config
 
@@ -168,12 +177,12 @@ class PartitionLog:
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Returns the aborted transactions with records in [offset, end_offset), by first offset. A reader of committed
         records must skip their records. Raises DiskError."""
-        found = self.segments.aborted_between(offset, end_offset)
-        return [AbortedTransaction(each.producer_id, each.first_offset) for each in sorted(found, key=_begin)]
+        aborted = self.segments.aborted_between(offset, end_offset)
+        return [AbortedTransaction(each.producer_id, each.first_offset) for each in sorted(aborted, key=_begin)]
 
     def aborted_among(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
-        """Does the same for the batches that a read from ``offset`` gave. Mostly there are none. Only where there may
-        be some, it is looked up where the records end. Raises DiskError."""
+        """Does the same for the batches that a read from ``offset`` returned. Mostly there are none. The end of the
+        records is found only if a segment has aborted transactions. Raises DiskError."""
         segments = self.segments
         if not records or not any(each.aborted.count for each in segments.items[segments.index_of(offset) :]):
             return []
@@ -182,7 +191,7 @@ class PartitionLog:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch that the log knows of, or -1 if there is none."""
+        """The newest known leader epoch, or -1 if there is none."""
         return self.epochs.latest
 
     @property
@@ -206,8 +215,8 @@ class PartitionLog:
 
     @property
     def durable_end(self) -> int:
-        """The offset below which a start takes nothing for a torn end. What is written down may lag behind what is
-        synced."""
+        """The offset below which a start takes nothing for a torn end. It is read from files, which may lag behind the
+        syncs."""
         return self._checkpoints.durable_end
 
     @property
@@ -239,8 +248,8 @@ class PartitionLog:
         at_least_one: bool = True,
         skips_empty: bool = False,
     ) -> bytes:
-        """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Without ``end_offset`` that
-        is the high watermark. With ``skips_empty`` each has records, unless none with records follow.
+        """Returns whole batches, from the one that contains ``offset`` up to ``end_offset``. Without ``end_offset``
+        that is the high watermark. With ``skips_empty`` each has records, unless none with records follow.
 
         At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
         less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange, MovedToRemote and
@@ -261,13 +270,13 @@ class PartitionLog:
             return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
         first = reading.first_with_records(segments, offset, end_offset)
         records = reading.read(segments, first, max_bytes, end_offset, at_least_one)
-        if not records and at_least_one and first != offset:  # What follows lies beyond the end.
+        if not records and at_least_one and first != offset:  # The next records are beyond the end.
             return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
         return reading.without_empty(segments, first, records)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """Returns how many bytes the batches have, from the one that holds ``offset`` up to ``end_offset``. It is 0
-        outside the log, and of records that are in the remote tier only."""
+        """Returns the size of the batches from the one that contains ``offset`` up to ``end_offset``. It is 0 outside
+        the log, and for records that are in the remote tier only."""
         offset, end_offset = max(offset, self.local_log_start_offset), min(end_offset, self.log_end_offset)
         if offset >= end_offset or not self.segments.items:
             return 0
@@ -280,17 +289,17 @@ class PartitionLog:
 
     def recreated(self, now: Now, offset: int) -> Generator[None, None, Recreated]:
         """Makes the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raises
-        Overtaken and DiskError. ``PartitionLog.recreate_snapshot`` keeps it, too."""
+        Overtaken and DiskError. ``recreate_snapshot`` also writes it."""
         return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
 
     def search_timestamp(self, timestamp_ms: int, work: Work) -> Search[FoundOffset | None]:
-        """The first record here whose timestamp is >= ``timestamp_ms``, in slices. Raises Overtaken between two
+        """Finds the first local record whose timestamp is >= ``timestamp_ms``, in slices. Raises Overtaken between two
         slices."""
         return LookUp(self.segments, self.local_log_start_offset, work).first_at(timestamp_ms)
 
     def search_max_timestamp(self, work: Work) -> Search[FoundOffset]:
-        """The first record here with the largest timestamp (KIP-734), in slices; (-1, -1, -1) if there is none. Raises
-        Overtaken between two slices."""
+        """Finds the first local record with the largest timestamp (KIP-734), in slices; (-1, -1, -1) if there is none.
+        Raises Overtaken between two slices."""
         return LookUp(self.segments, self.local_log_start_offset, work).largest()
 
     def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
@@ -304,7 +313,7 @@ class PartitionLog:
     # --- append -----------------------------------------------------------------------------------------------------
 
     def look_into(self, now: Now, records: Buffer) -> Generator[None, None, bytes | memoryview]:
-        """Judges a client's batches with all their records, in slices. Returns them as they are to be appended, with
+        """Validates a client's batches with all their records, in slices. Returns them as they are to be appended, with
         the topic's codec. Raises RecordsRefused."""
         return looked_into(memoryview(records), self._rules, self._config, now.wall_ms)
 
@@ -318,9 +327,9 @@ class PartitionLog:
         is_looked_into: bool = False,
         guard: Guard | None = None,
     ) -> Appended:
-        """As the leader: judges, numbers and writes one or more batches, all or nothing. ``is_looked_into`` says that
-        ``look_into`` has judged their records. ``guard`` is that of the first batch of a transaction here, whose
-        coordinator knows the partition (``Verification.begin``).
+        """Appends as the leader: validates, numbers and writes one or more batches, all or nothing. ``is_looked_into``
+        means that ``look_into`` has validated their records. ``guard`` is that of the first batch of a transaction
+        here, whose coordinator knows the partition (``Verification.begin``).
 
         Raises RecordsRefused and DiskError. In both cases nothing is written.
         """
@@ -368,10 +377,10 @@ class PartitionLog:
     def _write(self, now: Now, run: Run) -> bool:
         """Makes one disk append. If a new segment is due, it is started first. Returns whether it was.
 
-        Nothing that counts changes before the disk append, and nothing can fail after it. A cut is made durable first.
+        The state changes only after the disk append, and nothing can fail after it. A truncation is made durable first.
         Otherwise a power loss could bring back the end of one segment and keep new batches in the next one. Those
-        batches would hide that the end diverges from the leader's log. Followers sync a cut before they fetch on, so
-        nothing waits here as a rule. A sync that fails ends the node: a second one would succeed without the bytes.
+        batches would hide that the end diverges from the leader's log. Followers sync a truncation before they fetch
+        on, so this rarely waits. A sync that fails ends the node: a second one would succeed without the bytes.
         """
         if self.durability.unsettled_cut:
             self._make_durable(self.durability.unsettled_cut)
@@ -392,14 +401,14 @@ class PartitionLog:
             segments.append(run.buffers)
         else:
             segments.create(self.log_end_offset, now.wall_ms, run.buffers)
-        self._take_note(segments.items[-1], run)
+        self._note_written(segments.items[-1], run)
         if segments.snapshots.unfinished is not None:
             segments.snapshots.go_on()
         return rolled
 
     def _prepare_gap(self, now: Now) -> None:
-        """A gap that no segment can hold is left between two. What comes before it is made durable first. So a start
-        need not take the gap for records that a power loss took away."""
+        """Prepares a gap between two segments, since no segment can contain it. The records before it are made durable
+        first. Otherwise a start would take the gap for records that a power loss took away."""
         if not self.segments.items:
             self.segments.create(self.log_end_offset, now.wall_ms)
         self._make_durable(self.segments.items[-1].path)
@@ -417,8 +426,8 @@ class PartitionLog:
             run.size_bytes, run.last_offset, config.segment_bytes, config.segment_index_bytes
         ) or active.is_due(self._due_ms(active), now.wall_ms, timestamp_ms)
 
-    def _take_note(self, segment: Segment, run: Run) -> None:
-        """Brings the index, the producers and the log end offset up to date, after the bytes are written."""
+    def _note_written(self, segment: Segment, run: Run) -> None:
+        """Updates the index, the producers and the log end offset after the bytes are written."""
         interval, time_ms = self._config.index_interval_bytes, run.log_append_time_ms
         for (position, header), offset in zip(run.batches, run.offsets, strict=True):
             timestamp_ms = header.max_timestamp_ms if time_ms < 0 else time_ms
@@ -437,7 +446,7 @@ class PartitionLog:
         self.log_end_offset = segment.next_offset
 
     def expire_producers(self, now: Now) -> int:
-        """Forgets idle producers (P-7) and returns how many. The node calls it every
+        """Removes idle producers (P-7) and returns how many. The node calls it every
         ``producer.id.expiration.check.interval.ms``. Appends do the same."""
         self.verification.expire(now.wall_ms, self.producers.expiration_ms)
         return self.producers.expire(now.wall_ms)
@@ -452,8 +461,8 @@ class PartitionLog:
         self.epochs.assume(epoch, self.log_end_offset)
 
     def release(self, committed: int) -> bool:
-        """Ends a quarantine if the log holds everything again, up to a leader's high watermark and to where it ended
-        before. True if it does. Raises DiskError."""
+        """Ends a quarantine if the log is complete again, up to a leader's high watermark and to its former end.
+        Returns whether it did. Raises DiskError."""
         quarantine = self.quarantine
         if quarantine is None or self.log_end_offset < max(committed, quarantine.until):
             return False
@@ -461,28 +470,28 @@ class PartitionLog:
         return True
 
     def end_quarantine(self) -> None:
-        """Ends a quarantine, because nobody relies any more on what the log held before its damage. This waits for
-        the disk: the replica may be elected from now on, and its log must not be in quarantine again after a power
-        loss. Raises DiskError."""
+        """Ends a quarantine, because the cluster no longer relies on the records that the log had before its damage.
+        This waits for the disk: the replica may be elected from now on, and its log must not be in quarantine again
+        after a power loss. Raises DiskError."""
         path = f"{self.directory}/{QUARANTINE_FILE}"
         self.disk.delete(path)
         self.disk.make_durable(path)
         self.quarantine = None
 
     def forget_empty_epochs(self) -> None:
-        """Forgets an epoch that this node noted as the leader and wrote nothing in. A follower calls it, because its
-        new leader's log does not have that epoch."""
+        """Removes an epoch that this node noted as the leader without writing a record. A follower calls it, because
+        its new leader's log does not have that epoch."""
         self.epochs.drop(self.log_end_offset)
 
     # --- rolling ----------------------------------------------------------------------------------------------------
 
     def roll(self, now: Now, base_offset: int | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """Writes the indexes of the active segment and starts an empty one. The name of its file keeps the log end
-        offset. Behind a wide gap it keeps a ``base_offset``, and its file begins with ``buffers``: a segment that
-        begins beyond the log's end is never empty.
+        """Writes the indexes of the active segment and starts an empty one. The name of its file is the log end offset.
+        Behind a wide gap it is ``base_offset``, and its file begins with ``buffers``: a segment that begins beyond the
+        log's end is never empty.
 
-        A snapshot of the producers goes with it. The appends that follow write that of many producers, slice by slice.
-        If the disk refuses that, a start reads more batches.
+        A snapshot of the producers is written, too. That of many producers is written slice by slice by the next
+        appends. If the disk fails, a start reads more batches.
         """
         segments = self.segments
         point = segments.durable_before()
@@ -527,17 +536,18 @@ class PartitionLog:
     # --- the end, and the start -------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
-        """Removes every batch that reaches ``offset`` or beyond. After an unclean election these may lie below the high
+        """Removes every batch that reaches ``offset`` or beyond. After an unclean election these may be below the high
         watermark, which then moves down too. Returns the new log end offset. It is lower than ``offset`` if ``offset``
-        lies inside a batch.
+        is inside a batch.
 
-        If the disk fails half-way, the log ends where it was cut so far, and its state in memory agrees with that.
+        If the disk fails half-way, the log ends where it was truncated so far, and its state in memory agrees with
+        that.
         """
         segments, known = self.segments, self.producers
         if offset >= self.log_end_offset:
             return self.log_end_offset
         if not segments or offset < segments.bases[0]:
-            if self.local_log_start_offset > self.log_start_offset:  # Its leader says where it begins in the tier.
+            if self.local_log_start_offset > self.log_start_offset:  # Its leader knows where it begins in the tier.
                 offset = min(offset, self.log_start_offset)
             self._start_anew(offset, segments[0].created_ms if segments else 0)
             return offset
@@ -550,7 +560,7 @@ class PartitionLog:
             segments.cut_from(offset)
         except DiskError:
             if segments[-1].next_offset > offset:
-                self.producers = known  # They may know of batches that are gone. The cut is tried again.
+                self.producers = known  # They may know of batches that are gone. The truncation is retried.
             raise
         finally:
             self.log_end_offset = segments[-1].next_offset
@@ -564,11 +574,11 @@ class PartitionLog:
         return self.log_end_offset
 
     def _forget_durability_from(self, offset: int) -> None:
-        """Writes to the checkpoint files, before a cut, that the records from ``offset`` on are neither durable nor
-        clean.
+        """Writes to the checkpoint files, before a truncation, that the records from ``offset`` on are neither durable
+        nor clean.
 
-        A batch that holds the offset is removed as a whole, so its whole segment counts as touched. Only the note of
-        what was synced is exact: it often lies in the active segment, and most cuts leave it as it is.
+        A batch that contains the offset is removed as a whole, so its whole segment counts as touched. Only the synced
+        offset is exact: it is often in the active segment, and most truncations leave it as it is.
         """
         first_touched = self.bases[self.segments.index_of(offset)]
         self._checkpoints.lower_recovery_point(first_touched)
@@ -612,7 +622,7 @@ class PartitionLog:
     ) -> None:
         """Empties the log, which goes on at ``offset``: the records from ``log_start_offset`` up to there are in the
         remote tier (P-11). ``epochs`` are the leader epochs that began before ``offset``. ``snapshot`` is Kafka's
-        file of the producers at ``offset``, with open transactions, and ``producers`` is what it tells.
+        file of the producers at ``offset``, with open transactions, and ``producers`` is its decoded content.
 
         Waits for the disk. A start finds the log whole or empty, never a part of it. If the disk fails half-way, only a
         restart can mend the log (UndoFailed).
@@ -660,7 +670,7 @@ class PartitionLog:
                     self.log_start_offset = self.local_log_start_offset
 
     def delete_records_before(self, offset: int) -> int:
-        """Moves the log start offset to ``offset``, writes it to its checkpoint file, and deletes the segments that lie
+        """Moves the log start offset to ``offset``, writes it to its checkpoint file, and deletes the segments that are
         wholly before it. Returns the log start offset. Raises OffsetOutOfRange beyond the high watermark."""
         if offset > self.high_watermark:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
@@ -684,11 +694,11 @@ class PartitionLog:
         return unreachable + self.delete_local(self.bases[count - unreachable]) if count > unreachable else unreachable
 
     def delete_local(self, end_offset: int) -> int:
-        """Deletes the segments that lie wholly below ``end_offset``, and returns how many. Their records are in the
+        """Deletes the segments that are wholly below ``end_offset``, and returns how many. Their records are in the
         remote tier, where the log still begins.
 
-        A segment stays if its copy is not listed, if it is not durable here, or if no whole and durable snapshot of the
-        producers tells what it told of them: a start could not read that any more.
+        A segment stays if its copy is not listed, if it is not durable here, or if no whole and durable snapshot has
+        the producer state behind it: a start could not read that from the segment any more.
         """
         segments = self.segments
         safe = min(end_offset, self.copied_end_offset, self.high_watermark, self.synced_offset)
@@ -704,8 +714,8 @@ class PartitionLog:
         return count
 
     def _drop_oldest(self, count: int) -> None:
-        """The files go when the new log start is durable. If they went before, a power loss could bring some of them
-        back, with holes between them."""
+        """Deletes the files once the new log start is durable. If they were deleted before, a power loss could bring
+        some of them back, with holes between them."""
         if count == 0:
             return
         first = max(self.log_start_offset, self.bases[count])
@@ -725,8 +735,9 @@ class PartitionLog:
         return bool(self.segments.retired)
 
     def awaits_sync(self) -> bool:
-        """Whether something waits for the next sync: files to be deleted after it, or what a roll has closed, which is
-        neither deleted locally nor behind the recovery point before it is durable (Kafka syncs after each roll)."""
+        """Whether something waits for the next sync: files to be deleted after it, or a segment that a roll has closed,
+        which is neither deleted locally nor behind the recovery point before it is durable (Kafka syncs after each
+        roll)."""
         durability, items = self.durability, self.segments.items
         if not durability.dirty or not items:
             return self.has_retired
@@ -749,15 +760,15 @@ class PartitionLog:
     # --- copies -----------------------------------------------------------------------------------------------------
 
     def recreate_snapshot(self, now: Now, offset: int) -> Generator[None, None, Recreated]:
-        """Makes the snapshot of producers at ``offset``, and keeps it as this log's (P-8, P-13). In slices. Raises
-        Overtaken and DiskError."""
+        """Makes the snapshot of producers at ``offset``, and writes it (P-8, P-13). In slices. Raises Overtaken and
+        DiskError."""
         made = yield from self.recreated(now, offset)
         self.segments.snapshots.put(offset, made.snapshot)
         return made
 
     def write_index_files(self, segment: TierableSegment) -> None:
-        """Writes the index files of a closed segment that are not there, even if they have no entries: a copy has
-        them, too. Raises DiskError."""
+        """Writes the missing index files of a closed segment, even if they have no entries: its copy needs them. Raises
+        DiskError."""
         segments = self.segments
         segments.write_indexes(segments[segments.index_of(segment.base_offset)])
         for path in (segment.offset_index_path, segment.time_index_path):
@@ -775,13 +786,13 @@ class PartitionLog:
     def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
         """Replaces ``sources``, which are neighbours in this log, by ``cleaned``, whose file is synced.
 
-        After a DiskError only a restart can mend the log, so the node must end.
+        After a DiskError only a restart can repair the log, so the node must end.
         """
         self.segments.swap(sources, cleaned)
 
     def note_cleaned(self, offset: int) -> None:
-        """Notes that the log is clean up to ``offset``. A pass of the cleaner got so far, or records from ``offset`` on
-        are about to be removed."""
+        """Notes that the log is clean up to ``offset``: a pass of the cleaner got that far, or records from ``offset``
+        on are about to be removed."""
         self._checkpoints.write_cleaned(offset)
         self.cleaned_offset = offset
 
@@ -804,11 +815,11 @@ class PartitionLog:
             self._delete_retired()
 
     def note_synced(self) -> None:
-        """Writes down how far the log is durable. A start takes damage below that for damage, not for a torn end. The
-        note is true whether or not it is synced itself.
+        """Writes the synced offset to its checkpoint file. A start takes a bad batch below it for damage, not for a
+        torn end. The file need not be synced itself: an older offset is as true.
 
-        A log that began anew waits until its new start is durable. With the old one, the note would say that the
-        records between them were there.
+        A log that was restarted at a later offset waits until its new start is durable. With the old start, the file
+        would claim the records between them.
         """
         synced, checkpoints = self.synced_offset, self._checkpoints
         if synced <= checkpoints.durable_end or self.durability.unsettled_cut:
@@ -828,7 +839,7 @@ class PartitionLog:
         ``sync_point()`` afterwards.
 
         Called again when all is synced, it moves the recovery point to the log's end, which needs one more sync. So
-        even if the next start dies before it has read the log, nobody takes durable records for a torn end.
+        even if the next start dies before it has read the log, no later start takes durable records for a torn end.
         """
         for segment in self.segments:
             self.segments.write_indexes(segment)

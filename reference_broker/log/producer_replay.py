@@ -1,21 +1,19 @@
-"""Finds what a log knows of producers: the newest snapshot, and what the batches after it say (P-4, P-12).
+"""Producer state rebuilt from the newest snapshot and the batches after it (P-4, P-12).
 
-A start and a truncation both come here. They also find aborted transactions again, for segments whose index is missing
-or damaged (Kafka's LogLoader.recoverSegment and UnifiedLog.rebuildProducerState).
+``replayed`` is for a start and a truncation. They also find aborted transactions again, for segments whose index is
+missing or damaged (Kafka's LogLoader.recoverSegment and UnifiedLog.rebuildProducerState).
 
-Makes a snapshot of producers that a segment due for upload lacks (KAFKA-15195; P-8, P-9, P-10).
+``recreated`` makes the snapshot that a segment due for upload lacks (KAFKA-15195; P-8, P-9, P-10). It need not replay
+the log from its beginning, since producers that are idle for longer than ``producer.id.expiration.ms`` are removed
+anyway (P-7). The replay begins at the later of these two places:
 
-A snapshot is not needed whole: producers that are idle for longer than ``producer.id.expiration.ms`` are forgotten
-anyway (P-7). So the batches are not replayed from the beginning of the log, but from the latest of these two places:
-
-- a whole snapshot that is already there,
+- a whole snapshot that exists,
 - the first segment with a record that is younger than the expiration.
 
 Transactions have no age. One that is open where the snapshot is to be, or that ended on the way there, may have begun
 before that place. Then the replay begins where it began. A start and each roll note for every segment the earliest one
-that is open at its beginning, so that nobody has to search for it.
-
-The last marker of a producer may lie before that place, too. Its coordinator epoch is looked for further back.
+that is open at its beginning, so that no search is needed. The last marker of a producer may be before that place,
+too. Its coordinator epoch is searched further back.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -41,8 +39,8 @@ from reference_broker.records.control import read_marker
 MAX_OFFSET = 2**63 - 1
 BATCHES_PER_SLICE = 2000
 REFILL_BYTES = 16 * 1024 * 1024
-"""How far before a snapshot batches are read for what it lacks. A retry comes soon or not at all, and the high
-watermark soon passes what lies further back."""
+"""How far before a snapshot batches are read for the state that it lacks. A retry comes soon or not at all, and the
+high watermark soon passes older markers."""
 
 
 def run_to_end(replay: Generator[None, None, ProducerStates]) -> ProducerStates:
@@ -178,11 +176,14 @@ RECREATED_BATCHES_PER_SLICE = 500
 
 
 class Recreated(NamedTuple):
-    """``snapshot`` is Kafka's file. ``from_offset`` is where the replay began. ``read_bytes`` were read of the log."""
+    """A snapshot, and the cost of making it."""
 
     snapshot: bytes
+    """Kafka's file."""
     from_offset: int
+    """Where the replay began."""
     read_bytes: int
+    """The number of bytes read of the log."""
 
 
 def recreated(
@@ -201,7 +202,7 @@ def recreated(
 def recreated_from(
     segments: Segments, begin: int, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
 ) -> Generator[None, None, Recreated]:
-    """The same from ``begin`` on, or from a newer snapshot that is there."""
+    """Does the same from ``begin`` on, or from a newer snapshot that exists."""
     states = ProducerStates(expiration_ms, reject_unknown=False)
     known = segments.snapshots.newest(begin, offset)
     if known is not None:
@@ -224,8 +225,8 @@ def recreated_from(
 
 
 def replay_start(segments: Segments, offset: int, expired_ms: int) -> int:
-    """Where the replay begins if there is no newer snapshot. ``expired_ms``: who wrote nothing after that time is
-    forgotten."""
+    """Returns where the replay begins if there is no newer snapshot. Producers without a record after ``expired_ms``
+    are removed."""
     last = segments.index_of(offset)
     young = next(
         (segment for segment in segments.items[:last] if segment.max_timestamp_ms > expired_ms), segments.items[last]

@@ -1,19 +1,17 @@
-"""What a partition remembers of each idempotent producer (KIP-98; clauses P-1, P-5, P-6, P-7).
+"""The state of the idempotent producers of a partition (KIP-98; clauses P-1, P-5, P-6, P-7), and its snapshot files.
 
-Snapshots of what a log knows of producers, in Kafka's files (ProducerStateManager and ProducerSnapshot.json).
+The snapshots are Kafka's files (ProducerStateManager and ProducerSnapshot.json). ``<20-digit offset>.snapshot`` has the
+state before that offset. It is written when a segment begins there, at a clean stop, and at the end of a start. A file
+whose CRC-32C is wrong is deleted, never loaded. An older one is used instead, or the beginning of the log.
 
-``<20-digit offset>.snapshot`` holds the state before that offset. It is written when a segment begins there, at a clean
-stop, and at the end of a start. A file that its CRC-32C does not fit is deleted, never loaded. An older one takes its
-place, or the beginning of the log.
+A file with a right CRC can be trusted only because it never describes records that the log has lost. So a truncation
+first deletes the snapshots beyond it, durably. The cleaner may remove the marker of a transaction that a snapshot has
+open. So a swap deletes all snapshots below its end, too.
 
-A file with a right CRC can be trusted only because it never describes records that the log has lost. So whoever cuts
-the log deletes the snapshots beyond the cut first, durably. The cleaner may remove the marker of a transaction that a
-snapshot has open. So a swap deletes all snapshots below its end, too.
+Kafka's format keeps only the last batch of each producer. ``producer_replay`` finds the batches before it again.
 
-Kafka's format keeps only the last batch of each producer. ``replay`` finds the batches before it again.
-
-A roll does not wait for a snapshot of very many producers. It keeps what is known of them at that moment, which nobody
-changes, and each append that follows writes a slice of it.
+A roll does not wait for a snapshot of very many producers. It keeps a copy of the state at that moment, and each append
+that follows writes a slice of it.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -43,7 +41,7 @@ from reference_broker.records.control import ControlType, read_marker
 from reference_broker.wire.errors import ErrorCode
 
 REMEMBERED_BATCHES = 5
-"""How many batches of a producer are remembered. As in Kafka, a producer has at most five requests in flight, so a
+"""Number of batches remembered of each producer. As in Kafka, a producer has at most five requests in flight, so a
 retry is one of its last five batches."""
 
 
@@ -58,18 +56,17 @@ class BatchMark(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """What is known of one producer ID. It is never changed: each batch makes a new one.
-
-    ``marks`` are the last five batches of this epoch, oldest first. There are none after a transaction marker that
-    raised the epoch. ``last_timestamp_ms`` is the largest timestamp of the last batch, by the producer's clock or the
-    append time. ``current_txn_first_offset`` is -1 while no transaction is open.
-    """
+    """The state of one producer ID. It is never changed: each batch makes a new one."""
 
     producer_epoch: int
     marks: tuple[BatchMark, ...] = ()
+    """The last five batches of this epoch, oldest first. There are none after a transaction marker that raised the
+    epoch."""
     last_timestamp_ms: int = -1
+    """The largest timestamp of the last batch, by the producer's clock or the append time."""
     coordinator_epoch: int = -1
     current_txn_first_offset: int = -1
+    """-1 while no transaction is open."""
 
     @property
     def last_sequence(self) -> int:
@@ -85,22 +82,21 @@ class Producer(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerStates:
-    """What is known of all producers of a log.
-
-    ``by_id`` has one entry for each producer ID. ``reject_unknown`` is the policy of P-5. ``completed`` has the first
-    offset and the marker's offset of the transactions that have ended, but whose marker the high watermark has not
-    passed yet. They hold back the last stable offset. Those that ended before ``completed_from`` are not known singly,
-    because the state came from a snapshot. ``swept_ms`` is the time of the last expiry.
-    """
+    """The state of all producers of a log."""
 
     expiration_ms: int
     reject_unknown: bool
+    """The policy of P-5."""
     by_id: dict[int, Producer] = field(default_factory=dict)
     completed: list[tuple[int, int]] = field(default_factory=list)
+    """The first offset and the marker's offset of the transactions that have ended, but whose marker the high watermark
+    has not passed yet. They hold back the last stable offset."""
     open_transactions: dict[int, int] = field(default_factory=dict)
     """The first offset of each open transaction, by producer ID."""
     completed_from: int = 0
+    """Transactions that ended before this offset are not known singly, because the state came from a snapshot."""
     swept_ms: int = 0
+    """The time of the last expiry."""
 
     @staticmethod
     def of(config: LogConfig, wall_ms: int) -> "ProducerStates":
@@ -113,7 +109,7 @@ class ProducerStates:
         self.reject_unknown = config.unknown_producer_id_policy != "accept"
 
     def check(self, batches: Sequence[BatchHeader]) -> list[BatchMark] | None:
-        """Judges a client's batches without changing anything.
+        """Validates a client's batches without changing anything.
 
         Returns None if they are to be appended. Returns their marks if all of them were written before. Raises
         InvalidRecords with one of these errors:
@@ -121,7 +117,7 @@ class ProducerStates:
         - INVALID_PRODUCER_EPOCH: the epoch is older than the known one.
         - OUT_OF_ORDER_SEQUENCE_NUMBER: there is a gap, an overlap or a duplicate older than five batches, or a new
           epoch does not start at 0.
-        - UNKNOWN_PRODUCER_ID: the producer is unknown, and the policy of P-5 refuses it.
+        - UNKNOWN_PRODUCER_ID: the producer is unknown, and the policy of P-5 rejects it.
         - INVALID_TXN_STATE: the batch is not transactional, and the producer has an open transaction.
         """
         if len(batches) == 1:
@@ -178,7 +174,7 @@ class ProducerStates:
         return None
 
     def record(self, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
-        """Notes a data batch that was written, replicated, or read from the log. It was judged before."""
+        """Notes a data batch that was written, replicated, or read from the log. It was validated before."""
         producer_id = header.producer_id
         producer = self.by_id.get(producer_id)
         assert producer is None or not producer.marks or first_offset > producer.marks[-1].last_offset, (
@@ -234,13 +230,13 @@ class ProducerStates:
         return self.by_id[min(self.open_transactions, key=self.open_transactions.__getitem__)].last_timestamp_ms
 
     def keep_completed(self, known: "ProducerStates", end_offset: int) -> None:
-        """Takes over the completed transactions that the log knew before it was cut at ``end_offset``. A snapshot does
-        not have them."""
+        """Copies the completed transactions that were known before the log was truncated at ``end_offset``. A snapshot
+        does not have them."""
         self.completed = [each for each in known.completed if each[1] < end_offset]
         self.completed_from = min(known.completed_from, end_offset)
 
     def expire(self, wall_ms: int) -> int:
-        """Forgets producers that have no open transaction and whose last record is old enough (P-7). Returns how
+        """Removes producers that have no open transaction and whose last record is old enough (P-7). Returns how
         many."""
         self.swept_ms = wall_ms
         expired = [
@@ -253,7 +249,7 @@ class ProducerStates:
         return len(expired)
 
     def restore(self, producers: Iterable[tuple[int, Producer]]) -> None:
-        """Takes over some of the producers that a snapshot tells."""
+        """Adds some of the producers of a snapshot."""
         for producer_id, producer in producers:
             self.by_id[producer_id] = producer
             if producer.current_txn_first_offset >= 0:
@@ -307,9 +303,9 @@ _new = tuple.__new__
 """Makes a named tuple of values that are known to be right."""
 
 PRODUCERS_A_SLICE = 500
-"""So many are encoded or decoded in one event. It takes some 0.3 ms."""
+"""Number of producers that are encoded or decoded in one event. It takes some 0.3 ms."""
 PIECES_A_WRITE = 20
-"""So many pieces are written at once: 0.5 MB."""
+"""Number of pieces that are written at once: 0.5 MB."""
 
 
 class SnapshotDamaged(Exception):  # noqa: N818 - says what was found
@@ -386,9 +382,9 @@ def fits(crc: int, data: bytes) -> bool:
 
 
 class ProducerSnapshots:
-    """The snapshot files of one log. ``offsets`` are those that are there, in order; nobody has looked into them yet.
-    ``damaged`` has the path of each file that was found damaged, and why. ``unfinished`` is the offset of the snapshot
-    that is being written, or None."""
+    """The snapshot files of one log. ``offsets`` are those that exist, in order; they may be damaged. ``damaged`` has
+    the path of each file that was found damaged, and why. ``unfinished`` is the offset of the snapshot that is being
+    written, or None."""
 
     __slots__ = ("_loaded", "_work", "damaged", "directory", "disk", "durability", "offsets", "unfinished")
 

@@ -1,10 +1,10 @@
-"""The segments of one log: the list, oldest first, and the files that belong to it.
+"""The segments of one log, and the files that belong to them.
 
-Every change of the list goes through this class, so that the list, its base offsets, the files and the ``Durability``
-always agree. After a change that fails (DiskError) the list still describes the files.
+``Segments`` is the list, oldest first. Every change of the list goes through it, so that the list, its base offsets,
+the files and the ``Durability`` always agree. After a change that fails (DiskError) the list still describes the files.
 
-How a cleaned segment replaces the segments that it was made from, and how a start finishes a swap that a crash
-interrupted. After a crash at any operation the log has either the old segments or the new one, never a part of both.
+A cleaned segment replaces the segments that it was made from in a swap, which a start finishes after a crash. After a
+crash at any operation the log has either the old segments or the new one, never a part of both.
 
 1. The cleaner writes and syncs ``<base>.log.cleaned``. A start deletes such a file.
 2. The file is renamed to ``<base>.log.swap``. From here on the swap counts, and a start finishes it. The snapshots of
@@ -13,11 +13,9 @@ interrupted. After a crash at any operation the log has either the old segments 
 4. The new file is renamed to the name of the first one.
 
 The names are durable after step 2 and after step 3. Otherwise a power loss could keep deletions without the new file,
-or the new file beside old segments that it holds already. The caller waits for these syncs.
+or the new file beside old segments that it contains already. The caller waits for these syncs.
 
-Plans which segments are removed at the start of a log, by retention and by DeleteRecords. The log removes them.
-
-Which segments of a log may be copied to the remote tier (Kafka's RemoteLogManager.candidateLogSegments).
+The functions at the end select the segments that retention removes, and those that may be copied to the remote tier.
 """
 
 from bisect import bisect_right
@@ -315,7 +313,7 @@ def _end_offset(disk: Disk, path: str, base: int) -> Generator[None, None, int]:
 
 
 def count_before(segments: Segments, offset: int) -> int:
-    """Returns how many of the oldest segments lie wholly before ``offset``. The active one never counts."""
+    """Returns how many of the oldest segments are wholly before ``offset``. The active one never counts."""
     return segments.index_of(offset)
 
 
@@ -354,26 +352,27 @@ def _is_too_old(segment: Segment, retention_ms: int, wall_ms: int) -> bool:
 
 
 MOST_AT_ONCE: Final = 200
-"""To tell of so many takes some 0.5 ms."""
+"""Number of segments listed at once, which takes some 0.5 ms."""
 
 
 class TierableSegment(NamedTuple):
-    """A closed segment. ``next_offset`` is where the one after it begins. ``transaction_index_path`` is empty if
-    nothing was aborted. The index files are there after ``PartitionLog.write_index_files``."""
+    """A closed segment. Its index files exist after ``PartitionLog.write_index_files``."""
 
     base_offset: int
     next_offset: int
+    """Where the one after it begins."""
     size_bytes: int
     max_timestamp_ms: int
     path: str
     offset_index_path: str
     time_index_path: str
     transaction_index_path: str
+    """Empty if nothing was aborted."""
 
 
 def tierable(segments: Segments, end_offset: int, from_offset: int) -> tuple[TierableSegment, ...]:
-    """Returns those that lie wholly below ``end_offset`` and have offsets from ``from_offset`` on, at most MOST_AT_ONCE
-    of them, the oldest first."""
+    """Returns the segments that are wholly below ``end_offset`` and have offsets from ``from_offset`` on, at most
+    MOST_AT_ONCE of them, the oldest first (Kafka's RemoteLogManager.candidateLogSegments)."""
     first, last = segments.index_of(from_offset), segments.index_of(end_offset)
     last = min(last, first + MOST_AT_ONCE)
     return tuple(

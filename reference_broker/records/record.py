@@ -1,10 +1,6 @@
-"""One record, as the builder takes it and the reader gives it.
+"""Records inside of a batch: encoding and decoding, with Kafka's zigzag varints (ByteUtils.writeVarint / writeVarlong).
 
-Zigzag variable-length integers, as records use them (Kafka's ByteUtils.writeVarint / writeVarlong).
-
-Decodes the records of a batch. Clients, the cleaner and time look-ups use it; the broker's hot path never does.
-
-Makes record batches from records. Clients, the metadata log, snapshots and the cleaner use it.
+Clients, the metadata log, snapshots, the cleaner and lookups by time use it; the broker's hot path never does.
 """
 
 from collections.abc import Generator, Iterator, Sequence

@@ -1,7 +1,8 @@
-"""The rules that a leader checks before it appends a client's batches. All but one look at batch headers only. The
-exception is ``check_records``: each record of a compacted topic must have a key, so its batches are decoded.
+"""Validation of a client's batches before a leader appends them (Kafka's LogValidator), and recompression.
 
-Packs a batch anew with another codec, for topics whose ``compression.type`` is not ``producer``.
+All rules but one read batch headers only. The exception is ``check_records``: each record of a compacted topic must
+have a key, so its batches are decoded. ``repacked`` compresses a batch with another codec, for topics whose
+``compression.type`` is not ``producer``.
 """
 
 from collections.abc import Generator

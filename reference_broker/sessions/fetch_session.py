@@ -1,13 +1,13 @@
 """One incremental fetch session (KIP-227): the partitions that a fetcher wants, and the state last sent of each.
 
 The cost of a fetch depends on what changed, never on what is cached. Each cached partition is in one of two states. A
-marked one is in ``FetchSession.changed`` and must be looked at before the next answer. Any other is registered on its
-Partition, which marks it at its next change. Partitions that have data to send wait in a queue in list order, from
-which an answer takes only as many as fit. A fetch that names no partition and finds none marked touches no partition.
-Work on very many partitions is done in slices, and meanwhile the session takes no other request.
+marked one is in ``FetchSession.changed`` and must be looked up before the next response. Any other is registered on its
+Partition, which marks it at its next change. Partitions that have data to send are queued in list order, and a response
+takes only as many as fit. A fetch that names no partition and finds none marked touches no partition. Work on very many
+partitions is done in slices, and meanwhile the session accepts no other request.
 
 Marks are change numbers: the upcoming request's number, as in the KIP's first revision. The final revision reads them
-as a bit, marked or not. What differs between the revisions is behind ``sessions.revisions``.
+as a bit, marked or not. What differs between the revisions is in ``sessions.revisions``.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -22,7 +22,7 @@ from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, PartitionDa
 
 
 class Expecting(Watcher, Protocol):
-    """It is told when a partition with its topic name or ID and with its index arrives."""
+    """Is called when a partition with its topic name or ID and with its index is added."""
 
     topic: str
     topic_id: bytes
@@ -31,14 +31,17 @@ class Expecting(Watcher, Protocol):
 
 @dataclass(slots=True, eq=False)
 class Arrivals:
-    """One watcher for all of them, so that an arrival costs only what waits for it, not all that waits."""
+    """Cached partitions that this node neither leads nor follows, by the name and the ID under which they may arrive.
+
+    This is one watcher for all of them, so that an arrival costs only the partitions that wait for it.
+    """
 
     expected: dict[tuple[str | bytes, int], dict[Expecting, None]] = field(default_factory=dict)
     keys: dict[Expecting, tuple[tuple[str | bytes, int], ...]] = field(default_factory=dict)
     partitions: Partitions | None = None
 
     def expect(self, partitions: Partitions, cached: Expecting) -> None:
-        """Tells ``cached`` once, when its partition is added. Expecting it twice is no error."""
+        """Calls ``cached`` once, when its partition is added. Expecting it twice is no error."""
         if cached not in self.keys:
             self.keys[cached] = ((cached.topic_id, cached.index), (cached.topic, cached.index))
             for key in self.keys[cached]:
@@ -74,24 +77,14 @@ UNSENT = -1
 
 @dataclass(slots=True, eq=False)
 class CachedPartition:
-    """One partition of a session. The request's fields are those of the latest request that named it.
-
-    - ``sent_*`` are the values last sent. Before the first answer they are -1, 0 for the error and None for the
-      direction (``direction``).
-    - ``order`` is the place in the session's list.
-    - ``available_bytes`` were readable from ``fetch_offset`` at the last look, at most ``max_bytes``. It is above 0
-      exactly while the partition has data to send, and then the partition is ``queued``. ``there_bytes`` is the same
-      without the limit.
-    - ``too_small_bytes`` was too small for the next batch at the last read. It is 0 if nothing is known.
-    - ``home`` are the partitions of the session that it came to, None once it was forgotten. A session that is over, or
-      begins anew, gets other ones, so all that it cached leave it at once.
-    """
+    """One partition of a session: its entry in the latest request that named it, and the state last sent."""
 
     session: "FetchSession"
     topic: str
     topic_id: bytes
     index: int
     order: int
+    """Its place in the session's list."""
     max_bytes: int = 0
     fetch_offset: int = 0
     current_leader_epoch: int = -1
@@ -101,16 +94,24 @@ class CachedPartition:
     sent_log_start_offset: int = UNSENT
     sent_error: int = 0
     sent_direction: tuple[int, ...] | None = None
+    """Where it was last directed (``direction``)."""
     change_number: int = 0
     named_number: int = -1
+    """The number of the latest request that named it."""
     available_bytes: int = 0
+    """The bytes that were readable from ``fetch_offset`` at the last lookup, at most ``max_bytes``. Above 0 exactly
+    while the partition has data to send, and then it is ``queued``."""
     there_bytes: int = 0
+    """The same without the limit."""
     too_small_bytes: int = 0
+    """A limit that was too small for the next batch at the last read, or 0."""
     queued: bool = False
     home: "dict[PartitionKey, CachedPartition] | None" = field(init=False)
+    """The partitions of the session when it was added, None once it was forgotten. A session that is closed or replaced
+    gets another dictionary, so all partitions that it cached leave it at once."""
     partition: Partition | None = None
     is_of_partition: bool = True
-    """Whether ``fetch_offset`` was told for ``partition``, or with a leader epoch that can prove it.
+    """Whether ``fetch_offset`` was requested for ``partition``, or with a leader epoch that can prove it.
 
     False if it may stem from another leadership or from an earlier topic of that name.
     """
@@ -129,7 +130,7 @@ class CachedPartition:
         return self.named_number == self.session.number
 
     def remember(self, wanted: FetchPartition, topic_id: bytes) -> None:
-        """Overwrites everything that a request says about a partition."""
+        """Overwrites its entry with that of a request."""
         if topic_id != self.topic_id:
             self._unbind()  # In a session by name this is another topic of that name.
             self.topic_id = topic_id
@@ -141,8 +142,8 @@ class CachedPartition:
         self.is_of_partition = True
 
     def remember_sent(self, sent: PartitionData) -> None:
-        """Notes what an answer said about the partition. After an error the next state is always sent (F-14), also
-        where the error came with offsets, as OFFSET_MOVED_TO_TIERED_STORAGE does."""
+        """Notes the partition's part of a response. After an error the next state is always sent (F-14), also where the
+        error came with offsets, as OFFSET_MOVED_TO_TIERED_STORAGE does."""
         self.sent_high_watermark = UNSENT if sent.error_code else sent.high_watermark
         self.sent_log_start_offset = UNSENT if sent.error_code else sent.log_start_offset
         self.sent_error = sent.error_code
@@ -159,8 +160,8 @@ class CachedPartition:
             self.partition = None
 
     def bind(self, partitions: Partitions) -> Partition | None:
-        """Finds the led partition that this one names now, or the followed one that ``read_from`` named, for as long as
-        it is followed. A deleted and recreated one is found only by its name."""
+        """Returns the led partition that this one names now, or the followed one of ``read_from`` for as long as it is
+        followed. A deleted and recreated one is found only by its name."""
         partition = self.partition
         if partition is None or partition.deleted:
             if self.session.uses_topic_ids:
@@ -175,12 +176,13 @@ class CachedPartition:
         return partition
 
     def read_from(self, followed: Partition) -> None:
-        """The fetcher reads from a partition that this node follows."""
+        """Binds it to a partition that this node follows."""
         self._unbind()
         self.partition = followed
 
     def read_from_leader(self) -> None:
-        """The fetcher may not read from followers any more."""
+        """Unbinds it from a partition that this node follows, since the fetcher may not read from followers any
+        more."""
         if self.partition is not None and self.partition.leader_elsewhere is not None:
             self._unbind()
 
@@ -192,7 +194,7 @@ class CachedPartition:
             self.session.arrivals.expect(partitions, self)
 
     def leave(self) -> None:
-        """Nothing tells it of changes any more."""
+        """Stops watching for changes."""
         self.home = None
         if self.partition is not None:
             self.partition.unwatch(self)
@@ -208,20 +210,20 @@ class CachedPartition:
 
 
 def direction(data: PartitionData) -> tuple[int, ...] | None:
-    """Where the fetcher must go on instead, if it must: the diverging epoch as (epoch, end offset), or the preferred
-    read replica as (ID,)."""
+    """Returns where the fetcher must go on instead: the diverging epoch as (epoch, end offset), the preferred read
+    replica as (ID,), or None."""
     diverging = data.diverging_epoch
     if diverging is not None:
         return diverging.epoch, diverging.end_offset
     return None if data.preferred_read_replica < 0 else (data.preferred_read_replica,)
 
 
-Left: TypeAlias = dict[PartitionKey, CachedPartition]
-"""Partitions that a session no longer caches. They must be given to ``leave``."""
+Removed: TypeAlias = dict[PartitionKey, CachedPartition]
+"""Partitions that a session no longer caches. They must be passed to ``leave``."""
 
 
 class Waiter(Protocol):
-    """A fetch that waits for one session, or is at work on it."""
+    """A fetch that is parked on one session, or at work on it."""
 
     __slots__ = ()
 
@@ -229,65 +231,66 @@ class Waiter(Protocol):
     """True while it is handled in slices."""
 
     def add_next(self, request: Callable[[], None]) -> None:
-        """The next request of its session: to be called in a later event once it is no longer at work."""
+        """Adds the next request of its session, to be handled in a later event once the work is done."""
         ...
 
     def partition_marked(self, cached: CachedPartition) -> None:
-        """A partition of the session changed; the fetch may have become answerable."""
+        """Called when a partition of the session changed. The fetch may be complete now."""
         ...
 
     def respond(self) -> None:
-        """Answers now with what there is."""
+        """Responds now with the data that there is."""
         ...
 
     def abandon(self, error_code: int) -> bool:
-        """Answers now with this top-level error, since the session can no longer serve this fetch. Returns False if it
-        was answered before."""
+        """Responds now with this top-level error, since the session can no longer serve this fetch. Returns False if it
+        was completed before."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """A session, or the draft of one: every full fetch is answered from a draft, which the cache may then admit.
-
-    - ``session_id`` is 0 for a draft. ``epoch`` is that of the next request.
-    - ``number`` counts the accepted incremental requests (64 bits); it is the first revision's sequence number.
-      ``answered_number`` is the last of them that was answered, -1 before even the full fetch was.
-    - ``created_ms`` and ``last_used_ms`` are wall-clock times. ``contact_us`` is the monotonic time of the last
-      accepted request, which counts for every cached partition.
-    - ``reader`` says who reads how far, and ``rack`` where a consumer stands that may read from followers, as of the
-      last request.
-    - ``answers_full`` says that the request to be answered is a full one.
-    - ``denied`` says that the session accepts no incremental fetches and caches nothing.
-    - ``counted`` is how many partitions the cache of sessions counts for it.
-    - ``last_told`` is what the answer to ``number`` held, if it may have to be told again.
-    """
+    """A session, or the draft of one: every full fetch works on a draft, which the cache may then admit."""
 
     arrivals: Arrivals
     revision: Revision
     uses_topic_ids: bool
     privileged: bool
+    """Whether it is a follower's."""
     client_id: str = ""
     replica_id: int = -1
     session_id: int = 0
+    """0 for a draft."""
     epoch: int = 1
+    """The epoch of the next request."""
     number: int = 0
+    """The number of accepted incremental requests (64 bits), which is the first revision's sequence number."""
     answered_number: int = -1
+    """The last of them that was answered, -1 before even the full fetch was."""
     created_ms: int = 0
+    """Wall-clock time, as is ``last_used_ms``."""
     last_used_ms: int = 0
     contact_us: int = 0
+    """The monotonic time of the last accepted request, which counts for every cached partition."""
     reader: object = None
+    """The kind of reader of the last request (``fetch_partition.Reader``)."""
     rack: str | None = None
+    """The rack of a consumer that may read from followers, as of the last request."""
     answers_full: bool = True
+    """Whether the request in hand is a full one."""
     denied: bool = False
+    """Whether the session refuses incremental fetches and caches nothing."""
     counted: int = 0
+    """The number of partitions that the cache of sessions counts for it."""
     partitions: dict[PartitionKey, CachedPartition] = field(default_factory=dict)
     changed: dict[CachedPartition, None] = field(default_factory=dict)
-    """The marked partitions, to be looked at before the next answer. All others are registered on their Partition."""
+    """The marked partitions, to be looked up before the next response. All others are registered on their Partition."""
     available_bytes: int = 0
     """The sum over all partitions that have data."""
     waiter: Waiter | None = None
-    last_told: dict[CachedPartition, None] = field(default_factory=dict)
+    """The fetch that is parked or at work."""
+    last_sent: dict[CachedPartition, None] = field(default_factory=dict)
+    """The partitions in the response to ``number``, if that may have to be repeated."""
     _with_data: DataQueue = field(init=False)
     _last_order: int = 0
 
@@ -296,12 +299,12 @@ class FetchSession:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether one of its requests is handled in slices. Meanwhile it takes no other."""
+        """Whether one of its requests is handled in slices. Meanwhile it accepts no other."""
         return self.waiter is not None and self.waiter.at_work
 
     @property
     def made_by(self) -> str:
-        """Who created it, for people to read."""
+        """The client that created it, for people to read."""
         return f"follower {self.replica_id}" if self.privileged else f"consumer {self.client_id!r}"
 
     def accept_epoch(self, request_epoch: int) -> bool:
@@ -309,50 +312,49 @@ class FetchSession:
         return self.revision.accepts(self, request_epoch)
 
     def is_waiting_for(self, number: int) -> bool:
-        """Whether an incremental fetch waits that has this number, and may be sent again (first revision)."""
+        """Whether an incremental fetch with this number is parked, and may be repeated (first revision)."""
         return self.waiter is not None and self.revision.repeats and not self.answers_full and number == self.number
 
     def accept(self, request_epoch: int, now: Now) -> None:
-        """Accepts one more incremental request. The epoch advances here, whatever becomes of the answer."""
+        """Accepts one more incremental request. The epoch advances here, even if the response is lost."""
         self.answers_full = False
         self.revision.advance(self, request_epoch)
         self.touch(now)
 
-    def accept_full(self, now: Now) -> Left:
+    def accept_full(self, now: Now) -> Removed:
         """Accepts a full request, which replaces all partitions and keeps ID and number (first revision)."""
-        left = self.empty()
+        removed = self.empty()
         self.answers_full, self.denied = True, False
         self.answered_number = self.number - 1
         self.touch(now)
-        return left
+        return removed
 
-    def deny(self) -> Left:
-        """Keeps only the ID. From now on only full requests are answered (first revision)."""
+    def deny(self) -> Removed:
+        """Keeps only the ID. From now on only full requests are accepted (first revision)."""
         self.denied = True
         return self.empty()
 
-    def empty(self) -> Left:
-        """It caches nothing any more, because it is over or begins anew. Costs the same for any number of
-        partitions."""
-        left, self.partitions = self.partitions, {}
+    def empty(self) -> Removed:
+        """Removes all partitions, because the session is closed or replaced. Costs the same for any number of them."""
+        removed, self.partitions = self.partitions, {}
         self._last_order = self.available_bytes = 0
-        self.changed, self.last_told = {}, {}
+        self.changed, self.last_sent = {}, {}
         self._with_data = self.revision.queue()
-        return left
+        return removed
 
     def touch(self, now: Now) -> None:
         self.contact_us = now.mono_us
         self.last_used_ms = now.wall_ms
 
     def upcoming_number(self) -> int:
-        """The number of the answer that will tell what changes now."""
+        """Returns the number of the response that will have the current changes."""
         return self.number if self.answered_number < self.number else self.number + 1
 
     def key(self, topic: str, topic_id: bytes, index: int) -> PartitionKey:
         return (topic_id if self.uses_topic_ids else topic, index)
 
     def name(self, topic: str, topic_id: bytes, wanted: FetchPartition) -> CachedPartition:
-        """A request names this partition: adds it at the end of the list, or overwrites the cached values."""
+        """Applies an entry of a request: adds the partition at the end of the list, or overwrites the cached values."""
         key = self.key(topic, topic_id, wanted.partition)
         cached = self.partitions.get(key)
         if cached is None:
@@ -365,12 +367,12 @@ class FetchSession:
         return cached
 
     def name_all(self, wanted: Iterable[tuple[str, bytes, FetchPartition]]) -> None:
-        """The same for many."""
+        """Applies many entries."""
         for topic, topic_id, partition in wanted:
             self.name(topic, topic_id, partition)
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
-        """Drops partitions. A partition that the session does not hold is no error."""
+        """Drops partitions. A partition that the session does not cache is no error."""
         for index in indexes:
             cached = self.partitions.pop(self.key(topic, topic_id, index), None)
             if cached is not None:
@@ -382,19 +384,20 @@ class FetchSession:
         self.assess(cached, 0)
 
     def mark(self, cached: CachedPartition) -> None:
-        """Marks a partition that may have something to send, in the answer that is due or in the next one."""
+        """Marks a partition that may have something to send, in the response in hand or in the next one."""
         cached.change_number = self.upcoming_number()
         self.changed[cached] = None
 
-    def look_at(self, cached: CachedPartition) -> None:
-        """Makes the next answer look at the partition although nothing has changed."""
+    def recheck(self, cached: CachedPartition) -> None:
+        """Makes the next fetch look up the partition although nothing has changed."""
         self.changed[cached] = None
 
     def read_as(self, reader: object, rack: str | None = None) -> Work:
-        """Sets who reads. Another isolation level, or a follower instead of a consumer, reads to another end. A
-        consumer with another rack may have to read elsewhere; ``rack`` is None for who reads from leaders only.
+        """Sets the kind of reader. Another isolation level, or a follower instead of a consumer, reads to another end.
+        A consumer with another rack may have to read elsewhere; ``rack`` is None for fetchers that read from leaders
+        only.
 
-        Then all partitions must be looked at. This is the only walk over all cached partitions, and no client makes
+        Then all partitions must be looked up. This is the only walk over all cached partitions, and no client makes
         such a change within a session.
         """
         self.reader, self.rack = reader, rack
@@ -406,7 +409,7 @@ class FetchSession:
             self.mark(cached)
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
-        """Notes how many bytes a look at the partition found readable."""
+        """Notes how many bytes a lookup found readable."""
         self.revision.assessed(self, cached, available_bytes)
         self.available_bytes += available_bytes - cached.available_bytes
         cached.available_bytes = available_bytes
@@ -420,7 +423,7 @@ class FetchSession:
         self._with_data.push(cached)
 
     def take_with_data(self) -> CachedPartition | None:
-        """Takes the next partition with data out of the queue, in the answer's order.
+        """Takes the next partition with data out of the queue, in the order of the response.
 
         ``settle`` or ``queue`` puts it back.
         """
@@ -434,7 +437,7 @@ class FetchSession:
         return None
 
     def rank(self, ordered: list[CachedPartition]) -> Slices:
-        """Gives the partitions this order, from 0 on."""
+        """Reorders the partitions, from 0 on."""
         self._with_data = self.revision.queue()
         rank = 0
 
@@ -453,14 +456,14 @@ class FetchSession:
         cached.order = self._last_order
 
     def settle(self, cached: CachedPartition, sent: PartitionData | None, partitions: Partitions) -> None:
-        """Called after an answer that held ``sent`` about it, or None if it was looked at and left out.
+        """Called after a response with ``sent`` for this partition, or None if it was looked up and omitted.
 
-        The partition is registered on its Partition again unless the next answer must look at it anyway, for instance
-        because it changed while this answer was made. The cached fetch offset stays the requested one, so what the
-        fetcher does not confirm is sent again.
+        The partition is registered on its Partition again unless the next fetch must look it up anyway, for instance
+        because it changed while this response was made. The cached fetch offset stays the requested one, so data that
+        the fetcher does not confirm is sent again.
         """
         if sent is None:
-            self.revision.left_out(self, cached)
+            self.revision.omitted(self, cached)
         else:
             cached.remember_sent(sent)
             self.revision.sent(self, cached, sent, cached.there_bytes > len(sent.records or b""))
@@ -469,12 +472,13 @@ class FetchSession:
         if (sent is not None and is_lasting(sent)) or (self.changed and cached in self.changed):
             self.mark(cached)
         elif self.revision.stays_marked(self, cached):
-            self.look_at(cached)
+            self.recheck(cached)
         else:
             cached.watch(partitions)
 
     def take_marks(self) -> dict[CachedPartition, None]:
-        """An answer begins. Returns all that are marked, which it must settle. Later marks are for the next answer.
+        """Begins a response. Returns the marked partitions, which it must settle. Later marks are for the next
+        response.
 
         ``changed`` becomes a new dict, since a walk over a dict still passes the places of 10,000 removed entries.
         """
@@ -482,7 +486,7 @@ class FetchSession:
         return marked
 
     def put_back(self, marked: dict[CachedPartition, None], read: list[CachedPartition]) -> Work:
-        """The answer that took these marks, and read these partitions, was not sent."""
+        """Restores the marks and the read partitions of a response that was not sent."""
         marked.update(self.changed)
         self.changed = marked
 
@@ -494,28 +498,28 @@ class FetchSession:
         return in_slices(read, queue_again)
 
     def answered(self) -> None:
-        """The answer to the latest request is complete. What it told and what it took as marked is settled next."""
+        """The response to the latest request is complete. Its partitions and its marks are settled next."""
         self.answered_number = self.number
-        self.last_told = {}
-        for cached in self.changed:  # They changed while the answer was made, and belong to the next one.
+        self.last_sent = {}
+        for cached in self.changed:  # They changed while the response was made, and belong to the next one.
             self.mark(cached)
 
     def settled(self) -> Slices:
-        """Everything that the answer told and everything that was marked has been settled."""
+        """Called when all partitions of the response and all that were marked have been settled."""
         if self.answers_full:
             yield from self.revision.full_answered(self)
 
 
-def leave(all_left: Iterable[Left]) -> Slices:
-    """Takes partitions that left their sessions from the lists of those who are told of changes.
+def leave(all_removed: Iterable[Removed]) -> Slices:
+    """Unregisters removed partitions from the partitions that they watch, in slices.
 
-    Until then such a partition may still be told of a change. It does nothing then, since it is not ``live``.
+    Until then such a partition may still be called. It does nothing then, since it is not ``live``.
     """
-    for left in all_left:
-        yield from steps_in_slices(_leaving(left))
+    for removed in all_removed:
+        yield from steps_in_slices(_leaving(removed))
 
 
-def _leaving(left: Left) -> Iterator[None]:
-    while left:
-        left.popitem()[1].leave()
+def _leaving(removed: Removed) -> Iterator[None]:
+    while removed:
+        removed.popitem()[1].leave()
         yield

@@ -20,21 +20,22 @@ from typing import Protocol
 
 from reference_broker.metrics.metrics import Counter, Gauge, Metrics
 from reference_broker.ports.node_ports import Now, RandomSource, Slices
-from reference_broker.sessions.fetch_session import Arrivals, FetchSession, Left, leave
+from reference_broker.sessions.fetch_session import Arrivals, FetchSession, Removed, leave
 from reference_broker.sessions.revisions import MIN_EVICTION_MS, FinalRevision, FirstRevision, Revision
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """``rule`` is a, b or c, as below."""
+    """A session that a newcomer may replace."""
 
     session: FetchSession
     rule: str
+    """a, b or c, as below."""
 
 
 def idle_ms(session: FetchSession, wall_ms: int) -> int:
-    """It is negative after the wall clock stepped back, which is no reason to evict."""
+    """Returns the time since its last use. It is negative after the wall clock stepped back, which evicts nothing."""
     return wall_ms - session.last_used_ms
 
 
@@ -59,14 +60,14 @@ def outgrown_by(session: FetchSession, newcomer: FetchSession, wall_ms: int) -> 
 
 
 def first_to_go(session: FetchSession) -> tuple[bool, int, int]:
-    """The order among sessions that rules (a) and (c) allow: consumers, then the smallest, then the lowest ID."""
+    """The sort key among sessions that rules (a) and (c) allow: consumers, then the smallest, then the lowest ID."""
     return (session.privileged, len(session.partitions), session.session_id)
 
 
 def find_victim(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> Victim | None:
-    """The session that is idle longest by (b), else the first to go by (a) and (c). Costs one walk over all sessions.
+    """Returns the session that is idle longest by (b), else the first to go by (a) and (c), or None.
 
-    None means that the newcomer gets no session.
+    Costs one walk over all sessions.
     """
     longest_idle: FetchSession | None = None
     first: FetchSession | None = None
@@ -91,7 +92,7 @@ def _used_before(session: FetchSession, other: FetchSession) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A newcomer found no victim, from ``from_ms`` until just before ``until_ms``.
+    """A remembered refusal: a newcomer found no victim, from ``from_ms`` until just before ``until_ms``.
 
     Until then a newcomer that is not larger and not more privileged finds none either, as long as no session leaves,
     joins, changes size or goes back in time.
@@ -111,7 +112,7 @@ class Refusal:
 
 
 def refusal(sessions: Iterable[FetchSession], newcomer: FetchSession, wall_ms: int) -> Refusal:
-    """What a newcomer without a victim tells about the next ones. Costs one walk over all sessions."""
+    """Returns the refusal of a newcomer without a victim. Costs one walk over all sessions."""
     until_ms = 1 << 63
     for session in sessions:
         min_ms = session.revision.min_eviction_ms
@@ -140,23 +141,22 @@ def _to_its_end(work: Slices) -> None:
 
 @dataclass(slots=True, eq=False)
 class FetchSessionCache:
-    """``sessions`` holds the sessions of both revisions by ID, in order of creation, and never more than ``slots``.
-
-    ``first_min_eviction_ms`` is ``min.incremental.fetch.session.eviction.ms``, which is a constant in the final
-    revision. ``max_partitions`` is ``crucible.fetch.session.cache.partitions``. A newcomer beyond it is treated as if
-    all slots were taken. A session that grows beyond it is closed.
-
-    ``run`` does work in slices (``ports.timing.run_slices``); by default it does all at once.
-    """
+    """The sessions of both revisions."""
 
     slots: int
+    """The maximal number of sessions."""
     random: RandomSource
     metrics: Metrics
     note: Noter
     first_min_eviction_ms: int = MIN_EVICTION_MS
+    """``min.incremental.fetch.session.eviction.ms``, which is a constant in the final revision."""
     max_partitions: int = MAX_PARTITIONS
+    """``crucible.fetch.session.cache.partitions``. A newcomer beyond it is treated as if all slots were taken. A
+    session that grows beyond it is closed."""
     run: Callable[[Slices], None] = _to_its_end
+    """Does work in slices (``ports.node_ports.run_slices``); by default all at once."""
     sessions: dict[int, FetchSession] = field(default_factory=dict)
+    """By ID, in order of creation."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     partitions_cached: int = 0
     final: Revision = field(init=False)
@@ -178,32 +178,32 @@ class FetchSessionCache:
     def draft(
         self, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Revision | None = None
     ) -> FetchSession:
-        """The draft that a full fetch works on. The cache may admit it. Its revision is the final one by default."""
+        """Makes the draft that a full fetch works on. Its revision is the final one by default."""
         return FetchSession(
             self.arrivals, revision or self.final, uses_topic_ids, replica_id >= 0, client_id, replica_id
         )
 
     def new_id(self, largest_id: int) -> int:
-        """An unused ID from the RandomSource, so that nobody can guess it."""
+        """Returns an unused ID from the RandomSource, so that no client can guess it."""
         while True:
             session_id = self.random.randint(1, largest_id)
             if session_id not in self.sessions:
                 return session_id
 
     def find(self, session_id: int, revision: Revision) -> FetchSession | None:
-        """The session with this ID, if it is of this revision."""
+        """Returns the session with this ID, if it is of this revision."""
         session = self.sessions.get(session_id)
         return session if session is not None and session.revision.name == revision.name else None
 
     def lookup(self, session_id: int, request_epoch: int, uses_topic_ids: bool) -> FetchSession | Error:
-        """The session of an incremental request, or a top-level error. A refused request changes nothing."""
+        """Returns the session of an incremental request, or a top-level error. A refused request changes nothing."""
         session = self._numbered(session_id, request_epoch, self.final)
         if isinstance(session, FetchSession) and session.uses_topic_ids != uses_topic_ids:
             return ErrorCode.fetch_session_topic_id_error
         return session
 
     def lookup_first(self, session_id: int, sequence_number: int) -> FetchSession | Error:
-        """The same in the first revision."""
+        """Does the same in the first revision."""
         return self._numbered(session_id, sequence_number, self.first)
 
     def _numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
@@ -218,7 +218,7 @@ class FetchSessionCache:
     def admit(self, draft: FetchSession, now: Now) -> bool:
         """Makes the draft a session if a slot is free or may be taken. Returns whether it is one now.
 
-        Nobody is evicted unless the draft is admitted.
+        No session is evicted unless the draft is admitted.
         """
         if len(draft.partitions) > min(MAX_SESSION_PARTITIONS, self.max_partitions):
             return False
@@ -257,11 +257,11 @@ class FetchSessionCache:
         return self.admit(draft, now)
 
     def accept(self, session: FetchSession, request_epoch: int, now: Now) -> bool:
-        """Accepts a valid incremental request. An older one that still waits can no longer be answered from it.
+        """Accepts a valid incremental request. An older one that is still parked is ended.
 
-        If both have the same number (first revision), the older one is answered now with what there is, since nobody
-        knows which of the two answers will arrive (G-3). Returns False while that takes slices, or if a bug in it
-        closed the session. Then this request is not accepted, and must come again.
+        If both have the same number (first revision), the older one is answered now with the data that there is, since
+        either of the two responses may be the one that arrives (G-3). Returns False while that takes slices, or if a
+        bug in it closed the session. Then this request is not accepted, and must be handled again.
         """
         if session.waiter is not None and not self._overtaken(session, session.is_waiting_for(request_epoch)):
             return False
@@ -273,7 +273,7 @@ class FetchSessionCache:
     def accept_full(self, session: FetchSession, repeats: bool, now: Now) -> bool:
         """A full request replaces what the session caches (first revision).
 
-        ``repeats`` says that it is the same request as one that waits. Full requests have no number that tells it.
+        ``repeats`` means that it is the same request as the parked one. Full requests have no number to compare.
         ``resized`` must follow. Returns the same as ``accept``.
         """
         if session.waiter is not None and not self._overtaken(session, repeats):
@@ -289,11 +289,11 @@ class FetchSessionCache:
         self.resized(session)
 
     def release(self, draft: FetchSession) -> None:
-        """A draft that was answered, or is not to be answered, and is no session."""
+        """Drops a draft that did not become a session."""
         self._leave(draft.empty())
 
     def _overtaken(self, session: FetchSession, repeated: bool) -> bool:
-        """Ends the fetch that waits. Returns whether the session may take the next one now."""
+        """Ends the parked fetch. Returns whether the session may accept the next one now."""
         if session.waiter is not None and repeated:
             session.waiter.respond()
         elif session.waiter is not None:
@@ -301,7 +301,7 @@ class FetchSessionCache:
         return not session.is_at_work and self.sessions.get(session.session_id) is session
 
     def resized(self, session: FetchSession) -> None:
-        """A request may have changed how many partitions the session caches."""
+        """Updates the counts after a request that may have changed the number of cached partitions."""
         added = len(session.partitions) - session.counted
         if added:
             session.counted += added
@@ -319,34 +319,34 @@ class FetchSessionCache:
             self._leave(self._remove(session))
 
     def count_not_found(self) -> None:
-        """Counts an answer FETCH_SESSION_ID_NOT_FOUND or, in the first revision, InvalidFetchSession for an ID."""
+        """Counts a response FETCH_SESSION_ID_NOT_FOUND or, in the first revision, InvalidFetchSession for an ID."""
         self._ids_not_found.value += 1
 
     def victim(self, newcomer: FetchSession, wall_ms: int, among: Iterable[FetchSession]) -> Victim | None:
-        """The session of these whose slot ``newcomer`` may take, and by which rule."""
+        """Returns the session among these whose slot ``newcomer`` may take, and the rule."""
         return find_victim(among, newcomer, wall_ms)
 
     def _victims(self, newcomer: FetchSession, wall_ms: int) -> list[Victim] | None:
-        """The sessions that must go to make room for the newcomer. None if the rules do not allow enough of them."""
+        """Returns the sessions to evict for the newcomer, or None if the rules do not allow enough of them."""
         victims: list[Victim] = []
         slots, partitions = len(self.sessions), self.partitions_cached + len(newcomer.partitions)
         if slots < self.slots and partitions <= self.max_partitions:
             return victims
         if self._refusal is not None and self._refusal.holds_for(newcomer, wall_ms):
             return None
-        left = dict(self.sessions)
+        remaining = dict(self.sessions)
         while slots >= self.slots or partitions > self.max_partitions:
-            victim = self.victim(newcomer, wall_ms, left.values())
+            victim = self.victim(newcomer, wall_ms, remaining.values())
             if victim is None:
                 if not victims:
                     self._refusal = refusal(self.sessions.values(), newcomer, wall_ms)
                 return None
             victims.append(victim)
-            del left[victim.session.session_id]
+            del remaining[victim.session.session_id]
             slots, partitions = slots - 1, partitions - victim.session.counted
         return victims
 
-    def _evict(self, victim: Victim, newcomer: FetchSession, wall_ms: int) -> Left:
+    def _evict(self, victim: Victim, newcomer: FetchSession, wall_ms: int) -> Removed:
         session = victim.session
         self._evictions.value += 1
         self.note(
@@ -363,15 +363,15 @@ class FetchSessionCache:
         )
         return self._remove(session)
 
-    def _remove(self, session: FetchSession) -> Left:
+    def _remove(self, session: FetchSession) -> Removed:
         del self.sessions[session.session_id]
         self._recount(-session.counted)
         if session.waiter is not None and session.waiter.abandon(session.revision.unknown_id):
             self.count_not_found()
         return session.empty()
 
-    def _leave(self, *left: Left) -> None:
-        self.run(leave(left))
+    def _leave(self, *removed: Removed) -> None:
+        self.run(leave(removed))
 
     def _recount(self, added: int) -> None:
         self.partitions_cached += added

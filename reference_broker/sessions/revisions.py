@@ -27,9 +27,9 @@ class DataQueue(Protocol):
     def push(self, cached: "CachedPartition") -> None: ...
 
     def take(self, start: int) -> "CachedPartition | None":
-        """Takes the next partition that is due out of the queue; None if it is empty.
+        """Takes the next partition out of the queue, or returns None if it is empty.
 
-        ``start`` is the place at which the answer begins.
+        ``start`` is the place at which the response begins.
         """
         ...
 
@@ -47,7 +47,7 @@ class Revision(ABC):
     wrong_number: ClassVar[Error]
     """Top-level error for a number that the session does not accept, and for a request that is overtaken."""
     repeats: ClassVar[bool] = False
-    """Whether a request may be sent again with its number, and is answered again."""
+    """Whether a request may be repeated with its number, and is answered again."""
     min_eviction_ms: int
     """A session may be taken if it is idle longer than this, or older than this and smaller than the newcomer."""
 
@@ -69,50 +69,51 @@ class Revision(ABC):
 
     @abstractmethod
     def start(self, session: "FetchSession") -> int:
-        """Where the answer to the latest request begins."""
+        """Returns where the response to the latest request begins."""
 
     @abstractmethod
     def place(self, session: "FetchSession", cached: "CachedPartition") -> int:
-        """The partition's place in the answer to the latest request. Places order an answer and need not be dense."""
+        """Returns the partition's place in the response to the latest request. Places need not be dense."""
 
     @abstractmethod
     def named(self, session: "FetchSession", cached: "CachedPartition") -> None:
-        """A request names it; it will be looked at."""
+        """Called when a request names it; it will be looked up."""
 
     def assessed(  # noqa: B027 - may be left as it is
         self, session: "FetchSession", cached: "CachedPartition", available_bytes: int
     ) -> None:
-        """A look found ``available_bytes`` to read; ``cached.available_bytes`` is still that of the previous look."""
+        """Called when a lookup found ``available_bytes`` to read. ``cached.available_bytes`` is that of the lookup
+        before."""
 
     @abstractmethod
     def reports(self, session: "FetchSession", cached: "CachedPartition", data: PartitionData) -> bool:
-        """Whether ``data``, which is what there is to say without records, belongs in an incremental answer."""
+        """Whether ``data``, the partition's state without records, belongs in an incremental response."""
 
     @abstractmethod
     def sent(self, session: "FetchSession", cached: "CachedPartition", data: PartitionData, more: bool) -> None:
-        """The answer held ``data``. ``more`` says that there are bytes beyond its records."""
+        """Called when a response with ``data`` was sent. ``more`` means that there are bytes beyond its records."""
 
-    def left_out(self, session: "FetchSession", cached: "CachedPartition") -> None:  # noqa: B027 - may be left as it is
-        """The partition was looked at, but the answer did not hold it."""
+    def omitted(self, session: "FetchSession", cached: "CachedPartition") -> None:  # noqa: B027 - may be left as it is
+        """Called when the partition was looked up, but omitted from the response."""
 
     @abstractmethod
     def stays_marked(self, session: "FetchSession", cached: "CachedPartition") -> bool:
-        """Whether the next answer must look at it although nothing changes and it has no data left to send."""
+        """Whether the next fetch must look it up although nothing changes and it has no more data to send."""
 
     def full_answered(self, session: "FetchSession") -> Slices:  # noqa: ARG002
-        """A full request's partitions have all been settled."""
+        """Called when a full request's partitions have all been settled."""
         return
         yield
 
 
 def is_lasting(sent: PartitionData) -> bool:
-    """An error, a divergence or a preferred read replica is told for as long as it lasts."""
+    """Whether it is an error, a divergence or a preferred read replica, which are sent for as long as they last."""
     return sent.error_code != 0 or sent.diverging_epoch is not None or sent.preferred_read_replica >= 0
 
 
 @dataclass(slots=True)
 class ListQueue:
-    """By ``order``, lowest first. An entry of a partition that left or moved on is dropped when it is met."""
+    """A heap by ``order``, lowest first. Stale entries, of partitions that left or moved, are dropped when met."""
 
     _entries: "list[tuple[int, CachedPartition]]" = field(default_factory=list)
 
@@ -150,9 +151,9 @@ class RingQueue:
 MIN_EVICTION_MS = 120_000
 """A constant in this revision."""
 FULL_EPOCH = 0
-"""In a request, it means a full fetch that asks for a new session."""
+"""In a request: a full fetch that opens a new session."""
 CLOSE_SESSION_EPOCH = -1
-"""In a request, it means a full fetch without a session."""
+"""In a request: a full fetch that closes its session, if it names one, and opens none. (Kafka's FINAL_EPOCH.)"""
 LARGEST_EPOCH = 0x7FFFFFFF
 
 
@@ -162,7 +163,8 @@ def next_epoch(epoch: int) -> int:
 
 
 class FinalRevision(Revision):
-    """An answer holds news, and errors, divergence or a preferred read replica for as long as they last.
+    """The accepted text. A response has what changed, and errors, divergence or a preferred read replica for as long as
+    they last.
 
     A repeated request is refused. A partition that returned records moves to the end of the list. Marks are read as a
     bit: marked or not.
@@ -238,20 +240,20 @@ class FirstRevision(Revision):
 
     def advance(self, session: "FetchSession", number: int) -> None:
         if number == session.number:
-            for cached in session.last_told:
-                session.look_at(cached)
+            for cached in session.last_sent:
+                session.recheck(cached)
             return
         if session.answered_number < session.number:
-            # The previous request never got its answer, so what that would have told is told now.
+            # The previous request never got its response, so its changes are sent now.
             for cached in session.changed:
                 cached.change_number = number
-        for cached in session.last_told:
+        for cached in session.last_sent:
             if cached.available_bytes and cached.change_number <= session.number:
-                # The previous request was repeated, and got no second answer. The fetcher has processed the first one.
+                # The previous request was repeated, and got no second response. The fetcher has processed the first.
                 session.changed.pop(cached, None)
                 self._rest(session, cached, cached.change_number)
         session.number, session.epoch = number, number + 1
-        session.last_told = {}
+        session.last_sent = {}
 
     def queue(self) -> DataQueue:
         return RingQueue()
@@ -260,19 +262,19 @@ class FirstRevision(Revision):
         return 0 if session.answers_full or not session.partitions else session.number % len(session.partitions)
 
     def place(self, session: "FetchSession", cached: "CachedPartition") -> int:
-        """A full answer keeps the request's order. Any other begins at ``start`` and wraps around."""
+        """A full response keeps the request's order. Any other begins at ``start`` and wraps around."""
         if session.answers_full:
             return cached.order
         return (cached.order - self.start(session)) % len(session.partitions)
 
     def named(self, session: "FetchSession", cached: "CachedPartition") -> None:
         """Being named is no change. An offset with data behind it is one (``assessed``)."""
-        session.look_at(cached)
+        session.recheck(cached)
 
     def assessed(self, session: "FetchSession", cached: "CachedPartition", available_bytes: int) -> None:
-        """A partition with data that no answer had room for is dirty for the number after the last answer's.
+        """A partition with data that no response had room for is dirty for the number after the last response's.
 
-        That last answer may have been the first one to the present number.
+        That last response may have been the first one to the present number.
         """
         if cached.available_bytes:
             cached.change_number = max(cached.change_number, session.upcoming_number())
@@ -280,20 +282,20 @@ class FirstRevision(Revision):
             cached.change_number = max(cached.change_number, session.number)
 
     def reports(self, session: "FetchSession", cached: "CachedPartition", data: PartitionData) -> bool:
-        """A partition with data comes here only if the answer had no room for it, so it is left for the next answer.
+        """A partition with data gets here only if the response had no room for it, so it waits for the next response.
 
-        The exception is an answer that is repeated and that held the partition before.
+        The exception is a repeated response that had the partition before.
         """
-        if session.answers_full or is_lasting(data) or cached in session.last_told:
+        if session.answers_full or is_lasting(data) or cached in session.last_sent:
             return True
         return cached.change_number >= session.number and not cached.available_bytes
 
     def sent(self, session: "FetchSession", cached: "CachedPartition", data: PartitionData, more: bool) -> None:  # noqa: ARG002
-        session.last_told[cached] = None
+        session.last_sent[cached] = None
         if more:
             cached.change_number = max(cached.change_number, session.number + 1)
             return
-        # What a full answer told is settled, also if its number is repeated.
+        # A full response is settled, also if its number is repeated.
         dirty = 0 if session.answers_full else max(cached.change_number, session.number)
         self._rest(session, cached, dirty)
 
@@ -302,7 +304,7 @@ class FirstRevision(Revision):
         session.assess(cached, 0)
         cached.change_number = dirty
 
-    def left_out(self, session: "FetchSession", cached: "CachedPartition") -> None:
+    def omitted(self, session: "FetchSession", cached: "CachedPartition") -> None:
         if cached.available_bytes:
             cached.change_number = max(cached.change_number, session.number + 1)
 
@@ -310,8 +312,8 @@ class FirstRevision(Revision):
         return cached.change_number > session.number and not cached.available_bytes
 
     def full_answered(self, session: "FetchSession") -> Slices:
-        """From now on partitions are ordered by name and index. A repeated answer is built from their numbers."""
-        session.last_told = {}
+        """From now on partitions are ordered by name and index. A repeated response is built from their numbers."""
+        session.last_sent = {}
         cached = list(session.partitions.values())
         yield from sort(cached, lambda one: (one.topic, one.index))
         yield from session.rank(cached)

@@ -9,14 +9,14 @@ from reference_broker.ports.node_ports import Slices
 ItemT = TypeVar("ItemT")
 
 A_SLICE = 2000
-"""A slice of the work looks at so many partitions, which takes 1 to 4 ms."""
+"""Number of partitions in a slice of work, which takes 1 to 4 ms."""
 
 Work: TypeAlias = Slices | tuple[()]
-"""What is left of some work. Most work is small: all of it is done at once, and () is left."""
+"""The rest of some work. Most work is small and done at once; then the rest is ()."""
 
 
 def in_slices(items: Collection[ItemT], do: Callable[[Collection[ItemT]], object]) -> Work:
-    """Calls ``do`` with all items now, or leaves the work if there are more than a slice may look at."""
+    """Calls ``do`` with all items now, or returns the work if there are more than fit a slice."""
     if len(items) <= A_SLICE:
         do(items)
         return ()
@@ -30,12 +30,12 @@ def _piece_by_piece(items: list[ItemT], do: Callable[[Collection[ItemT]], object
 
 
 def after(work: Work, go_on: Callable[[], Work]) -> Work:
-    """Goes on once the work is done, which is now if nothing is left of it."""
+    """Continues once the work is done, which is now if nothing remains of it."""
     return _both(work, go_on) if work else go_on()
 
 
 def in_turn(steps: Iterable[Callable[[ItemT], Work]], item: ItemT) -> Work:
-    """Takes one step after the other, all of them now if nothing is left of any."""
+    """Takes one step after the other, all of them now if no step leaves work for later."""
     following = iter(steps)
     for step in following:
         work = step(item)

@@ -1,7 +1,5 @@
 """Keeps the controller's gauges equal to the published metadata image. It does the same for ``broker.metadata`` if the
 metadata epoch is off, or until the active controller's first UpdateMetadata.
-
-Counts the partitions of the cluster that have no leader, or not the preferred one, at each publication.
 """
 
 from dataclasses import replace

@@ -25,61 +25,49 @@ in between:
 * A bug closes the session, since its marks are unknown then. The client opens a new one.
 """
 
-from collections.abc import Callable
-from collections.abc import Collection
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from functools import partial
-from reference_broker.apis.broker import HasConfig
-from reference_broker.apis.broker import HasController
-from reference_broker.apis.broker import HasFetchSessions
-from reference_broker.apis.broker import HasNow
-from reference_broker.apis.broker import HasOutside
-from reference_broker.apis.broker import HasRemoteLog
-from reference_broker.apis.broker import HasReplication
-from reference_broker.apis.call import Call
-from reference_broker.apis.call import contained_slices
-from reference_broker.apis.records.fetch_partition import Lookup
-from reference_broker.apis.records.fetch_partition import Reader
-from reference_broker.apis.records.fetch_partition import RemoteReads
-from reference_broker.apis.records.fetch_partition import failed
-from reference_broker.apis.records.fetch_partition import look_up
-from reference_broker.apis.records.fetch_partition import offsets_of
-from reference_broker.apis.records.fetch_partition import rack_of
-from reference_broker.apis.records.fetch_partition import read
-from reference_broker.apis.records.fetch_partition import reader_of
-from reference_broker.apis.records.fetch_partition import without_records
-from reference_broker.apis.records.led_partitions import LooksUpPartitions
-from reference_broker.apis.records.led_partitions import endpoints_of
-from reference_broker.ports.node_ports import Slices
-from reference_broker.ports.node_ports import later
-from reference_broker.ports.node_ports import run_slices
-from reference_broker.sessions.fetch_session import CachedPartition
-from reference_broker.sessions.fetch_session import FetchSession
-from reference_broker.sessions.fetch_session import Waiter
-from reference_broker.sessions.fetch_session import direction
-from reference_broker.sessions.slices import Work
-from reference_broker.sessions.slices import after
-from reference_broker.sessions.slices import in_slices
-from reference_broker.sessions.slices import in_turn
-from reference_broker.sessions.slices import sort
-from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.errors import DraftError
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.errors import known_error
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import FetchTopicResponse
-from reference_broker.wire.fetch import INCREMENTAL_FETCH
-from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK
-from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.fetch import PartitionData
-from typing import Protocol
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
+
+from reference_broker.apis.broker import (
+    HasConfig,
+    HasController,
+    HasFetchSessions,
+    HasNow,
+    HasOutside,
+    HasRemoteLog,
+    HasReplication,
+)
+from reference_broker.apis.call import Call, contained_slices
+from reference_broker.apis.records.fetch_partition import (
+    Lookup,
+    Reader,
+    RemoteReads,
+    failed,
+    look_up,
+    offsets_of,
+    rack_of,
+    read,
+    reader_of,
+    without_records,
+)
+from reference_broker.apis.records.led_partitions import LooksUpPartitions, endpoints_of
+from reference_broker.ports.node_ports import Slices, later, run_slices
+from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Waiter, direction
+from reference_broker.sessions.slices import Work, after, in_slices, in_turn, sort
+from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERSION
+from reference_broker.wire.errors import DraftError, Error, ErrorCode, known_error
+from reference_broker.wire.fetch import (
+    INCREMENTAL_FETCH,
+    INCREMENTAL_FETCH_OK,
+    INCREMENTAL_FETCH_RESPONSE,
+    NO_TOPIC_ID,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    PartitionData,
+)
 
 MAX_SKIPPED_BATCHES = 256
 """Limits how many batch headers one response reads only to find that the batch does not fit. That takes some 5 ms. Tens

@@ -11,37 +11,31 @@ the next fetch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeAlias
+
 from reference_broker.apis.broker import HasController
-from reference_broker.apis.records.led_partitions import LooksUpPartitions
-from reference_broker.apis.records.led_partitions import leader_epoch_error
-from reference_broker.apis.records.led_partitions import led_elsewhere
+from reference_broker.apis.records.led_partitions import LooksUpPartitions, leader_epoch_error, led_elsewhere
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.partition_log import MovedToRemote
-from reference_broker.log.partition_log import OffsetOutOfRange
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.remote_log.reading.reader import Abandon
-from reference_broker.remote_log.reading.reader import RemoteReader
+from reference_broker.remote_log.reading.reader import Abandon, RemoteReader
 from reference_broker.remote_log.reading.remote_records import RemoteRecords
-from reference_broker.replication.leader.replicas import FollowerState
-from reference_broker.replication.leader.replicas import Followers
-from reference_broker.replication.leader.replicas import error_without_replica
+from reference_broker.replication.leader.replicas import Followers, FollowerState, error_without_replica
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.fetch_session import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import AbortedTransaction
-from reference_broker.wire.fetch import EpochEndOffset
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import LeaderIdAndEpoch
-from reference_broker.wire.fetch import PartitionData
-from typing import TypeAlias
+from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchRequest,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
 
 READ_COMMITTED = 1
 

@@ -53,45 +53,39 @@ KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from reference_broker.apis.broker import HasFetchSessions
-from reference_broker.apis.broker import HasQuorum
+from typing import Protocol
+
+from reference_broker.apis.broker import HasFetchSessions, HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch import Fetch
-from reference_broker.apis.records.fetch import FetchNeeds
-from reference_broker.apis.records.fetch import refusal
+from reference_broker.apis.records.fetch import Fetch, FetchNeeds, refusal
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.values import METADATA_TOPIC_ID
-from reference_broker.sessions.fetch_session import FetchSession
-from reference_broker.sessions.fetch_session import Waiter
-from reference_broker.sessions.revisions import CLOSE_SESSION_EPOCH
-from reference_broker.sessions.revisions import FULL_EPOCH
-from reference_broker.sessions.slices import Work
-from reference_broker.sessions.slices import after
-from reference_broker.sessions.slices import in_slices
+from reference_broker.sessions.fetch_session import FetchSession, Waiter
+from reference_broker.sessions.revisions import CLOSE_SESSION_EPOCH, FULL_EPOCH
+from reference_broker.sessions.slices import Work, after, in_slices
 from reference_broker.wire.apis import FIRST_REVISIONS
-from reference_broker.wire.errors import DraftError
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FULL_FETCH
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import ForgottenTopic
-from reference_broker.wire.fetch import INCREMENTAL_FETCH
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from typing import Protocol
+from reference_broker.wire.errors import DraftError, ErrorCode
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    NO_TOPIC_ID,
+    FetchRequest,
+    FetchResponse,
+    ForgottenTopic,
+)
 
 TOPIC_IDS_FROM = 13
 """The version from which topics are named by ID (KIP-516)."""
 
 MAX_NAMED_PARTITIONS = 50_000
-"""A request that names more is refused. A fetch is handled in slices, but all that it names is held in memory until it
-is answered, and the next request of its session waits for it. A session grows beyond it with several requests."""
+"""A request that names more is refused. A fetch is handled in slices, but all that it names is in memory until the
+response, and the next request of its session waits for it. A session grows beyond it with several requests."""
 
 
 def is_metadata_fetch(body: object) -> bool:
-    """Whether a replica of the metadata log reads it, by its topic ID. The quorum answers such a fetch."""
+    """Whether it is a fetch of the metadata log, by its topic ID, which the quorum handles."""
     return isinstance(body, FetchRequest) and len(body.topics) == 1 and body.topics[0].topic_id == METADATA_TOPIC_ID
 
 
@@ -100,7 +94,7 @@ class Needs(FetchNeeds, HasQuorum, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | None:
-    """Answers with what there is, or later. A top-level error stands for all partitions, and has session ID 0."""
+    """Responds now or later. A top-level error is for all partitions, and has session ID 0."""
     if is_metadata_fetch(body):
         broker.quorum.handle_fetch(body, call.respond)
         return None
@@ -113,46 +107,46 @@ def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | Non
         return refusal(ErrorCode.invalid_request, body, _named_first(broker, call, body))
     session = broker.fetch_sessions.sessions.get(body.session_id)
     if session is not None and session.waiter is not None and session.waiter.at_work:
-        _after(session.waiter, broker, call, body)
+        _queue_behind(session.waiter, broker, call, body)
         return None
     if call.api_version in FIRST_REVISIONS:
         return _fetch_first(broker, call, body)
     if body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):
         _fetch_all(broker, call, body)
         return None
-    return _fetch_news(broker, call, body)
+    return _fetch_incremental(broker, call, body)
 
 
 API = Api.of(FetchRequest, handle)
 
 
-def _after(at_work: Waiter, broker: Needs, call: Call, request: FetchRequest) -> None:
-    """A session takes its requests one by one, so this one is handled as if it came later. If its connection closes
-    before that, it counts only if it ends its session."""
-    turn = _Turn(broker, call, request)
-    call.on_closed(turn.forget)
-    at_work.add_next(turn.come_contained)
+def _queue_behind(at_work: Waiter, broker: Needs, call: Call, request: FetchRequest) -> None:
+    """A session handles its requests one by one, so this one is handled as if it arrived later. If its connection
+    closes before that, it counts only if it ends its session."""
+    queued = _Queued(broker, call, request)
+    call.on_closed(queued.drop_partitions)
+    at_work.add_next(queued.handle_contained)
 
 
 @dataclass(slots=True)
-class _Turn:
-    """A request that waits for its session. What it names is dropped when its connection closes."""
+class _Queued:
+    """A request that waits for its session. Its partitions are dropped when its connection closes."""
 
     broker: Needs
     call: Call
     request: FetchRequest
 
-    def forget(self) -> None:
+    def drop_partitions(self) -> None:
         self.request = replace(self.request, topics=[], forgotten=[])
 
-    def come_contained(self) -> None:
-        self.call.contain(self._come)
+    def handle_contained(self) -> None:
+        self.call.contain(self._handle)
 
-    def _come(self) -> None:
+    def _handle(self) -> None:
         if not self.call.closed:
-            answer = handle(self.broker, self.call, self.request)
-            if answer is not None:
-                self.call.respond(answer)
+            response = handle(self.broker, self.call, self.request)
+            if response is not None:
+                self.call.respond(response)
         elif self.call.api_version not in FIRST_REVISIONS and self.request.session_epoch in (
             FULL_EPOCH,
             CLOSE_SESSION_EPOCH,
@@ -161,7 +155,7 @@ class _Turn:
 
 
 def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> None:
-    """Answers a full fetch with every partition that it names. Closes the session that it names, if there is one."""
+    """Begins a full fetch of every partition that it names. Closes the session that it names, if there is one."""
     _end_session(broker, request)
     draft = _draft(broker, call, request)
     fetch = Fetch(broker, call, draft, request, wants_session=request.session_epoch == FULL_EPOCH)
@@ -183,7 +177,7 @@ def _draft(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSessio
 
 
 def _named(fetch: Fetch) -> Work:
-    """Takes up what the request names, and goes on with the fetch."""
+    """Applies the partitions that the request names, and goes on with the fetch."""
 
     def go_on() -> Work:
         if fetch.session.session_id:
@@ -193,8 +187,8 @@ def _named(fetch: Fetch) -> Work:
     return after(_naming(fetch), go_on)
 
 
-def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Answers an incremental fetch with what changed."""
+def _fetch_incremental(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
+    """Begins an incremental fetch of what changed."""
     sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
     session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
     if not isinstance(session, FetchSession):
@@ -207,15 +201,15 @@ def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchRespon
 
 
 def _changed(fetch: Fetch) -> Work:
-    """Takes up what the request names and forgets, and goes on with the fetch if that leaves a session."""
+    """Applies what the request names and forgets, and goes on with the fetch if the session is not empty then."""
     if fetch.request.forgotten:
         work = after(_naming(fetch), partial(_forgetting, fetch))
     else:
         work = _naming(fetch)
-    return after(work, partial(_go_on_in_what_is_left, fetch)) if work else _go_on_in_what_is_left(fetch)
+    return after(work, partial(_go_on_after_forgetting, fetch)) if work else _go_on_after_forgetting(fetch)
 
 
-def _go_on_in_what_is_left(fetch: Fetch) -> Work:
+def _go_on_after_forgetting(fetch: Fetch) -> Work:
     sessions, session, request = fetch.broker.fetch_sessions, fetch.session, fetch.request
     sessions.resized(session)
     if sessions.is_too_large(session):
@@ -232,7 +226,7 @@ def _go_on_in_what_is_left(fetch: Fetch) -> Work:
 
 
 def _naming(fetch: Fetch) -> Work:
-    """Takes up what the request names."""
+    """Applies the partitions that the request names."""
     topics, with_ids = fetch.request.topics, fetch.call.api_version >= TOPIC_IDS_FROM
     if len(topics) == 1 and len(topics[0].partitions) == 1:
         (topic,) = topics
@@ -247,7 +241,7 @@ def _naming(fetch: Fetch) -> Work:
 
 
 def _forgetting(fetch: Fetch) -> Work:
-    """Drops what the request forgets."""
+    """Drops the partitions that the request forgets."""
 
     def forget(forgotten: Iterable[tuple[ForgottenTopic, int]]) -> None:
         for topic, index in forgotten:
@@ -257,7 +251,7 @@ def _forgetting(fetch: Fetch) -> Work:
 
 
 def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Answers a request of the first revision. Refusals tell the ID of the session while there is one."""
+    """Begins a fetch of the first revision. Its errors have the ID of the session while it exists."""
     sessions, named = broker.fetch_sessions, _named_first(broker, call, request)
     if request.fetch_type == FULL_FETCH:
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
@@ -269,7 +263,7 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
     session = sessions.lookup_first(request.session_id, request.session_epoch)
     if not isinstance(session, FetchSession):
         return refusal(session, request, named)
-    if not _holds_all(session, request):
+    if not _caches_all(session, request):
         return refusal(ErrorCode.invalid_request, request, session)
     if not sessions.accept(session, request.session_epoch, broker.now):
         return handle(broker, call, request)
@@ -303,7 +297,7 @@ def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) ->
     return sessions.find(request.session_id, sessions.first) if call.api_version in FIRST_REVISIONS else None
 
 
-def _holds_all(session: FetchSession, request: FetchRequest) -> bool:
+def _caches_all(session: FetchSession, request: FetchRequest) -> bool:
     """Whether the session caches all partitions that the request names. Costs 5 ms for as many as it may name."""
     held, with_ids = session.partitions, session.uses_topic_ids
     for topic in request.topics:

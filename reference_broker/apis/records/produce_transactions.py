@@ -1,9 +1,9 @@
-"""What happens before the batches of a transaction are appended (KIP-98, KIP-890).
+"""Verification of the transactions of a Produce, before its batches are appended (KIP-98, KIP-890).
 
-All of them must be of one producer. For the partitions where the transaction is not open yet, its coordinator is asked
-whether it has them, or to add them: Produce 12 and newer. The log appends such a batch only with the guard of its wait,
-so that a transaction which ended meanwhile is not opened again. The order of the checks and the errors are those of
-Kafka's ReplicaManager.handleProduceAppend.
+All transactional batches must be of one producer. For the partitions where the transaction is not open yet, its
+coordinator must confirm that it has them, or add them: Produce 12 and newer. The log appends such a batch only with the
+guard of its wait, so that a transaction which ended meanwhile is not opened again. The order of the checks and the
+errors are those of Kafka's ReplicaManager.handleProduceAppend.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,65 +31,65 @@ Verdicts: TypeAlias = dict[TopicPartition, Guard | ProducePartitionResponse]
 
 
 class JudgesTransactions(HasPartitions, HasNow, HasOutside, HasConfig, HasVerifier, Protocol):
-    """What this step uses of its broker."""
+    """What the verification uses of its broker."""
 
 
 def name_of(broker: HasPartitions, topic: ProduceTopic) -> str:
-    """The topic's name, also where the request has its ID. It is empty for an ID that is not known here."""
+    """Returns the topic's name, also if the request has its ID. It is empty for an ID that is not known here."""
     return topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
 
 
 def judge_transaction(
-    broker: JudgesTransactions, call: Call, body: ProduceRequest, told: Callable[[Verdicts], None]
+    broker: JudgesTransactions, call: Call, body: ProduceRequest, done: Callable[[Verdicts], None]
 ) -> None:
-    """Calls ``told`` once, with what was found of the request's transactional batches. That is at once if they belong
-    to a transaction that is open in all their partitions. A partition that is not led here has no verdict: the append
-    says why it is refused."""
+    """Calls ``done`` once, with the verdicts on the request's transactional batches. That is at once if they belong to
+    a transaction that is open in all their partitions. A partition that is not led here has no verdict: the append
+    returns its error."""
     begun = _transactional(broker, body)
     owners = {(header.producer_id, header.producer_epoch): None for header in begun.values()}
     if len(owners) > 1:
-        told(_refuse_all(broker, body))
+        done(_refuse_all(broker, body))
         return
     purpose = purpose_of_produce(call.api_version)
     if not begun or not (purpose.adds or _is_demanded(broker, begun)):
-        told({})
+        done({})
         return
     (owner,) = owners
     config = broker.config
     last_us = broker.now.mono_us + 1000 * config.add_partitions_to_txn_retry_backoff_max_ms
 
-    def ask() -> None:
+    def verify() -> None:
         verdicts = _begin(broker, begun, purpose)
         waiting = tuple(key for key, verdict in verdicts.items() if isinstance(verdict, Guard))
         if not waiting:
-            told(verdicts)
+            done(verdicts)
             return
-        asked = Question(body.transactional_id or "", *owner, waiting, purpose)
-        broker.verifier.ask(asked, contained(call, lambda errors: answered(verdicts, errors)))
+        question = Question(body.transactional_id or "", *owner, waiting, purpose)
+        broker.verifier.ask(question, contained(call, lambda errors: answered(verdicts, errors)))
 
     def answered(verdicts: Verdicts, errors: Errors) -> None:
-        """A transaction that ends is over soon. To ask again costs less than to send the batches again."""
+        """A transaction that is ending is over soon. A retry costs less than sending the batches again."""
         is_ending = purpose.adds and ErrorCode.concurrent_transactions in errors.values()
         if is_ending and broker.now.mono_us < last_us:
             wait_us = 1000 * config.add_partitions_to_txn_retry_backoff_ms
-            later(broker.outside, wait_us, contained(call, ask))
+            later(broker.outside, wait_us, contained(call, verify))
             return
         for key, error in errors.items():
             verdicts[key] = _not_verified(key[1], purpose, error)
-        told(verdicts)
+        done(verdicts)
 
-    ask()
+    verify()
 
 
 def _is_demanded(broker: HasPartitions, begun: Iterable[TopicPartition]) -> bool:
-    """Whether a log demands that a transaction is verified. The logs' settings count, and not the broker's
+    """Whether a log requires that a transaction is verified. The logs' settings count, and not the broker's
     (``transaction.partition.verification.enable``), since a change of it reaches many logs one after the other."""
     found = (broker.partitions.by_name.get(key) for key in begun)
     return any(each is not None and each.log.verification.is_demanded for each in found)
 
 
 def _transactional(broker: HasPartitions, body: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
-    """The headers of the transactional batches, as far as clients may write to their topics."""
+    """Returns the headers of the transactional batches, except those for internal topics."""
     found = {}
     for topic in body.topics:
         name = name_of(broker, topic)

@@ -1,31 +1,25 @@
 """A bug in what is left to do for a request in later events costs that request. One in what all share ends the node."""
 
-import pytest
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
 from reference_broker.apis.groups import k11_join_group
-from reference_broker.apis.metadata import k03_metadata
-from reference_broker.apis.metadata import k06_update_metadata
+from reference_broker.apis.metadata import k03_metadata, k06_update_metadata
 from reference_broker.apis.records import k00_produce
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.controller.planning.topics import TopicCreation
 from reference_broker.core.tests.cluster_world import ClusterWorld
-from reference_broker.core.tests.hostile_records import raw_batch
-from reference_broker.core.tests.hostile_records import raw_record
-from reference_broker.core.tests.node_world import NodeWorld
-from reference_broker.core.tests.node_world import batch
-from reference_broker.core.tests.node_world import create_request
-from reference_broker.core.tests.node_world import fetch_request
-from reference_broker.core.tests.node_world import produce_request
-from reference_broker.core.tests.test_groups_of_a_node import body
-from reference_broker.core.tests.test_groups_of_a_node import coordinated
-from reference_broker.core.tests.test_groups_of_a_node import stable
+from reference_broker.core.tests.hostile_records import raw_batch, raw_record
+from reference_broker.core.tests.node_world import NodeWorld, batch, create_request, fetch_request, produce_request
+from reference_broker.core.tests.test_groups_of_a_node import body, coordinated, stable
 from reference_broker.groups import rebalances
-from reference_broker.groups.offset_commits import Commits
-from reference_broker.groups.offset_commits import OFFSETS_A_SLICE
+from reference_broker.groups.offset_commits import OFFSETS_A_SLICE, Commits
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.records import MetadataFault
 from reference_broker.quorum.leader import Leader
@@ -36,12 +30,7 @@ from reference_broker.serve.log_lines import describe_bug as crash_words
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import UpdateMetadataRequest1001
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchTopic
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from typing import Any
-from unittest.mock import patch
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 
 FAILED = ErrorCode.unknown_server_error
 VICTIM = 50

@@ -1,6 +1,5 @@
-"""Finds the part of a log that may be cleaned now, and how much of the log is dirty (Kafka's LogCleanerManager).
-
-One pass of the cleaner over one log, in slices (Kafka's Cleaner).
+"""One pass of the cleaner over one log, in slices (Kafka's Cleaner), and the part of a log that may be cleaned (Kafka's
+LogCleanerManager).
 
 A pass first notes the newest offset of each key in the dirty part. Then it rewrites every segment up to the end of that
 part, without the records that a newer record of their key supersedes.

@@ -1,24 +1,9 @@
-"""The newest offset of each key in the dirty part of a log, in bounded memory.
+"""Decides which records of each batch a pass of the cleaner keeps (Kafka's Cleaner and MemoryRecords.filterTo; KIP-98,
+KIP-534).
 
-Finds the batches of which no record is the newest of its key, so that nobody need look into them again.
-
-A pass reads the dirty part twice, and in a log whose keys recur most batches are of that kind. Only the newest offset
-of each key stays, and these offsets are known once all keys are noted. A batch that holds none of them goes.
-
-Decides which batches must stay so that a start finds the producers' sequences again.
-
-Kafka keeps the last batch of each producer in the whole log. If that batch is cut off, Kafka finds the producer in a
-snapshot. Here a swap deletes the snapshots below its end (``producer_snapshots``). A new leader or a power loss may cut
-off everything at or beyond the end of a pass. So the last batch of each producer below that end stays.
-
-What a pass knows of transactions while it walks over the log (Kafka's CleanedTransactionMetadata).
-
-Records of aborted transactions are removed. A marker is removed once no batch of its transaction is left.
-
-Decides what of each batch stays (Kafka's Cleaner and MemoryRecords.filterTo; KIP-98, KIP-534).
-
-The newest record of each key stays, and a tombstone until its delete horizon. Some batches stay without records,
-because producers, leader epochs or offsets need them.
+The newest record of each key stays (``OffsetMap``), and a tombstone until its delete horizon. Records of aborted
+transactions are removed (``CleanedTransactions``). Some batches stay without records, because producers
+(``LastBatches``), leader epochs or offsets need them.
 """
 
 from array import array
@@ -68,8 +53,11 @@ def all_short(keys: list[bytes]) -> list[bytes]:
 
 
 class OffsetMap:
-    """``offsets`` maps ``short(key)`` to the key's newest offset. ``latest_offset`` is the last offset that the pass
-    has looked at, or -1 before the first. ``capacity`` is the largest number of keys."""
+    """The newest offset of each key in the dirty part of a log, in bounded memory.
+
+    ``offsets`` maps ``short(key)`` to the key's newest offset. ``latest_offset`` is the last offset that the pass has
+    read, or -1 before the first. ``capacity`` is the largest number of keys.
+    """
 
     __slots__ = ("capacity", "latest_offset", "offsets")
 
@@ -108,7 +96,13 @@ OFFSETS_PER_SLICE = 5_000
 
 
 class Superseded:
-    """The batches of the dirty part that were noted. At most ``most`` are; the others are looked into."""
+    """The batches of the dirty part of which no record is the newest of its key, so that they need not be decoded
+    again.
+
+    A pass reads the dirty part twice, and in a log whose keys recur most batches are of that kind. Only the newest
+    offset of each key stays, and these offsets are known once all keys are noted. A batch with none of them is removed.
+    At most ``most`` batches are noted; the others are decoded again.
+    """
 
     __slots__ = ("_bases", "_has_newest", "_most")
 
@@ -153,9 +147,14 @@ class _Last(NamedTuple):
 
 
 class LastBatches:
-    """``producers`` are those that the log knows now. No batch stays for a producer that the log has forgotten.
+    """The batches that must stay so that a start finds the producers' sequences again.
 
-    ``latest_offset`` is the last offset that the pass has looked at. Each known producer has at most one entry.
+    Kafka keeps the last batch of each producer in the whole log. If that batch is truncated, Kafka finds the producer
+    in a snapshot. Here a swap deletes the snapshots below its end (``producer_state``). A new leader or a power loss
+    may remove everything at or beyond the end of a pass. So the last batch of each producer below that end stays.
+
+    ``producers`` are those that the log knows now. No batch stays for a producer that the log has removed.
+    ``latest_offset`` is the last offset that the pass has read. Each known producer has at most one entry.
     """
 
     __slots__ = ("_last", "latest_offset", "producers")
@@ -190,7 +189,11 @@ class LastBatches:
 
 
 class CleanedTransactions:
-    """The caller passes batches in the log's order, and the aborted transactions of each part before its batches."""
+    """The transactions that a pass meets while it walks over the log (Kafka's CleanedTransactionMetadata).
+
+    Records of aborted transactions are removed. A marker is removed once no batch of its transaction remains. The
+    caller passes batches in the log's order, and the aborted transactions of each part before its batches.
+    """
 
     __slots__ = ("_known_until", "_ongoing_aborted", "_ongoing_committed", "_still_there", "_waiting")
 

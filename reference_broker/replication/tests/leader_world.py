@@ -4,39 +4,31 @@ Node 1 leads; 2 and 3 follow. What the leader asks of the controller is kept and
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
 from kio.schema.alter_partition.v3.request import AlterPartitionRequest
-from kio.schema.alter_partition.v3.response import AlterPartitionResponse
-from kio.schema.alter_partition.v3.response import PartitionData
-from kio.schema.alter_partition.v3.response import TopicData
+from kio.schema.alter_partition.v3.response import AlterPartitionResponse, PartitionData, TopicData
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
+
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log
-from reference_broker.log.opening import run_to_end
+from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.image import BrokerImage
-from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.image import PartitionImage
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
+from reference_broker.records.record import Record, build
 from reference_broker.replication.high_watermarks import HighWatermarks
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.leader.replicas import Followers
 from reference_broker.replication.partitions import Partition
-from reference_broker.replication.tests.timed_ports import START_MS
-from reference_broker.replication.tests.timed_ports import TimedPorts
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from types import SimpleNamespace
-from typing import Any
-from uuid import UUID
+from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts
+from reference_broker.wire.errors import Error, ErrorCode
 
 TOPIC_ID = b"t" * 16
 LAG_MS = 30_000
