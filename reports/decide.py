@@ -1,6 +1,6 @@
-"""Turns findings into the verdict, as a pure function without Spark.
+"""Derive the verdict from manifest and findings, as a pure function without Spark.
 
-A verdict needs evidence: a guarantee that nobody looked at never holds.
+A verdict requires evidence: a guarantee without evidence never holds.
 """
 
 from collections import Counter
@@ -16,11 +16,12 @@ from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
 LIMITED_SHARE = 0.1
 LEAST_LIMITED_SECONDS = 3
-"""A worker that was its own limit for longer than this makes the run INVALID."""
+"""A worker that limited the load for longer than both of these makes the run INVALID."""
 
 
 def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
-    """A crash outweighs broken guarantees, because it cuts the history short. Those outweigh missing evidence."""
+    """Return the verdict. A crash outweighs broken guarantees, because it cuts the history short, and broken guarantees
+    outweigh missing evidence."""
     guarantees = judged(manifest, findings)
     broken = [one for one in guarantees if one.status == "broken"]
     invalid = [*missing_evidence(manifest, findings), *_unjudged(manifest, guarantees)]
@@ -49,7 +50,7 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
 
 
 def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
-    """The reasons why the run shows nothing, one sentence each. There are none if the run counts."""
+    """Return the reasons why the run proves nothing, one sentence each. The list is empty for a valid run."""
     if "operations" not in findings.present:
         return ["The run left no history of client operations: there is no file history/operations*.parquet."]
     expected = manifest.expectations
@@ -90,10 +91,11 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
 
 
 def generator_limits(findings: Findings) -> list[str]:
-    """Says for each worker that it was itself the limit. Such a load says nothing about the broker.
+    """Return a sentence for each worker that limited the load. Such a load says nothing about the broker.
 
-    Under faults a run is about guarantees, and a late generator breaks none. Then the page only says so beside the
-    latencies, and the schedule's slip has its own limit."""
+    A run with faults is about guarantees, which a late generator does not break. Its page only shows these sentences
+    beside the latencies, and the schedule's slip has a limit of its own.
+    """
     reasons = []
     for row in findings.generator:
         limited, seconds = int(row["limited_seconds"]), int(row["seconds"])
@@ -174,7 +176,7 @@ def _where_played(name: str, check: Check, required: bool, world: str) -> Guaran
 
 
 def _unknown(name: str, manifest: Manifest) -> GuaranteeResult:
-    """A live run cannot see, and need not see, what the simulator's invariants see inside the nodes."""
+    """Return the result of a guarantee that was not judged. A live run need not judge the simulator's invariants."""
     if manifest.world == "live":
         reason = "The simulator judges it inside the nodes after every event; a live run leaves nothing to judge it by."
         return GuaranteeResult(name, _breach(name), "not checked", False, 0, "", 0, reason)
@@ -191,7 +193,7 @@ def _breach(name: str) -> str:
 
 
 def _joined(result: GuaranteeResult, check: Check | None, world: str) -> GuaranteeResult:
-    """The history's job and the simulator may judge the same guarantee. The one that saw a breach is believed."""
+    """Combine the results of the job and of the simulator. A violation that either of them found counts."""
     if check is None or result.judged_by != "history":
         return result
     other = _where_played(result.name, check, result.required, world)
@@ -201,7 +203,7 @@ def _joined(result: GuaranteeResult, check: Check | None, world: str) -> Guarant
 
 
 def _unjudged(manifest: Manifest, guarantees: Sequence[GuaranteeResult]) -> list[str]:
-    """Only a guarantee that the scenario names can be missed."""
+    """Return a sentence for each guarantee that the scenario promises and that could not be judged."""
     asked = manifest.promised()
     return [
         f"{one.name} is promised but could not be judged: {one.reason}"
@@ -251,11 +253,11 @@ def _summary(
 
 
 LOSSES = ("lost-write", "unseen")
-"""The guarantees that say whether an acknowledged record was lost."""
+"""The guarantees that are violated by the loss of an acknowledged record."""
 
 
 def _headline(broken: Sequence[GuaranteeResult], findings: Findings) -> str:
-    """What happened, in plain words: what was lost, or else the first breach that was seen."""
+    """Return what happened, in plain words: what was lost, or else the first violation."""
     losses = [one for one in broken if one.name in LOSSES and one.examples]
     if losses and findings.losses:
         return _lost(losses, findings.losses)

@@ -1,7 +1,7 @@
-"""Judges a run while it goes on, by the part of its history that is whole (``parts.py``).
+"""Judge a run while it goes on, by the parts of its history that are whole (``parts.py``).
 
-A part of a history is a history of its own, except that what is under way has left no rows yet. Only guarantees whose
-breach nothing can excuse that may still come are judged by it (``EXCUSED_BY`` in ``guarantees.py``).
+These parts are a history of their own, except that pending operations have no rows yet. So only guarantees are judged
+whose violations cannot be excused by later rows (``EXCUSED_BY`` in ``guarantees.py``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from reports.guarantees import judged_early
 from reports.jobs.compacted_topics import has_keyed
 from reports.jobs.expressions import READER
 from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs
-from reports.parts import told, whole_parts
+from reports.parts import read_progress, whole_parts
 from reports.read_tables import JobConfig, RunConfig, Tables, reading
 from reports.rows import END_OF_RUN_US
 from reports.schema import TABLES, history_bytes
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TakeTrace = Callable[[Path], None]
-"""Writes what the nodes have traced so far below the folder of a history."""
+"""Writes the trace of all nodes up to now below the folder of a history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """The first breach of a guarantee that the history shows, and how many it shows."""
+    """The first violation of a guarantee in a history, and the number of all."""
 
     guarantee: str
     total: int
@@ -42,18 +42,18 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class EarlyVerdict:
-    """``until_us`` is how far the history of every writer goes."""
+    """The guarantees that were judged before the end of a run, and their violations."""
 
-    until_us: int
+    until_us: int  # the history of every writer is whole up to this time
     operations: int
     judged: tuple[str, ...]
     breaches: tuple[Breach, ...]
 
 
 def judge_early(run_dir: Path, scratch: Path, spark: "SparkSession", take_trace: TakeTrace) -> EarlyVerdict | None:
-    """Judges what is whole by now. Returns None while nothing is. ``scratch`` is a folder that is kept between calls.
+    """Judge the whole parts of the run, or return None if there are none. Keep the folder ``scratch`` between calls.
 
-    The traces are taken after the clients' history, so that they go farther: they explain it.
+    The traces are read after the clients' history, because they explain it and must therefore reach further.
     """
     until_us = link_whole_parts(run_dir, scratch)
     if until_us is None:
@@ -67,8 +67,8 @@ def judge_early(run_dir: Path, scratch: Path, spark: "SparkSession", take_trace:
 
 
 def link_whole_parts(run_dir: Path, scratch: Path) -> int | None:
-    """Makes ``scratch`` the folder of a run that holds what is whole by now. Returns how far it goes (see above)."""
-    progress = told(run_dir)
+    """Link the whole parts of a run into the folder ``scratch``. Return up to which time all writers' parts go."""
+    progress = read_progress(run_dir)
     for writer in progress:
         for table in TABLES:
             for part in whole_parts(run_dir, table, writer):
@@ -82,15 +82,17 @@ def link_whole_parts(run_dir: Path, scratch: Path) -> int | None:
 
 @contextmanager
 def reading_part(spark: "SparkSession", run_dirs: Sequence[Path]) -> Iterator[Tables]:
-    """The tables of parts of histories."""
+    """Provide the tables of parts of histories."""
     config = JobConfig(runs={run: RunConfig() for run in range(len(run_dirs))})
     with reading(spark, run_dirs, config) as tables:
         yield of_a_part(tables)
 
 
 def of_a_part(tables: Tables) -> Tables:
-    """Leaves out runs of operations that have no row yet. An assignment has its row only when it has ended, so the one
-    that follows it is added: a fetcher's way begins anew there."""
+    """Exclude the records of operations that have no row yet, and add the current assignments.
+
+    An assignment gets its row when it ends. The next one resets the fetcher's position, so it must be known, too.
+    """
     ended = tables.assignments.where(F.col("until_us") != END_OF_RUN_US)
     last = ended.groupBy(*READER).agg(F.max("until_us").alias("from_us"))
     following = last.select(
@@ -105,7 +107,7 @@ def of_a_part(tables: Tables) -> Tables:
 
 
 def early_jobs(tables: Tables) -> list[GuaranteeJob]:
-    """The guarantees that can be judged by these parts of histories."""
+    """Return the jobs of the guarantees that can be judged by these parts of histories."""
     compacted = has_keyed(tables)
     present = {name for _, name in tables.present}
     return [
@@ -118,7 +120,7 @@ def early_jobs(tables: Tables) -> list[GuaranteeJob]:
 
 
 def first_breach(one: GuaranteeJob, tables: Tables) -> list[Breach]:
-    """The first breach that the job finds in all of these runs, if there is one."""
+    """Return the first violation that the job finds in all of these runs, if any."""
     first = F.min(F.struct("at_us", "detail")).alias("first")
     found = breaches_of(one, tables).agg(F.count("*").alias("total"), first).collect()[0]
     return [Breach(one.name, found["total"], *found["first"])] if found["total"] else []

@@ -1,4 +1,4 @@
-"""The guarantees: what each is called, what breaks it, and who can see that. Only this module declares their names.
+"""The guarantees: their names, what violates each, and where that shows. Only this module declares the names.
 
 A scenario promises guarantees by name. A check in ``chaos/checks`` and a Spark job in ``reports/jobs`` judge them
 independently of each other. Both name the guarantee that they judge, and repeat nothing else about it. This module
@@ -11,37 +11,26 @@ from enum import Enum
 
 
 class SeenFrom(Enum):
-    """What a judge must look at.
+    """The data that is required to judge a guarantee."""
 
-    ``CLIENTS`` is what clients were told, which a run with any broker leaves. ``TRACE`` is also the trace of each node,
-    which only our broker writes. ``INSIDE`` is the node itself, after each event. ``RUNNER`` is the processes of nodes,
-    which whoever plays a target that is not ours watches.
-    """
-
-    CLIENTS = "clients"
-    TRACE = "trace"
-    INSIDE = "inside"
-    RUNNER = "runner"
+    CLIENTS = "clients"  # the responses to clients, which a run with any broker has
+    TRACE = "trace"  # the trace of each node, which only our broker writes
+    INSIDE = "inside"  # the state of each node, after each event
+    RUNNER = "runner"  # the processes of the nodes, which the live runner watches for any target
 
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """``breach`` says in one sentence what happened if the guarantee is broken.
-
-    A guarantee that ``keeps_writes`` is promised by nobody where a node loses power before it flushed what it
-    acknowledged. One ``of_sessions`` can be judged only where fetchers have sessions. One that is ``always`` due must
-    hold in every run, whatever its scenario lists. One ``on_the_wire`` can be judged from the frames that passed the
-    proxy before a broker that is not ours, too, as far as these tell.
-    """
+    """A promise of the broker that a run can show to be broken."""
 
     name: str
-    breach: str
+    breach: str  # one sentence: what happened if the guarantee is broken
     seen_from: SeenFrom = SeenFrom.CLIENTS
-    keeps_writes: bool = False
-    of_sessions: bool = False
-    always: bool = False
-    on_the_wire: bool = False
-    in_part: bool = False
+    keeps_writes: bool = False  # no broker promises it if a node loses power before it flushed acknowledged writes
+    of_sessions: bool = False  # requires fetchers with sessions
+    always: bool = False  # must hold in every run, whatever its scenario lists
+    on_the_wire: bool = False  # the frames that passed the proxy before another broker show it, too, in part
+    in_part: bool = False  # a job judges it, too, as far as the responses to clients show it
 
 
 _CLIENTS = (
@@ -289,29 +278,29 @@ EXCUSED_BY: Mapping[str, str] = {
     "one-group-leader": "",
     "commits-accepted": _A_COMMIT,
 }
-"""What may still come, while a run goes on, that excuses what looks like a breach in its history so far. A guarantee
-with such an excuse is judged only at the end. If there is none, a part of the history proves the breach. Each guarantee
-that a job judges by the history has a line.
+"""What may follow, while a run goes on, that excuses an apparent violation in its history so far. A guarantee with such
+an excuse is judged only at the end. Without one, a part of the history proves the violation. Each guarantee that has a
+job has a line.
 
-A part of the history is all that each process has recorded up to some moment, and not the same moment for all."""
+A part of the history is all that each process has recorded up to some moment, which differs among the processes."""
 
 
 def judged_early(name: str, compacted: bool) -> bool:
-    """Whether the guarantee is judged while the run goes on. ``compacted`` says that it writes to compacted topics."""
+    """Return whether the guarantee is judged while the run goes on. ``compacted``: it writes to compacted topics."""
     excuse = EXCUSED_BY.get(name, _THE_END)
     return not excuse or (excuse == COMPACTION and not compacted)
 
 
 def names_seen_from(*places: SeenFrom) -> tuple[str, ...]:
-    """The names of guarantees that can be judged from one of these places."""
+    """Return the names of the guarantees that can be judged from one of these places."""
     return tuple(one.name for one in GUARANTEES.values() if one.seen_from in places)
 
 
 def names_on_the_wire() -> tuple[str, ...]:
-    """The names of guarantees that frames show, beside those that clients can judge."""
+    """Return the names of the guarantees that frames show, in addition to those that clients show."""
     return tuple(one.name for one in GUARANTEES.values() if one.on_the_wire)
 
 
 def unknown_among(names: Sequence[str]) -> tuple[str, ...]:
-    """Those of the names that no guarantee has."""
+    """Return the names that are not those of guarantees."""
     return tuple(name for name in names if name not in GUARANTEES)

@@ -1,6 +1,7 @@
-"""Judges finished runs. Spark reads their history, and the page shows what was found.
+"""Compute the verdicts of finished runs with Spark, and write their pages.
 
-``python -m reports.judge RUN_DIR...`` does so here, and ``spark-submit reports/judge.py RUN_DIR...`` on a cluster.
+This is also a program: ``python -m reports.judge RUN_DIR...``, or ``spark-submit reports/judge.py RUN_DIR...`` on a
+cluster.
 """
 
 import argparse
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 OURS = "reference"
-"""So a manifest calls our own broker."""
+"""The name of our own broker in a manifest (``target``)."""
 
 
 def silent(text: str) -> None:
-    """No progress wanted."""
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +48,19 @@ def judge_many(
     progress: Progress = silent,
     rehearsal: "Rehearsal | None" = None,
 ) -> list[Verdict]:
-    """Judges all runs in one Spark session with the same few jobs. ``rehearsal`` may have prepared them in ``spark``.
+    """Compute the verdicts of all runs in one Spark session, and write their reports.
 
-    Writes index.html, figures, verdict.json and junit.xml to ``out`` (default RUN_DIR/report). With several runs
-    ``out`` gets a folder for each. ``baseline`` is a run to compare with; it is read, not judged. ``progress`` gets
-    short texts, from several threads. Raises ManifestError (not a run) and SetupError (no Java), each one sentence for
-    the person at the terminal.
+    The report has index.html, figures, verdict.json and junit.xml. It goes to ``out`` (default RUN_DIR/report), or with
+    several runs to a folder for each in ``out``. ``baseline`` is a run to compare with; it is read, not judged.
+    ``progress`` is called with short texts, from several threads. ``rehearsal`` has prepared the queries in ``spark``.
+
+    Raises ManifestError (not a run) and SetupError (no Java), each one sentence for the person at the terminal.
     """
     return [one.verdict for one in judge_whole(run_dirs, out, baseline, spark, progress, rehearsal)]
 
 
 def verdicts_of(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -> list[Verdict]:
-    """Judges as ``judge_many`` does, but writes no page and no files."""
+    """Compute the verdicts as ``judge_many`` does, without writing files."""
     from reports.decide import decide
 
     folders = [Path(one).resolve() for one in run_dirs]
@@ -75,7 +77,7 @@ def judge_whole(
     progress: Progress = silent,
     rehearsal: "Rehearsal | None" = None,
 ) -> "list[Judged]":
-    """Judges as ``judge_many`` does, and also returns what each verdict came from."""
+    """Do what ``judge_many`` does, and also return the manifest and the findings behind each verdict."""
     started = time.monotonic()
     folders = [Path(one).resolve() for one in (*run_dirs, *([baseline] if baseline else []))]
     manifests = [read_manifest(one) for one in folders]

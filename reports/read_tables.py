@@ -1,11 +1,4 @@
-"""Gathers a table's files of several runs in one file, with a leading ``run`` column (0, 1, ...).
-
-Spark opens each file anew in each of its hundreds of small stages, and finds a row's run only by the text of its file's
-path. With dozens of runs that takes minutes, and most of a verdict's time.
-
-What the jobs need to know that the tables do not say.
-
-Reads the history of one or several runs as data frames, each with a leading ``run`` column (0, 1, ...).
+"""Read the history of one or several runs as data frames, each with a leading ``run`` column (0, 1, ...).
 
 Schemas are stated, never inferred. A table without files is an empty frame and is missing from ``present``.
 """
@@ -34,26 +27,29 @@ ROWS_AT_ONCE = 1 << 18
 
 
 def gather(run_dirs: Sequence[Path], table: Table, target: Path, empty: bool = False) -> bool:
-    """Writes the rows of all runs to the file ``target``. Returns False if no run has the table, and then writes
-    nothing, or with ``empty`` a file without rows.
+    """Write the rows of all runs to the file ``target``, with a leading ``run`` column (0, 1, ...).
 
-    A column that a file lacks is null. It holds about ROWS_AT_ONCE rows in memory at a time.
-    Raises SetupError for a file that is damaged or has a column of another type.
+    Spark opens each file again in each of its hundreds of small stages, and knows the run of a row only by the path of
+    its file. With dozens of runs that takes most of the time of a verdict. So they are gathered in one file.
+
+    Return False if no run has the table. Nothing is written then, or with ``empty`` a file without rows. A column that
+    a file lacks is null. About ROWS_AT_ONCE rows are in memory at a time. Raises SetupError for a file that is damaged
+    or has a column of another type.
     """
     files = [(run, name) for run, folder in enumerate(run_dirs) for name in files_of(folder, table)]
     if not files and not empty:
         return False
     schema = arrow_schema(table)
     schema = pa.schema([pa.field("run", pa.int64(), nullable=False), *(each.with_nullable(True) for each in schema)])
-    waiting: list[pa.Table] = []
+    unwritten: list[pa.Table] = []
     with pq.ParquetWriter(target, schema) as writer:
         for piece in _pieces(files, schema):
-            waiting.append(piece)
-            if sum(each.num_rows for each in waiting) >= ROWS_AT_ONCE:
-                writer.write_table(pa.concat_tables(waiting))
-                waiting = []
-        if waiting:
-            writer.write_table(pa.concat_tables(waiting))
+            unwritten.append(piece)
+            if sum(each.num_rows for each in unwritten) >= ROWS_AT_ONCE:
+                writer.write_table(pa.concat_tables(unwritten))
+                unwritten = []
+        if unwritten:
+            writer.write_table(pa.concat_tables(unwritten))
     return bool(files)
 
 
@@ -78,36 +74,35 @@ def _pieces_of(run: int, name: str, schema: pa.Schema) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """The settings of one run. ``foreign`` is 1 if its broker is not ours."""
+    """What the jobs must know of one run that its tables do not have."""
 
     warm_up_us: int = 0
-    foreign: int = 0
+    foreign: int = 0  # 1 if its broker is not ours
 
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """The settings of the jobs.
-
-    ``window_s`` is the length of "before" and of "after" a fault. ``settle_s`` counts the seconds after a fault's end
-    that still belong to "during", because operations that the fault hit end later. ``calm_after_s`` counts those after
-    which it is outside faults again, because those that were held up have been sent by then. In the first ``begin_s``
-    seconds of the load clients connect and join, so these are not outside faults either. A load worker is its own limit
-    if it wanted ``busy_permille`` of a processor, had ``working_permille`` of it, and its timer was ``late_us`` late.
-    Where runs are compared, each is cut into ``blocks``.
-    """
+    """The settings of the jobs."""
 
     window_s: int = 10
+    """The length of the windows "before" and "after" a fault."""
     settle_s: int = 1
+    """The time after the end of a fault that still belongs to "during", because operations that it hit end later."""
     calm_after_s: int = 4
+    """The time after the end of a fault until seconds are outside faults again. Delayed operations are sent by then."""
     begin_s: int = 2
+    """The time from the start of the load that is not outside faults either, because clients connect and join."""
     busy_permille: int = 900
+    """A worker limits the load in a second in which it wanted so much of a processor, had ``working_permille`` of it,
+    and its timer was ``late_us`` late."""
     working_permille: int = 500
     late_us: int = 100_000
     blocks: int = 1
+    """The number of blocks into which a run is cut when runs are compared."""
     runs: Mapping[int, RunConfig] = field(default_factory=dict)
 
     def per_run(self, name: str) -> Column:
-        """A run's setting as a column expression over ``run``. More runs do not make its plan larger."""
+        """Return a run's setting as an expression over the column ``run``. More runs do not make its plan larger."""
         settings = [F.lit(number) for run, config in self.runs.items() for number in (run, getattr(config, name))]
         return F.element_at(F.create_map(*settings), F.col("run").cast("int")).cast("long")
 
@@ -126,14 +121,12 @@ DECIDING: Final = ("frames", "frame_lines", "keyed_writes", "latency", "load")
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of reports/schema.py plus what several jobs start from.
+    """The tables of reports/schema.py, and frames that several jobs start from.
 
     ``reads`` and ``sends`` are RUNS of that kind with their operation's f, type, invoke_us and complete_us. The type is
     ``info`` where the operation has no row, because its end is unknown. They also have last_offset, last_sequence and
     ``shift`` = first_sequence - first_offset. Two runs of a writer agree where they overlap if their shifts are equal.
-    ``notes`` is TRACE without requests and replies, and without the notes on fetch sessions.
-    All three are kept in memory once they are used, and so is what jobs ask for by ``once``.
-    ``present`` holds (run, table name) for each table that has files. ``config`` is what the tables do not say.
+    ``reads``, ``sends`` and ``notes`` are cached in memory once they are used, and so are the frames of ``once``.
     """
 
     operations: DataFrame
@@ -164,15 +157,14 @@ class Tables:
     broker: DataFrame
     reads: DataFrame
     sends: DataFrame
-    notes: DataFrame
+    notes: DataFrame  # TRACE without requests, replies and the notes on fetch sessions
     config: JobConfig
-    present: frozenset[tuple[int, str]]
-    kept: dict[object, DataFrame] = field(default_factory=dict)
+    present: frozenset[tuple[int, str]]  # (run, table name) of each table that has files
+    kept: dict[object, DataFrame] = field(default_factory=dict)  # the cached frames
     _lock: Any = field(default_factory=RLock)
 
     def once(self, make: "Callable[[Tables], DataFrame]") -> DataFrame:
-        """A frame that several jobs begin with. The first of them plans and computes it; the others read it from
-        memory."""
+        """Return a frame that several jobs start from. It is computed once, for the first of them."""
         with self._lock:
             if make not in self.kept:
                 self.kept[make] = make(self).persist(StorageLevel.MEMORY_AND_DISK)
@@ -182,12 +174,12 @@ class Tables:
         return all((run, name) in self.present for name in names)
 
     def runs_with(self, name: str) -> list[int]:
-        """The runs that left this table, which is one of DECIDING."""
+        """Return the runs that have this table, which is one of DECIDING."""
         assert name in DECIDING, f"a job asks for runs with {name}, which DECIDING does not name"
         return sorted(run for run, table in self.present if table == name)
 
     def forget(self) -> None:
-        """Frees the rows that are kept in memory. They are computed anew when they are used next."""
+        """Drop the cached rows. They are computed again when they are used next."""
         for frame in self.kept.values():
             frame.unpersist()
         for frame in self.kept.values():  # each after those that it begins with
@@ -199,24 +191,24 @@ def struct_type(table: Table) -> StructType:
 
 
 def together(frame: DataFrame, *keys: str) -> DataFrame:
-    """Moves rows of equal keys to one place, for all grouping, ordering and joining by these keys (and more) that
-    follows. A small history lies in one place anyway."""
+    """Move rows of equal keys to one partition, for all later grouping, ordering and joining by these keys (and more).
+    A small history is in one partition anyway."""
     return frame if lies_in_one_place(frame) else frame.repartition(*keys)
 
 
 def lies_in_one_place(frame: DataFrame) -> bool:
-    """Whether the history is small."""
+    """Return whether the history is small, so that each frame has one partition."""
     return str(frame.sparkSession.conf.get("spark.sql.shuffle.partitions")) == "1"
 
 
 def _in_one_partition(frame: DataFrame) -> DataFrame:
-    """Makes a small table one partition. Spark then knows that equal keys lie together, and plans no shuffles."""
+    """Coalesce a small table to one partition. Spark then knows that equal keys are together, and plans no shuffles."""
     return frame.coalesce(1) if lies_in_one_place(frame) else frame
 
 
 @contextmanager
 def reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig) -> Iterator[Tables]:
-    """The runs' tables. What was kept in memory for the jobs is freed at the end of the block."""
+    """Provide the tables of these runs. What was cached for the jobs is dropped at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="crucible-gathered-") as scratch:
         frames = {table.name: _read(spark, run_dirs, table, Path(scratch)) for table in schema.TABLES}
         with tables_over(frames, present_in(run_dirs), config) as tables:
@@ -224,7 +216,7 @@ def reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig) ->
 
 
 def present_in(run_dirs: Sequence[Path]) -> frozenset[tuple[int, str]]:
-    """(run, table name) for each table that has files."""
+    """Return (run, table name) for each table that has files."""
     return frozenset(
         (run, table.name)
         for run, folder in enumerate(run_dirs)
@@ -237,8 +229,7 @@ def present_in(run_dirs: Sequence[Path]) -> frozenset[tuple[int, str]]:
 def tables_over(
     frames: Mapping[str, DataFrame], present: frozenset[tuple[int, str]], config: JobConfig
 ) -> Iterator[Tables]:
-    """Tables of these frames, one of each name. What was kept in memory for the jobs is freed at the end of the
-    block."""
+    """Provide tables of these frames. What was cached for the jobs is dropped at the end of the block."""
     frames = {name: _in_one_partition(frame) for name, frame in frames.items()}
     runs = _with_operation(frames["runs"], frames["operations"]).persist(StorageLevel.MEMORY_AND_DISK)
     noted = frames["trace"].where("what not in ('request', 'reply') and not startswith(what, 'session_')")
@@ -256,7 +247,7 @@ def tables_over(
     try:
         yield tables
     except KeyboardInterrupt:
-        tables.kept.clear()  # Java has heard of it, too. It may be gone, and then it has nothing to free.
+        tables.kept.clear()  # Java was interrupted, too. It may have ended, and then it has nothing to drop.
         raise
     finally:
         for frame in tables.kept.values():
@@ -264,13 +255,13 @@ def tables_over(
 
 
 def read_gathered(spark: SparkSession, file: Path) -> DataFrame:
-    """The rows of a file that ``gather`` wrote. Its table's name is the file's."""
+    """Read a file that ``gather`` wrote. It has the name of its table."""
     (table,) = (each for each in schema.TABLES if each.name == file.stem)
     return spark.read.schema(_with_run(table)).parquet(str(file))
 
 
 def look_again(gathered: DataFrame) -> None:
-    """Has Spark notice that the file was written anew. All frames that begin with this one read it then."""
+    """Let Spark notice that the file was rewritten. All frames that start from this one read it then."""
     gathered._jdf.queryExecution().analyzed().relation().location().refresh()
 
 
@@ -296,8 +287,8 @@ def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table, scratch: 
 
 
 def _run_of_file(files: Sequence[Sequence[str]]) -> Column:
-    """Which run a row's file belongs to, by the folder that it lies in: looked up in a map, since a condition for each
-    run takes minutes to plan for sixty of them. (Spark writes paths as URLs.)"""
+    """Return the run of a row by the folder of its file. It is looked up in a map, since a condition for each run takes
+    minutes to plan for sixty of them. (Spark writes paths as URLs.)"""
     path = F.url_decode(F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B")))
     runs = {_folder_of(each): run for run, one in enumerate(files) for each in one}
     known = F.create_map(*(F.lit(each) for pair in runs.items() for each in pair))
@@ -305,7 +296,7 @@ def _run_of_file(files: Sequence[Sequence[str]]) -> Column:
 
 
 def _folder_of(file: str) -> str:
-    """The folder of a path, or of a URL without its scheme."""
+    """Return the folder of a path, or of a URL without its scheme."""
     _, of_url, rest = file.partition("://")
     return str(Path(f"/{rest}").parent if of_url else Path(file).resolve().parent)
 

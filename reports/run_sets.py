@@ -1,7 +1,8 @@
 """Compare any two sets of runs: is the second better or worse than the first, and how sure is that?
 
 Runs are the units if both sides have a few. Otherwise each run is cut into blocks of seconds. That shows how unsteady
-these runs were in themselves, but not how far runs of the same thing differ. ``statistics/ratios.py`` has the method.
+these runs were in themselves, but not how far runs of the same thing differ. The method is in
+``statistics/confidence.py``.
 """
 
 import json
@@ -24,7 +25,7 @@ from reports.page.render import environment
 from reports.plots import style
 from reports.plots.catalogue import drawn
 from reports.plots.latency import percentile_axis, percentile_curve
-from reports.statistics.ratios import BLOCKS, BUCKET, ERROR_RATE, LEAST_UNITS, Ratio, Word, ratios
+from reports.statistics.confidence import BLOCKS, BUCKET, ERROR_RATE, LEAST_UNITS, Ratio, Word, ratios
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

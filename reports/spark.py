@@ -1,4 +1,4 @@
-"""The Spark session that judges. It is local, small and quiet, but a master given by spark-submit wins."""
+"""The Spark session that runs the queries. It is local, small and quiet, but a master given by spark-submit wins."""
 
 import hashlib
 import logging
@@ -28,19 +28,19 @@ KILLED_WITHIN_S = 10
 """Limits the wait for a killed Java process to disappear."""
 DRIVER_MEMORY = "2g"
 LARGE_DRIVER_MEMORY = "5g"
-"""It judges ten million operations in 5.6 GiB, and a tenth faster than with 3 GB."""
+"""With it ten million operations are judged in 5.6 GiB, a tenth faster than with 3 GB."""
 LEAST_DRIVER_MEMORY = "3g"
-"""On a machine with less than ROOMY_BYTES of memory."""
+"""Used on a machine with less than ROOMY_BYTES of memory."""
 ROOMY_BYTES = 8 * 10**9
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 SMALL_HISTORY_BYTES = 8 * 1024 * 1024
-"""A history of so much Parquet has about a million rows."""
+"""The Parquet size of about a million rows. Smaller histories are judged with interpreted plans in one partition."""
 LARGE_HISTORY_BYTES = 64 * 1024 * 1024
 
 _COMPILERS = {
-    # A judge of one run ends before Java's second compiler pays.
+    # The verdict of one run is known before Java's second compiler pays off.
     "short": "-XX:TieredStopAtLevel=1",
-    # One that warms up gains by it, if it compiles only what is called very often.
+    # The warm judge gains by it, if it compiles only what is called very often.
     "long": "-XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=12000 "
     "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=200000",
 }
@@ -56,7 +56,7 @@ CLASS_ARCHIVES = Path(sys.prefix) / "crucible-classes"
 
 
 def require_java() -> Path:
-    """The ``java`` that Spark will start. Raises SetupError, whose one sentence says what to install."""
+    """Return the ``java`` that Spark will start. Raise SetupError with one sentence that says what to install."""
     home = os.environ.get("JAVA_HOME", "")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if found is None:
@@ -65,10 +65,10 @@ def require_java() -> Path:
             f"The report needs a Java {MIN_JAVA} runtime and {where}: install e.g. openjdk-17-jre-headless."
         )
     try:
-        answer = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        version = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(f"The report needs a Java {MIN_JAVA} runtime and {found} does not start ({error}).") from error
-    major = java_major(answer)
+    major = java_major(version)
     if major < MIN_JAVA:
         raise SetupError(
             f"The report needs Java {MIN_JAVA} or later and {found} is Java {major}: install a newer runtime."
@@ -77,7 +77,7 @@ def require_java() -> Path:
 
 
 def java_major(version_text: str) -> int:
-    """The major version in the output of ``java -version``; 0 if it shows none."""
+    """Return the major version in the output of ``java -version``, or 0 if there is none."""
     found = re.search(r'"(?:1\.)?(\d+)', version_text)
     return int(found[1]) if found else 0
 
@@ -111,11 +111,11 @@ def archive_option(name: str, archive: Path) -> str:
 def spark_session(
     app: str = "crucible-report", history_bytes: int = 0, lives_long: bool = False, java_options: str = ""
 ) -> Iterator["SparkSession"]:
-    """Starts Spark (2 to 5 s) and stops it at the end. Raises SetupError without PySpark or Java.
+    """Start Spark (2 to 5 s), and stop it at the end. Raise SetupError without PySpark or Java.
 
-    ``history_bytes`` is the size of what it will judge. It decides on memory and on how far Java optimises, and so does
-    ``lives_long``: whether more than one judging of a small history is to be expected. ``java_options`` stand in for
-    those that use the archive of classes.
+    ``history_bytes`` is the size of the history that will be judged. It determines the memory and how far Java
+    optimises, and so does ``lives_long``: whether the queries over a small history will run more than once.
+    ``java_options`` replace those that use the archive of classes.
     """
     try:
         from pyspark.sql import SparkSession
@@ -146,14 +146,16 @@ def spark_session(
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [str(error)]
             raise SetupError(f"Spark did not start: {last[0]}") from error
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, interrupted)  # PySpark's own handler asks Java, and fails in another question.
+            signal.signal(
+                signal.SIGINT, interrupted
+            )  # PySpark's own handler calls Java, and fails within another call.
         _remember_names(session)
         logging.getLogger().addFilter(_is_no_interruption)
         logging.getLogger("py4j").setLevel(logging.CRITICAL)  # It raises what it logs.
         try:
             yield session
         except KeyboardInterrupt:
-            # Java may be in the middle of a query and need not finish it. PySpark's threads notice that it is gone.
+            # Java may be within a query, which it need not finish. PySpark's threads notice when it has ended.
             _silence(session)
             if session.sparkContext._gateway.proc is not None:  # type: ignore[union-attr]
                 _kill_java(earlier)
@@ -192,12 +194,12 @@ def _silence(session: "SparkSession") -> None:
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
-    """Py4J logs with its traceback that a question was interrupted. Whoever interrupted it knows."""
+    """Return false for Py4J's log of an interrupted call, with its traceback. The user interrupted it and knows."""
     return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def _remember_names(session: "SparkSession") -> None:
-    """Looks up once what PySpark otherwise asks Java for with each column. A judging does so some thousand times."""
+    """Look up once what PySpark otherwise looks up in Java for each column, some thousand times for one verdict."""
     java: Any = session._jvm
     for name, members in _CALLED_OFTEN.items():
         found = getattr(java, name)
@@ -208,9 +210,9 @@ def _remember_names(session: "SparkSession") -> None:
 
 @contextmanager
 def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
-    """Gives this session settings that suit so much data, until the block's end.
+    """Use settings that suit a history of this size until the end of the block.
 
-    The plans of a small history are interpreted, because compiling them would take longer than running them, and it
+    The plans over a small history are interpreted, because compiling them would take longer than running them, and it
     stays in one partition. A large one gets partitions of about 32 MB.
     """
     if history_bytes < SMALL_HISTORY_BYTES:
@@ -231,7 +233,7 @@ def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        before.clear()  # Java may be gone.
+        before.clear()  # Java may have ended.
         raise
     finally:
         for key, old in before.items():
@@ -243,7 +245,7 @@ def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def _stderr_of_children_to(log: Path) -> Iterator[None]:
-    """The Java process started inside the block writes its warnings to a file, for as long as it lives."""
+    """Redirect stderr of the processes that are started inside the block to a file, for their whole life."""
     with log.open("wb") as file:
         kept = os.dup(2)
         try:
@@ -279,7 +281,7 @@ def _settings(scratch: Path, history_bytes: int, lives_long: bool, java_options:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-        # Most stages handle a few rows; planning them again after each shuffle costs more than it saves, and so does
+        # Most stages handle a few rows. Planning them again after each shuffle costs more than it saves, and so does
         # keeping plans as text for a user interface that is off.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.maxPlanStringLength": "500",
@@ -299,7 +301,7 @@ def _settings(scratch: Path, history_bytes: int, lives_long: bool, java_options:
         "spark.driver.memory": DRIVER_MEMORY if small else _large_driver_memory(),
         "spark.driver.extraJavaOptions": options,
         "spark.local.dir": str(scratch),
-        # Each sort and each aggregate takes a page of this size. Spark would choose 16 MB for a handful of rows. To
-        # compress what is kept in memory takes longer than to read it.
+        # Each sort and each aggregate allocates a page of this size. Spark would choose 16 MB for a few rows. It takes
+        # longer to compress cached data than to read it.
         **({"spark.buffer.pageSize": "1m", "spark.sql.inMemoryColumnarStorage.compressed": "false"} if small else {}),
     }

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from bench.fleet.recorder import AnyRow, columns_of
 from reports.columns import Table
-from reports.parts import OPEN, Progress, part_of, tell
+from reports.parts import OPEN, Progress, part_of, write_progress
 from reports.schema import TABLES, arrow_schema
 
 StartThread: TypeAlias = Callable[[Callable[[], None]], None]
@@ -120,7 +120,7 @@ class _Files:
             path.with_suffix(OPEN).rename(path)
         self._open.clear()
         self._progress = Progress(self._writer, self._progress.parts + 1, until_us, closed)
-        tell(self._run_dir, self._progress)
+        write_progress(self._run_dir, self._progress)
 
     def close(self) -> None:
         self._end_part(self._progress.until_us, closed=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from reports.index.matrix import percent
 from reports.index.nights import NightTold, Row
-from reports.statistics.proportions import wilson
+from reports.statistics.confidence import wilson
 
 
 @dataclass(frozen=True, slots=True)

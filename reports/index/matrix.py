@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from reports.index.nights import Row
-from reports.statistics.proportions import wilson
+from reports.statistics.confidence import wilson
 
 Tone: TypeAlias = Literal["passed", "failed", "mixed", "invalid", "crashed"]
 Link: TypeAlias = Callable[[str, str], str]

@@ -13,7 +13,7 @@ from reports.jobs.faults import DURING, fault_windows
 from reports.jobs.latency import buckets_after_warm_up, merged_buckets, quantiles
 from reports.jobs.load import completed_operations
 from reports.read_tables import Tables
-from reports.statistics.ratios import LEAST_BLOCK_S
+from reports.statistics.confidence import LEAST_BLOCK_S
 
 QUIET, STRUCK = "quiet", "struck"
 QUANTILES = ("p50_us", "p90_us", "p99_us", "p999_us")

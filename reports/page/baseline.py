@@ -11,7 +11,7 @@ from statistics import geometric_mean
 from reports.collect import Findings, without_presets
 from reports.page import words
 from reports.page.faults import disturbed_seconds
-from reports.statistics.ratios import BLOCKS, BUCKET, LEAST_BLOCK_S, LEAST_UNITS, Ratio, Word, ratios
+from reports.statistics.confidence import BLOCKS, BUCKET, LEAST_BLOCK_S, LEAST_UNITS, Ratio, Word, ratios
 
 
 @dataclass(frozen=True, slots=True)

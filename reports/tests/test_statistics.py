@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from reports.statistics.change_points import change_points
-from reports.statistics.proportions import wilson
-from reports.statistics.ratios import Floats, ratios
+from reports.statistics.confidence import Floats, ratios, wilson
 
 DRAWS = 120
 FIGURES = 8

@@ -18,7 +18,7 @@ import pytest
 
 from reports import schema
 from reports.manifest import ManifestError
-from reports.parts import Progress, part_of, tell
+from reports.parts import Progress, part_of, write_progress
 from reports.schema import files_of, history_bytes
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
@@ -55,7 +55,7 @@ def test_a_rehearsal_reads_what_is_whole_of_the_run_that_goes_on(
     pages: list[object] = []
     monkeypatch.setattr("reports.warm_judge.rehearsal.write_page", lambda *_: pages.append(_))
     generate(45).write(tmp_path)
-    tell(tmp_path, Progress(writer="worker", parts=1, until_us=1_000_000))
+    write_progress(tmp_path, Progress(writer="worker", parts=1, until_us=1_000_000))
     table = next(each for each in schema.TABLES if each.name == "operations")
     Path(files_of(tmp_path, table)[0]).rename(part_of(tmp_path, table, "worker"))
     with rehearsing(spark, Expected()) as rehearsal:

@@ -9,7 +9,7 @@ import pytest
 
 from reports import watch
 from reports.early import judge_early, link_whole_parts
-from reports.parts import Progress, part_of, tell
+from reports.parts import Progress, part_of, write_progress
 from reports.schema import TABLES, arrow_schema
 from reports.tests.cuts import part_of as rows_until
 from reports.tests.history import History, Shape, int_of
@@ -31,7 +31,7 @@ def write_part(run_dir: Path, history: History, after_us: int, until_us: int, pa
             path = part_of(run_dir, table, "worker-0", part)
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table)), path)
-    tell(run_dir, Progress("worker-0", part + 1, until_us))
+    write_progress(run_dir, Progress("worker-0", part + 1, until_us))
 
 
 def test_only_parts_that_are_told_to_be_whole_are_taken(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_only_parts_that_are_told_to_be_whole_are_taken(tmp_path: Path) -> None:
     assert link_whole_parts(tmp_path / "run", tmp_path / "scratch") is None
     write_part(tmp_path / "run", history, -1, 2_000_000, 0)
     write_part(tmp_path / "run", history, 2_000_000, 3_000_000, 1)
-    tell(tmp_path / "run", Progress("worker-0", 1, 2_000_000))
+    write_progress(tmp_path / "run", Progress("worker-0", 1, 2_000_000))
     assert link_whole_parts(tmp_path / "run", tmp_path / "scratch") == 2_000_000
     names = {each.name for each in (tmp_path / "scratch" / "history").iterdir()}
     assert "operations-worker-0.parquet" in names
@@ -48,7 +48,7 @@ def test_only_parts_that_are_told_to_be_whole_are_taken(tmp_path: Path) -> None:
 
 def test_the_slowest_writer_says_how_far_the_history_goes(tmp_path: Path) -> None:
     for name, until_us, closed in (("a", 30, False), ("b", 60, False), ("c", 10, True)):
-        tell(tmp_path, Progress(name, 1, until_us, closed))
+        write_progress(tmp_path, Progress(name, 1, until_us, closed))
     assert link_whole_parts(tmp_path, tmp_path / "scratch") == 30
 
 

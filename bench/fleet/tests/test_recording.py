@@ -11,7 +11,7 @@ from bench.fleet.behaviours.protocol import Now
 from bench.fleet.generator import Sample
 from bench.fleet.parquet_sink import ParquetSink, file_of
 from bench.fleet.recorder import TABLE_OF, MemorySink, Recorder, columns_of
-from reports.parts import Progress, told, whole_parts
+from reports.parts import Progress, read_progress, whole_parts
 from reports.rows import (
     END_OF_RUN_US,
     AssignmentRow,
@@ -121,7 +121,7 @@ def test_a_part_is_whole_as_soon_as_it_is_told_and_holds_all_up_to_then(tmp_path
     assert _indexes(tmp_path, "operations", progress) == [0, 1], "what came later is in the next part"
     assert _indexes(tmp_path, "runs", progress) == [0]
     recorder.close(Now(ORIGIN + 13_000_000, 0))
-    (progress,) = told(tmp_path)
+    (progress,) = read_progress(tmp_path)
     assert progress.closed
     assert _indexes(tmp_path, "operations", progress) == [0, 1, 2]
     assert not list(tmp_path.glob("*/*.open"))
@@ -130,9 +130,9 @@ def test_a_part_is_whole_as_soon_as_it_is_told_and_holds_all_up_to_then(tmp_path
 def _awaited(run_dir: Path) -> Progress:
     """The sink writes from a thread of its own."""
     deadline_s = time.monotonic() + 20
-    while not told(run_dir) and time.monotonic() < deadline_s:
+    while not read_progress(run_dir) and time.monotonic() < deadline_s:
         time.sleep(0.01)
-    (progress,) = told(run_dir)
+    (progress,) = read_progress(run_dir)
     return progress
 
 

@@ -1,6 +1,7 @@
-"""How many times greater figures of one side are than those of another, and how sure that is, for many at once.
+"""Confidence intervals: of ratios between two sides, for many figures at once, and of rates counted in a few plays.
 
-Each side has several units: runs, or blocks of seconds of a run. A unit has one value of each figure. Sides are
+``ratios`` says how many times greater the figures of one side are than those of the other, and how sure that is. Each
+side has several units: runs, or blocks of seconds of a run. A unit has one value of each figure. Sides are
 compared by the ratio of their geometric means. Its interval comes from a bootstrap that draws units, never single
 operations, because operations of one unit are not independent.
 
@@ -9,10 +10,13 @@ the side for which they are drawn. So few units a side are enough, also if one s
 R. Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 16). All figures of a unit are drawn together, and
 intervals are wide enough for the figure that strays most (P. Westfall and S. Young, "Resampling-Based Multiple
 Testing", 1993). So if nothing differs, one comparison of 20 shows a difference, however many figures it has.
+
+``wilson`` has the interval of a rate.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -99,3 +103,24 @@ def _critical(sides: Sequence[Floats], random: np.random.Generator) -> float:
     away = np.abs(drawn[1].mean(axis=1) - drawn[0].mean(axis=1))
     strayed = np.divide(away, error, out=np.where(away > 0, np.inf, 0.0), where=error > 0)
     return float(np.quantile(strayed.max(axis=1), 1 - ERROR_RATE, method="higher"))
+
+
+Z_95 = 1.959963984540054
+"""The number of standard deviations within which 95 % of the normal distribution are."""
+
+
+def wilson(count: int, of: int, z: float = Z_95) -> tuple[float, float]:
+    """Return the Wilson score interval of the rate that ``count`` of ``of`` plays show. Without plays it is (0, 1).
+
+    E. B. Wilson, "Probable inference, the law of succession, and statistical inference", 1927. It also holds for few
+    plays and for rates near 0 and 1, where the usual interval has no width.
+    """
+    if not 0 <= count <= of:
+        raise ValueError(f"{count} of {of} is not a count")
+    if not of:
+        return 0.0, 1.0
+    share, weight = count / of, z * z / of
+    middle = share + weight / 2
+    spread = sqrt(weight * share * (1 - share) + weight * weight / 4)
+    low, high = (middle - spread) / (1 + weight), (middle + spread) / (1 + weight)
+    return (0.0 if count == 0 else low), (1.0 if count == of else high)
