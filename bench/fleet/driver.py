@@ -31,7 +31,7 @@ from bench.fleet.behaviours.protocol import (
     Wake,
     Woken,
 )
-from reference_broker.blocking.transport import ConnectError, Connection, DeadlineError, LostError, Sent
+from reference_broker.blocking.connections import ConnectError, Connection, DeadlineError, LostError, Sent
 
 MAX_NAP_S = 0.5
 """A sleeping behaviour notices ``stop`` after this time at the latest."""

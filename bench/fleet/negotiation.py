@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address, Versions
-from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.blocking.connections import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kio.static.primitive import i32
 
 from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request, metadata_request, new_topic
 from bench.peers.node import PeerError
-from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.blocking.connections import Connection, TransportError
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from bench.fleet.behaviours.protocol import Address
 from chaos.faults.timed import End, Ended, Place
 from chaos.node_requests import NodeRequest
-from reference_broker.blocking.transport import Connection, LostError, TransportError
+from reference_broker.blocking.connections import Connection, LostError, TransportError
 
 ANSWER_US = 1_500_000
 AGAIN_S = 0.1

@@ -20,7 +20,7 @@ from chaos.frame_proxy.process import ProxyProcess, Spec
 from chaos.live.cluster import ClusterPlan, started
 from chaos.live.links import Links
 from chaos.live.toxiproxy_server import ToxiproxyServer
-from reference_broker.blocking.transport import Connection
+from reference_broker.blocking.connections import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic

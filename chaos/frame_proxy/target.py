@@ -8,7 +8,7 @@ from bench.fleet.negotiation import CALL_LIMIT_US, CONNECT_LIMIT_US, Unreachable
 from chaos.frame_proxy.proxy import Node
 from chaos.live.errors import SetupError
 from chaos.live.foreign_target import PATIENCE_S, kafka_at
-from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.blocking.connections import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:

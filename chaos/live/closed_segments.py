@@ -16,7 +16,7 @@ from bench.fleet.behaviours.bodies import list_offsets_request, metadata_request
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.fleet.negotiation import CONNECT_LIMIT_US
 from bench.fleet.spec import address_of
-from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.blocking.connections import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from reports.manifest import Check
 from scenarios.model import Scenario

@@ -11,7 +11,7 @@ from bench.ports import stranger_at
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
 from chaos.live.load.fleet import Way
-from reference_broker.blocking.transport import TransportError
+from reference_broker.blocking.connections import TransportError
 
 REFERENCE = "reference"
 PATIENCE_S = 3.0

@@ -17,7 +17,7 @@ import psutil
 from bench.probe.conversation import body
 from chaos.live.cluster_folder import Running, running
 from chaos.live.errors import SetupError
-from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.blocking.connections import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
 

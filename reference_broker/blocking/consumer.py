@@ -15,13 +15,12 @@ heartbeats itself meanwhile. ``metadata_epoch`` and ``wait_for_metadata_update``
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import wraps
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
-from reference_broker.blocking.heartbeats import Heartbeats
-from reference_broker.blocking.lane_connections import LaneConnections, NoDraftError
-from reference_broker.blocking.transport import TransportError
+from reference_broker.blocking.connections import LaneConnections, NoDraftError, TransportError
 from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
 from reference_broker.client.draft_versions import announces_drafts
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer, LaneRequest
@@ -33,16 +32,18 @@ from reference_broker.client.offset_requests import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode
 
+HEARTBEAT_THREAD: Final = "consumer-heartbeats"
+"""The name of the thread."""
 _IDLE_US: Final = 50_000
-"""How long at most the loop waits where nothing says when something is due."""
+"""The longest wait of the loop while nothing is due."""
 _CLOSE_US: Final = 5_000_000
 MAX_POLL_INTERVAL_MS: Final = 300_000
 _BEATS_PER_INTERVAL: Final = 4
-"""How often the thread looks within the shorter of the heartbeat's and the poll's interval."""
+"""How often the thread runs within the shorter of the heartbeat's and the poll's interval."""
 
 
 class ConsumerError(Exception):
-    """``error`` is Kafka's. Trying again does not help."""
+    """An error that retries do not cure. ``error`` is Kafka's."""
 
     def __init__(self, error: Error | int, detail: str = "") -> None:
         super().__init__(f"{name_of(error)}{detail}")
@@ -75,7 +76,7 @@ class CommitError(ConsumerError):
 
 
 class InvalidMetadataEpochError(CommitError):
-    """The coordinator has a commit with a newer metadata epoch (spec M-7). It is never tried again."""
+    """The coordinator has a commit with a newer metadata epoch (spec M-7). It is never retried."""
 
 
 P = ParamSpec("P")
@@ -100,8 +101,8 @@ RevocationListener = Callable[[tuple[TopicPartition, ...]], None]
 
 class BlockingConsumer:
     """A consumer and context manager. If ``auto_commit_interval_ms`` is None, the application commits. Otherwise what
-    earlier polls returned is committed at the beginning of a later one, before partitions are given up, and on close.
-    ``on_revoked`` is called before partitions are given up, and may commit. A member must ``poll`` within
+    earlier polls returned is committed at the beginning of a later one, before partitions are revoked, and on close.
+    ``on_revoked`` is called before partitions are revoked, and may commit. A member must ``poll`` within
     ``max_poll_interval_ms``."""
 
     def __init__(
@@ -146,7 +147,7 @@ class BlockingConsumer:
 
     @_locked
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Takes exactly these partitions, without being a member of a group."""
+        """Read exactly these partitions, without being a member of a group."""
         self.consumer.assign(partitions)
 
     @_locked
@@ -156,7 +157,7 @@ class BlockingConsumer:
 
     @_locked
     def poll(self, timeout_ms: int = 1000, max_records: int = 500) -> list[ConsumerRecord]:
-        """Returns records as soon as there are any, or none when the time is over.
+        """Returns records as soon as there are any, or none after the timeout.
 
         :raises ConsumerError: the member was refused for good, or a partition cannot be read.
         :raises TombstonesMissedError: the application must forget what it has read of some partitions.
@@ -221,7 +222,7 @@ class BlockingConsumer:
 
     @_locked
     def group_identity(self) -> MemberIdentity:
-        """Returns as whom this consumer commits now. A transaction that has its offsets needs it (KIP-447)."""
+        """Return the identity with which this consumer commits now, for a transaction with its offsets (KIP-447)."""
         return self.consumer.identity
 
     @_locked
@@ -231,7 +232,7 @@ class BlockingConsumer:
 
     @_locked
     def wait_for_metadata_update(self, min_metadata_epoch: int, timeout_ms: int) -> bool:
-        """Waits for metadata with at least this epoch. Returns False if the time is over before that."""
+        """Wait for metadata with at least this epoch. Return False after the timeout."""
         deadline_us = _now_us() + timeout_ms * 1000
         self.consumer.want_epoch(min_metadata_epoch)
         try:
@@ -263,7 +264,7 @@ class BlockingConsumer:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _turn(self, deadline_us: int, placing: bool = False) -> None:
-        """Sends what is to be sent, then takes what comes until the deadline.
+        """Send the requests that are due, then handle responses until the deadline.
 
         With ``placing``, positions that nobody has set are looked up. Otherwise a seek may still come.
         """
@@ -283,8 +284,7 @@ class BlockingConsumer:
                 self.consumer.answered(outcome.lane, _now_us(), outcome.body)
 
     def _beat(self) -> None:
-        """Runs in the thread. It takes what has arrived and keeps the membership, or ends it if the application is
-        late."""
+        """Handle what has arrived and keep the membership, or end it if the application is late. Runs in the thread."""
         with self.lock:
             self._receive(_now_us())
             if _now_us() - self._polled_at_us >= self._max_poll_interval_us:
@@ -356,6 +356,38 @@ class BlockingConsumer:
         self.consumer.end_fetches()
         while not self.consumer.has_ended_fetches and _now_us() < deadline_us:
             self._turn(deadline_us)
+
+
+@dataclass(slots=True)
+class Heartbeats:
+    """The thread that calls ``beat`` between polls."""
+
+    beat: Callable[[], None]
+    period_s: float
+    failure: Exception | None = None
+    """What ``beat`` raised. The thread has ended then."""
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. A second call does nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=HEARTBEAT_THREAD, daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it. The caller must not hold a lock that ``beat`` waits for."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self.period_s):
+            try:
+                self.beat()
+            except Exception as failure:
+                self.failure = failure
+                return
 
 
 def _now_us() -> int:

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from reference_broker.blocking.lane_connections import LaneConnections, NoDraftError
-from reference_broker.blocking.transport import TransportError
+from reference_broker.blocking.connections import LaneConnections, NoDraftError, TransportError
 from reference_broker.client.group_requests import MemberIdentity
 from reference_broker.client.offset_requests import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
@@ -31,7 +30,7 @@ TIMEOUT_MS: Final = 60_000
 
 
 class TransactionTimeoutError(Exception):
-    """The time is over. ``outcome`` is what is known: FAILED if nothing was committed, else UNKNOWN. The same method
+    """The timeout passed. ``outcome`` is what is known: FAILED if nothing was committed, else UNKNOWN. The same method
     may be called again, to go on waiting."""
 
     def __init__(self, waited_for: str, outcome: Outcome) -> None:
@@ -73,7 +72,7 @@ class BlockingTransactionalProducer:
         self._raise_error()
 
     def begin(self, timeout_ms: int = TIMEOUT_MS) -> None:
-        """Begins a transaction. Waits for a higher epoch if the one before has asked for that."""
+        """Begin a transaction. Wait for a higher epoch if the one before has requested that."""
         self._wait(lambda: self.state is not State.INITIALIZING, timeout_ms, "the initialisation", Outcome.FAILED)
         self.producer.begin()
 
@@ -167,7 +166,7 @@ class BlockingTransactionalProducer:
             self._turn(deadline_us)
 
     def _turn(self, deadline_us: int) -> None:
-        """Sends what is to be sent, then takes what comes until the deadline."""
+        """Send the requests that are due, then handle responses until the deadline."""
         for lane, request in self.producer.next_requests(_now_us()):
             try:
                 self._connections.send(lane, request)

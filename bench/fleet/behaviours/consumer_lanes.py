@@ -1,6 +1,6 @@
 """Carries the requests of a reference client over the lanes of a fleet client, with one connection for each lane.
 
-It does what ``reference_broker.blocking.lane_connections`` does, but with a driver's events and actions instead of
+It does what ``reference_broker.blocking.connections`` does, but with a driver's events and actions instead of
 sockets. It tells the history of each request.
 """
 

@@ -14,7 +14,7 @@ from bench.fleet.negotiation import CONNECT_LIMIT_US
 from bench.fleet.spec import address_of
 from chaos.live.targets import Roles
 from chaos.roles import topic_of_roles
-from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.blocking.connections import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from scenarios.model import Scenario
 from scenarios.vocabulary import NODE_ROLES

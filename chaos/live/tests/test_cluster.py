@@ -19,7 +19,7 @@ from bench.fleet.behaviours.bodies import ALL_TOPICS, create_topics_request, met
 from bench.ports import free_port
 from bench.probe.conversation import body
 from chaos.live.probe import probe
-from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.blocking.connections import Connection, TransportError
 from reference_broker.quorum.messages import begin_epoch
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey

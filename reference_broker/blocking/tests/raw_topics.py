@@ -7,7 +7,7 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequ
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from reference_broker.blocking.transport import Connection
+from reference_broker.blocking.connections import Connection
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.records.record import Record, build
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -10,10 +10,15 @@ from typing import Any, NoReturn
 
 import pytest
 
-from reference_broker.blocking.consumer import BlockingConsumer, CommitError, ConsumerError, InvalidMetadataEpochError
+from reference_broker.blocking.connections import LaneConnections
+from reference_broker.blocking.consumer import (
+    HEARTBEAT_THREAD,
+    BlockingConsumer,
+    CommitError,
+    ConsumerError,
+    InvalidMetadataEpochError,
+)
 from reference_broker.blocking.examples import offsets_outside
-from reference_broker.blocking.heartbeats import THREAD_NAME
-from reference_broker.blocking.lane_connections import LaneConnections
 from reference_broker.blocking.tests.raw_topics import create_topic, produce
 from reference_broker.client import group_requests
 from reference_broker.client.consumer_partitions import ConsumerRecord, Phase
@@ -195,7 +200,7 @@ def test_a_consumer_without_a_group_may_stay_away_and_closing_ends_the_thread(br
 
 
 def _beating() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == THREAD_NAME]
+    return [each for each in threading.enumerate() if each.name == HEARTBEAT_THREAD]
 
 
 def test_what_goes_wrong_in_the_thread_is_raised_by_the_next_poll(

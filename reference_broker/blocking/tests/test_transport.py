@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 
-from reference_broker.blocking.transport import ConnectError, Connection, DeadlineError, LostError, Reply
+from reference_broker.blocking.connections import ConnectError, Connection, DeadlineError, LostError, Reply
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.messages import encode_response
 

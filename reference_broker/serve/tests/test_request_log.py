@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reference_broker.blocking.transport import Connection
+from reference_broker.blocking.connections import Connection
 from reference_broker.core.events import Closed, Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.log_lines import LogLines
