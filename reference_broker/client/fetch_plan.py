@@ -24,7 +24,7 @@ from reference_broker.wire.fetch import (
 )
 
 INITIAL_EPOCH: Final = 0
-FINAL_EPOCH: Final = -1
+CLOSE_SESSION_EPOCH: Final = -1
 FIRST_EPOCH: Final = 1
 NO_SESSION_ID: Final = 0
 LAST_VERSION_BY_NAME: Final = 12
@@ -59,7 +59,7 @@ class FetchPlan:
 
     @property
     def is_full(self) -> bool:
-        return self.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+        return self.session_epoch in (INITIAL_EPOCH, CLOSE_SESSION_EPOCH)
 
     def version(self, newest: int, of_replica: bool = False) -> int:
         """Returns the version of the request, at most ``newest``. It is at most 12 if the ID of a topic is unknown. In

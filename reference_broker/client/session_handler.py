@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from reference_broker.client.fetch_plan import (
-    FINAL_EPOCH,
+    CLOSE_SESSION_EPOCH,
     FIRST_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION_ID,
@@ -56,7 +56,7 @@ def make_session_handler(revision: str, sessionless: bool = False, first_epoch: 
 def next_epoch(epoch: int) -> int:
     """Returns the epoch that follows: 1 after 2^31-1, and -1 after -1 (spec F-3)."""
     if epoch < 0:
-        return FINAL_EPOCH
+        return CLOSE_SESSION_EPOCH
     return 1 if epoch == MAX_EPOCH else epoch + 1
 
 
@@ -95,14 +95,14 @@ class FetchSessionHandler(SessionHandler):
         if not self.partitions and to_forget:
             uses_ids = all(topic_id != NO_TOPIC_ID for _, topic_id in to_forget)
         if self.sessionless:
-            self.session_id, self.session_epoch = NO_SESSION_ID, FINAL_EPOCH
+            self.session_id, self.session_epoch = NO_SESSION_ID, CLOSE_SESSION_EPOCH
         self.in_flight = FetchPlan(self.session_id, self.session_epoch, uses_ids, to_send, tuple(to_forget))
         return self.in_flight
 
     @property
     def is_due_in_full(self) -> bool:
         """Whether the next request names all partitions."""
-        return self.sessionless or self.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+        return self.sessionless or self.session_epoch in (INITIAL_EPOCH, CLOSE_SESSION_EPOCH)
 
     def _apply(
         self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition]
@@ -210,7 +210,7 @@ class FetchSessionHandler(SessionHandler):
         """As ``SessionHandler.farewell``: (ID, -1), naming nothing."""
         if self.session_id == NO_SESSION_ID or self.in_flight is not None:
             return None
-        self.session_epoch = FINAL_EPOCH
+        self.session_epoch = CLOSE_SESSION_EPOCH
         return self.build({})
 
     def _restart(self) -> None:

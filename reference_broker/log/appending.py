@@ -1,7 +1,7 @@
-"""What an append writes: batches are judged, numbered and patched here. ``PartitionLog`` writes them to the disk.
+"""Validates, numbers and patches the batches of an append. ``PartitionLog`` writes them to the disk.
 
-This is the hot path of a produce: no record is decoded and no byte of a payload is copied,
-unless the topic asks for keys or for a codec of its own.
+This is the hot path of a produce: no record is decoded and no byte of a payload is copied, unless the topic requires
+keys or has a codec of its own.
 """
 
 from collections.abc import Generator, Sequence
@@ -33,8 +33,8 @@ Batches = Sequence[tuple[int, BatchHeader]]
 
 
 class RecordsRefused(InvalidRecords):
-    """The batches were refused, and none of them was appended. ``error`` is Kafka's code. ``record_errors`` has a pair
-    for each wrong record: its index in the batch, and what is wrong."""
+    """The batches are invalid, and none of them was appended. ``error`` is Kafka's code. ``record_errors`` has a pair
+    for each invalid record: its index in the batch, and a message."""
 
 
 class UnexpectedOffset(RecordsRefused):
@@ -50,8 +50,8 @@ class UnexpectedOffset(RecordsRefused):
 
 
 class Origin(Enum):
-    """Who made the batches. CLIENT batches are judged by every rule. BROKER batches are the node's own (transaction
-    markers, the metadata log). They are only checked for damage."""
+    """The origin of batches. CLIENT batches are checked against every rule. BROKER batches are the node's own
+    (transaction markers, the metadata log). They are only checked for damage."""
 
     CLIENT = "client"
     BROKER = "broker"
@@ -59,16 +59,17 @@ class Origin(Enum):
 
 @dataclass(slots=True)
 class Appended:
-    """The result of an append as the leader. ``log_append_time_ms`` is -1 with CreateTime. ``duplicate`` says that the
-    batches are a retry: they were written before at these offsets, and nothing was appended now. ``rolled`` says that
-    the batches begin a new segment."""
+    """The result of an append as the leader."""
 
     first_offset: int
     last_offset: int
     log_append_time_ms: int
+    """-1 with CreateTime."""
     log_start_offset: int
     duplicate: bool = False
+    """Whether the batches are a retry: they were written before at these offsets, and nothing was appended now."""
     rolled: bool = False
+    """Whether the batches begin a new segment."""
 
 
 class Run(NamedTuple):
@@ -89,7 +90,7 @@ class Run(NamedTuple):
 def looked_into(
     view: memoryview, rules: Rules, config: LogConfig, wall_ms: int
 ) -> Generator[None, None, bytes | memoryview]:
-    """Judges a client's batches with all their records, in slices. Returns them with the topic's codec. Raises
+    """Validates a client's batches with all their records, in slices. Returns them with the topic's codec. Raises
     RecordsRefused."""
     try:
         batches = validate(view)
@@ -105,8 +106,7 @@ def looked_into(
 def with_codec(
     view: memoryview, batches: Batches, rules: Rules, config: LogConfig
 ) -> Generator[None, None, bytes | memoryview]:
-    """The batches as the topic compresses them, made in slices. Raises InvalidRecords, also where they do not fit any
-    more."""
+    """Returns the batches with the topic's codec, in slices. Raises InvalidRecords, also if they are too large then."""
     codec = rules.codec
     if codec is None or all(header.compression == codec for _, header in batches):
         return view
@@ -135,10 +135,10 @@ def with_codec_at_once(view: memoryview, batches: Batches, rules: Rules, config:
         raise RecordsRefused(invalid.error, invalid.message) from invalid
 
 
-def judged(
+def validated(
     view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin, is_looked_into: bool
 ) -> Batches:
-    """The batches that a leader may append. Raises RecordsRefused."""
+    """Validates the batches that a leader appends, and returns their headers. Raises RecordsRefused."""
     try:
         batches = validate(view)
         if not batches:
@@ -174,8 +174,8 @@ def undamaged(view: memoryview) -> Batches:
 def marks_of_retry(
     producers: ProducerStates, batches: Batches, verification: Verification, guard: Guard | None
 ) -> list[BatchMark] | None:
-    """Returns what is remembered of the batches if they are a retry, or None if they are new. Raises RecordsRefused,
-    also for a batch of a transaction that is neither open nor verified here."""
+    """Returns the remembered batches if these are a retry, or None if they are new. Raises RecordsRefused, also for a
+    batch of a transaction that is neither open nor verified here."""
     try:
         for _, header in batches:
             if header.attributes & TRANSACTIONAL and header.producer_id >= 0:

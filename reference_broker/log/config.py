@@ -47,7 +47,7 @@ class LogConfig:
     local_retention_ms: int = AS_RETENTION
     """These two are for what the tier holds, too. -2 means as in ``retention``."""
     flush_messages: int = UNBOUNDED
-    """A produce is answered only once at most this many records are not durable."""
+    """A produce is acknowledged only once at most this many records are not durable."""
     flush_ms: int = UNBOUNDED
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False

@@ -1,7 +1,7 @@
 """Keeps track of which files of one log have bytes that a power loss may take.
 
-The log tells ``Durability`` which files changed. When a sync starts, the log takes a sync point, which says what that
-sync will cover.
+The log reports to ``Durability`` which files changed. When a sync starts, the log takes a sync point, which describes
+what that sync will cover.
 """
 
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Durability:
         self.synced_offset = min(self.synced_offset, offset)
 
     def emptied(self, path: str) -> None:
-        """Notes that every record is gone, with its file. The file at ``path`` begins the log anew."""
+        """Notes that every record is gone, with its file. The file at ``path`` is the new beginning of the log."""
         self.changes += 1
         self.last_cut = self.changes
         self.unsettled_cut = path

@@ -89,7 +89,7 @@ class LeaderEpochs:
         return EpochEndOffset(floor, self.starts[higher])
 
     def learn(self, epoch: int, offset: int) -> None:
-        """Learns in memory that a batch of ``epoch`` lies at ``offset``. Recovery calls it with each batch, in order.
+        """Notes in memory that a batch of ``epoch`` is at ``offset``. Recovery calls it with each batch, in order.
 
         The batches are right. The rows from the file may be wrong, because a power loss can bring back an older file
         or take away the records that it was written for. So rows that contradict the batches are dropped.
@@ -115,9 +115,9 @@ class LeaderEpochs:
         """Lets the epoch of the log's first batch begin where the log begins, if no older one is known. Recovery calls
         it after ``learn``.
 
-        The cleaner may have removed the records between the two, and a power loss the row that told their epoch. They
-        may have had an older one. A follower with records of an older epoch there then cuts them off and fetches anew,
-        which is safe. If the epoch began later, the follower would keep them.
+        The cleaner may have removed the records between the two, and a power loss the row of their epoch. They may have
+        had an older one. A follower with records of an older epoch there then truncates them and fetches again, which
+        is safe. If the epoch began later, the follower would keep them.
         """
         if self.epochs and self.epochs[0] == epoch:
             self.starts[0] = min(self.starts[0], log_start_offset)

@@ -17,7 +17,7 @@ def open_log(
     """Opens a partition's log in slices: it yields about every 256 KiB of scanning, and returns the log.
 
     ``clean``: the node was shut down cleanly, so bytes and index files are trusted. Otherwise segments from the
-    recovery point on are read whole, the log is cut at the first bad batch, and indexes are made anew. The high
+    recovery point on are read whole, the log is truncated at the first bad batch, and indexes are rebuilt. The high
     watermark starts at the log start offset. Damage of what was durable is kept aside, and the log is in quarantine.
     Raises DiskError.
     """
@@ -34,7 +34,7 @@ def open_log(
 def open_undamaged_log(
     disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
 ) -> Generator[None, None, PartitionLog]:
-    """Does what ``open_log`` does, but raises LogDamaged and leaves the files for whoever mends them."""
+    """Does what ``open_log`` does, but raises LogDamaged and leaves the files as they are."""
     recovered = yield from Recovery(disk, directory, config, now, clean).run()
     return PartitionLog.of(config, recovered, now)
 

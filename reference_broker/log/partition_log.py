@@ -16,13 +16,13 @@ from reference_broker.log.appending import (
     RecordsRefused,
     Run,
     UnexpectedOffset,
-    judged,
     later_epoch,
     looked_into,
     marks_of_retry,
     next_run,
     numbered,
     undamaged,
+    validated,
     with_codec_at_once,
 )
 from reference_broker.log.checkpoints import EpochStart, write_partition_metadata
@@ -334,7 +334,7 @@ class PartitionLog:
         Raises RecordsRefused and DiskError. In both cases nothing is written.
         """
         view = memoryview(records)
-        batches = judged(view, self._rules, self._config, now.wall_ms, origin, is_looked_into)
+        batches = validated(view, self._rules, self._config, now.wall_ms, origin, is_looked_into)
         if origin is Origin.CLIENT:
             if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
                 self.expire_producers(now)

@@ -13,7 +13,7 @@ index knows a batch every few KiB. A smaller read is walked batch by batch, so t
 
 
 class OffsetOutOfRange(Exception):  # noqa: N818 - the name is the contract between rooms
-    """The offset lies below the log start or beyond the log end."""
+    """The offset is below the log start or beyond the log end."""
 
     def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
         super().__init__(f"offset {offset} lies outside {log_start_offset}..{log_end_offset}")
@@ -76,13 +76,13 @@ def without_empty(segments: Segments, offset: int, records: bytes) -> bytes:
 
 
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
-    """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Both offsets lie inside the log.
-    See ``PartitionLog.read`` for the limits."""
+    """Returns whole batches, from the one that contains ``offset`` up to ``end_offset``. Both offsets are inside the
+    log. See ``PartitionLog.read`` for the limits."""
     segment = segments.items[-1]
     if offset < segment.base_offset:  # A reader in the active segment, as most are, needs no search.
         at = segments.index_of(offset)
         segment = segments.items[at]
-        if offset >= segment.next_offset:  # The offset lies in a hole at the segment's end: the next segment follows.
+        if offset >= segment.next_offset:  # The offset is in a hole at the segment's end: the next segment follows.
             segment = segments.items[at + 1]
             if segment.base_offset >= end_offset:
                 return b""

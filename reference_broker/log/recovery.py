@@ -72,7 +72,7 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """The parts that a log is built from. ``log_start_offset`` may lie beyond the end of the last segment. That happens
+    """The parts that a log is built from. ``log_start_offset`` may be beyond the end of the last segment. That happens
     if a power loss took the records behind a log start to which DeleteRecords had moved the log.
     ``local_start_offset`` is larger if records are in the remote tier only."""
 
@@ -162,7 +162,7 @@ class Recovery:
         )
 
     def _empty(self, names: Sequence[str]) -> Sequence[str]:
-        """Deletes what the replica was about to drop when it began anew in the remote tier. Waits for the disk."""
+        """Deletes the records of a replica that was being emptied to begin in the remote tier. Waits for the disk."""
         self.checkpoints.lower_recovery_point(0)
         self.checkpoints.lower_synced(0)
         if self.cleaned_offset:
@@ -232,7 +232,7 @@ class Recovery:
                 break
 
     def _open_at(self, offset: int) -> dict[int, int]:
-        """Where the transactions began that are open where the local records begin. Only a snapshot tells it."""
+        """Returns where the transactions began that are open at the local log start. Only a snapshot has that."""
         path = self.segments.snapshots.path(offset)
         if path.rpartition("/")[2] not in self.names:
             return {}
@@ -284,7 +284,7 @@ class Recovery:
         return None
 
     def _delete_retired(self, bases: list[int]) -> None:
-        """Segments that end at or before the log start are left from a deletion that was not finished."""
+        """Deletes segments that end at or before the log start: an earlier deletion was not finished."""
         while len(bases) > 1 and bases[1] <= self.local_start:
             new_segment(self.directory, bases.pop(0), self.now.wall_ms).delete(self.disk)
 
@@ -295,7 +295,8 @@ class Recovery:
                 self.disk.delete(f"{self.directory}/{name}")
 
     def _recover(self, segment: Segment, size: int, later: Sequence[int]) -> Generator[None, None, Flaw | None]:
-        """Reads every byte, and makes the indexes anew. Cuts behind the last good batch if that is the log's torn end.
+        """Reads every byte, and rebuilds the indexes. Truncates behind the last good batch if that is the log's torn
+        end.
 
         The ``later`` segments go before that, so that a start that dies in between leaves no hole. Raises LogDamaged
         if the flaw is no torn end.
@@ -323,7 +324,7 @@ class Recovery:
 
     def _scan(self, segment: Segment, size: int, *, verify: bool) -> Generator[None, None, Flaw | None]:
         """Learns a segment from its batches: sizes, timestamps, epochs, and the indexes unless its files hold them.
-        Aborted transactions that no file tells are found later. None if batches fill the file and the index is theirs.
+        Aborted transactions that are in no file are found later. None if batches fill the file and the index is theirs.
         Otherwise the segment ends before the first bad batch."""
         disk = self.disk
         indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)

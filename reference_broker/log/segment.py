@@ -21,8 +21,8 @@ WALK_CHUNK_BYTES = 64 * 1024
 MAX_KNOWN_POSITIONS = 32
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 WIDE_GAP = 1 << 30
-"""A gap of more offsets than that, which the cleaner left on the leader, may lie between two of a follower's
-segments. Any other gap lies inside a segment."""
+"""A gap of more offsets than that, which the cleaner left on the leader, may be between two of a follower's
+segments. Any other gap is inside a segment."""
 
 
 def segment_name(base_offset: int) -> str:
@@ -97,7 +97,7 @@ class Segment:
             self.empty_ends.append(next_offset)
 
     def past_empty(self, offset: int) -> int:
-        """Returns the end of the run of batches without records that ``offset`` lies in, or ``offset`` itself."""
+        """Returns the end of the run of batches without records that contains ``offset``, or ``offset`` itself."""
         at = bisect_right(self.empty_starts, offset) - 1
         return max(offset, self.empty_ends[at]) if at >= 0 else offset
 
@@ -232,7 +232,7 @@ def headers(
     note_read: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yields (position, header) of the batches in [position, end). If batches are large, it reads little more than the
-    headers. ``note_read`` is told how many bytes each read gave.
+    headers. ``note_read`` is called with the number of bytes of each read.
 
     Raises InvalidRecords (CORRUPT_MESSAGE) at a position where no whole batch begins.
     """
@@ -254,7 +254,7 @@ def whole_batches(
     disk: Disk, path: str, position: int, end: int, chunk_bytes: int, note_read: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Yields (position, header, bytes) of the batches in [position, end). It reads about ``chunk_bytes`` at once, and
-    tells ``note_read`` how many bytes each read gave.
+    calls ``note_read`` with the number of bytes of each read.
 
     Raises InvalidRecords (CORRUPT_MESSAGE) at a position where no whole batch begins.
     """

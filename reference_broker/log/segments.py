@@ -45,10 +45,11 @@ class Segments(Sequence[Segment]):
         self.items: list[Segment] = []
         self.bases: list[int] = []
         self.is_offline = False
-        """True once a failed append could not be undone. Bytes that nobody knows stand at the end of the active file,
-        so the log takes and gives nothing until a restart has looked at them. The node ends because of it."""
+        """True once a failed append could not be undone. Unknown bytes are at the end of the active file, so the log is
+        neither read nor written until a restart has checked them. The node ends because of it."""
         self.retired: list[Segment] = []
-        """Oldest segments that the log has no more. Their files stay until no power loss can ask for them."""
+        """Oldest segments that are no longer in the log. Their files stay until no start after a power loss can need
+        them."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -70,7 +71,7 @@ class Segments(Sequence[Segment]):
         return sum(segment.size_bytes for segment in self.items)
 
     def index_of(self, offset: int) -> int:
-        """Returns the index of the segment that holds ``offset``, or of the one before the hole in which it lies."""
+        """Returns the index of the segment that contains ``offset``, or of the one before the hole that does."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def durable_before(self) -> int:
@@ -299,7 +300,7 @@ def _end_offset(disk: Disk, path: str, base: int) -> Generator[None, None, int]:
     """Returns one past the last offset of a swap file. The segments below it are those that the file replaces, because
     the cleaner keeps the last batch of a group of segments.
 
-    Damage is not judged here. It is found, and cut off, when the segment is opened.
+    Damage is ignored here. It is found, and truncated, when the segment is opened.
     """
     end = base
     try:

@@ -22,7 +22,7 @@ SLICE_UNITS = 3000
 UNITS_PER_HEADER = 1
 
 UNITS_PER_READ = 30
-"""A read of the disk, with what finds its place."""
+"""A read of the disk, including the search of its position."""
 
 UNITS_PER_PIECE = 1000
 """A piece of a compressed batch."""

@@ -2,7 +2,7 @@
 Kafka's).
 
 The cleaner removes a tombstone some time after the records that it deleted. A replica or a consumer that has read those
-records and comes later never hears of the deletion. The marker tells it so.
+records and fetches later never gets the deletion. The marker shows it that.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class TombstoneHorizon:
     """``offset`` is the marker: every tombstone at or above it is in the log. One that a newer record of its key has
     replaced counts as if it were there, since a reader comes to that record.
 
-    ``limit``: tombstones at or above it stay here. It is the marker that a follower's leader has told (H-2). A leader
+    ``limit``: tombstones at or above it stay here. It is the marker that a follower's leader has sent (H-2). A leader
     has none. ``remembered`` is the marker below which a follower fills its log again, and 0 in the normal mode.
     """
 
@@ -56,30 +56,30 @@ class TombstoneHorizon:
             self._checkpoint.settle()
             self.offset, self._is_there = self._prepared, True
 
-    def judge(self, position: int, told: int) -> bool:
-        """Whether a follower whose log ends at ``position`` must empty it, because its leader's marker is ``told``
+    def must_empty(self, position: int, leader_horizon: int) -> bool:
+        """Whether a follower whose log ends at ``position`` must empty it, because of its leader's marker
         (H-4, H-6). ``begin`` follows once it is empty. Raises DiskError."""
-        remembered = remembered_after(position, told)
+        remembered = remembered_after(position, leader_horizon)
         if remembered > self.remembered:
             return True
         if remembered < self.remembered and position < self.remembered:
             # Another replica leads. A killed follower must not take the old marker for one that has not moved.
             self._put(self.offset, remembered)
-        self.remembered, self.limit = remembered, told
+        self.remembered, self.limit = remembered, leader_horizon
         return False
 
-    def begin(self, told: int) -> None:
-        """The log is empty, and is filled from a leader that lacks tombstones below ``told`` (H-5). Waits for the
-        disk: a follower that is killed must not begin again for the same marker."""
-        self._put(told, told)
-        self.offset = self.remembered = self.limit = told
+    def begin(self, leader_horizon: int) -> None:
+        """The log is empty, and is filled from a leader that lacks tombstones below ``leader_horizon`` (H-5). Waits for
+        the disk: a follower that is killed must not begin again for the same marker."""
+        self._put(leader_horizon, leader_horizon)
+        self.offset = self.remembered = self.limit = leader_horizon
 
     def _put(self, offset: int, remembered: int) -> None:
         self._checkpoint.put(_rows(offset, remembered))
         self._is_there = True
 
     def follow(self) -> None:
-        """A follower removes nothing more until its leader has told its marker."""
+        """A follower removes nothing more until its leader has sent its marker."""
         self.limit = 0
 
     def lead(self) -> None:

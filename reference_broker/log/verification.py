@@ -1,9 +1,9 @@
 """Which producers' transactions a partition is about to begin (KIP-890, Kafka's VerificationStateEntry).
 
-The first batch of a transaction in a partition waits until the transaction's coordinator has said that it knows the
-partition. Meanwhile the transaction may end: a marker comes, or the producer is fenced. Then the coordinator's word is
-stale. So each wait has a guard, an object of its own, and the append must bring the guard that the partition still has.
-What is written voids it: a batch of the transaction, since it is open from then on, or a marker, since it is over.
+The first batch of a transaction in a partition waits until the transaction's coordinator has confirmed that it knows
+the partition. Meanwhile the transaction may end: a marker comes, or the producer is fenced. Then the coordinator's word
+is stale. So each wait has a guard, an object of its own, and the append must bring the guard that the partition still
+has. What is written voids it: a batch of the transaction, since it is open from then on, or a marker, since it is over.
 """
 
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ class Verification:
         return guard
 
     def check_client(self, known: Producer | None, header: BatchHeader, guard: Guard | None) -> None:
-        """Judges a client's transactional batch that is to be appended now. A retry is judged elsewhere. Raises
+        """Validates a client's transactional batch that is to be appended now, unless it is a retry. Raises
         InvalidRecords with one of these errors:
 
         - INVALID_PRODUCER_EPOCH: the epoch is older than the known one.
@@ -88,7 +88,7 @@ class Verification:
             _check_sequence(known, header, there)
 
     def check(self, known: Producer | None, batch: Batch, guard: Guard | None) -> None:
-        """Judges a transactional batch of the node itself, which has no sequence. Raises InvalidRecords as
+        """Validates a transactional batch of the node itself, which has no sequence. Raises InvalidRecords as
         ``check_client`` does."""
         if _is_open(known, batch):
             return

@@ -16,7 +16,7 @@ from bench.fleet.values import Run, compress, read_record, read_row
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
 from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
 from reference_broker.client.consumer_requests import FETCH, LIST_OFFSETS, listed_offsets
-from reference_broker.client.fetch_plan import FINAL_EPOCH, NO_SESSION_ID, FetchPlan, Wanted
+from reference_broker.client.fetch_plan import CLOSE_SESSION_EPOCH, NO_SESSION_ID, FetchPlan, Wanted
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
 from reference_broker.client.group_events import Assigned, GroupEvent, Joined, Left, Lost, Revoked
 from reference_broker.client.group_requests import (
@@ -365,7 +365,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
 
 
 def _is_farewell(body: FetchRequest) -> bool:
-    return body.session_id != NO_SESSION_ID and body.session_epoch == FINAL_EPOCH
+    return body.session_id != NO_SESSION_ID and body.session_epoch == CLOSE_SESSION_EPOCH
 
 
 def _error_in(f: str, body: object) -> str | None:

@@ -1,30 +1,30 @@
 """Produce: appends record batches to partitions.
 
 * The header and the CRC of a batch are checked. Its bytes are appended as they came, unless ``compression.type`` of
-  its topic names another codec. Then they are packed anew, in slices.
+  its topic names another codec. Then they are recompressed, in slices.
 * The records themselves are decoded for compacted topics only: keys, offsets and timestamps. There a batch of more than
-  100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE. So is one that would have to be packed anew.
-* Unlike Kafka: for other topics, bytes that are no records, wrong offsets in a batch, and timestamps that the header
-  does not tell are let through. Nothing of the broker relies on them. A count of records that the bytes cannot hold
-  with their codec is refused.
+  100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE. So is one that would have to be recompressed.
+* Unlike Kafka: for other topics, bytes that are no records, wrong offsets in a batch, and timestamps outside those of
+  the header are accepted. No part of the broker relies on them. A count of records that the bytes cannot contain with
+  their codec is refused.
 * Unlike Kafka: some batches that no client library writes are refused: with a delete horizon or an append time, with a
   transaction but no producer ID, with a producer ID but a negative epoch, and with timestamps in the header that are
   below -1, or too far ahead where those of the records are not.
 * Of a partition that is named more than once the last batch counts, and there is one result. A topic without
   partitions is not in the response. Unlike Kafka: this also holds where an earlier batch is invalid. Kafka then writes
   the last one all the same, and returns the error of the earlier one.
-* acks=0 is not answered. An error closes the connection, as in Kafka.
-* acks=1 is answered when the batch is appended. acks=all is answered when the high watermark has passed the batch, or
-  when the timeout of the request is over.
-* Both also wait for a sync where ``flush.messages`` asks for one.
+* acks=0 has no response. An error closes the connection, as in Kafka.
+* acks=1 gets its response when the batch is appended, acks=all when the high watermark has passed the batch, or at the
+  timeout of the request.
+* Both also wait for a sync where ``flush.messages`` requires one.
 * A retry of a batch that is written already waits for the first writing.
-* The first batch of a transaction in a partition waits until the transaction's coordinator has said that it knows the
-  partition (``produce_transactions.py``).
+* The first batch of a transaction in a partition waits until the transaction's coordinator has confirmed that it knows
+  the partition (``produce_transactions.py``).
 * A partition that does not know a producer takes its batch with whatever sequence (KIP-360), if
   ``crucible.unknown.producer.id.policy`` is ``accept``, the default. Unlike Kafka: ``reject`` demands sequence 0, and
   responds UNKNOWN_PRODUCER_ID to another one.
-* Unlike Kafka: nobody may write to internal topics. Kafka lets any client do so that calls itself ``__admin_client``,
-  and anybody can. A transactional batch without a transactional ID is refused alone, not with the whole request.
+* Unlike Kafka: no client may write to internal topics. Kafka lets any client do so whose ID is ``__admin_client``. A
+  transactional batch without a transactional ID is refused alone, not with the whole request.
 
 Version notes:
 * v7: batches may be compressed with zstd. In older versions they are UNSUPPORTED_COMPRESSION_TYPE.
@@ -127,7 +127,7 @@ class _Postponed:
 
 @dataclass(slots=True)
 class _Later:
-    """The batches of a request that are left for later slices: those whose records must be decoded first, and all that
+    """The batches of a request for later slices: those whose records must be decoded first, and all that
     follow once the slice is used up."""
 
     batches: list[_Postponed] = field(default_factory=list)
@@ -229,7 +229,7 @@ def _produce(broker: Needs, call: Call, body: ProduceRequest, append: _Appends) 
         notified += new
 
         def settled(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
-            """Postponed answers come in the order of their batches."""
+            """Postponed results are in the order of their batches."""
             return answers.popleft()[1] if answers and answers[0][0] is answer else answer
 
         response = _finish(broker, call, body, _replaced(responses, settled), new, notified)

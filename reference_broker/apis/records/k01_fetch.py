@@ -1,53 +1,53 @@
 """Fetch: reads from many partitions at once, in a fetch session or without one.
 
-* An answer holds slices of the log, which are never decoded.
+* A response has slices of the log, which are never decoded.
 * An incremental fetch costs what has changed and what is sent.
-* A newer request of a session ends one that still waits: INVALID_FETCH_SESSION_EPOCH. A closed or evicted session ends
-  it, too: FETCH_SESSION_ID_NOT_FOUND.
-* A partition whose next batch does not fit into what is left gets nothing, and what is left goes on to the next one.
-* Unlike Kafka: records end with a whole batch. Kafka fills up what is left with the beginning of the next one.
+* A newer request of a session ends a parked one: INVALID_FETCH_SESSION_EPOCH. So does closing or evicting the session:
+  FETCH_SESSION_ID_NOT_FOUND.
+* A partition whose next batch does not fit into the remaining bytes gets nothing, and they go to the next partition.
+* Unlike Kafka: records end with a whole batch. Kafka fills the remaining bytes with the beginning of the next one.
 * Unlike Kafka: an isolation level above 1 is read_uncommitted. Kafka fails on it: UNKNOWN_SERVER_ERROR.
-* A request that forgets the last partitions closes the session. What it names itself is answered all the same.
+* A request that forgets the last partitions closes the session. The partitions that it names are fetched all the same.
 * Unlike Kafka: a partition that sent data moves to the end of the session's list also in the full response that opens
-  the session, and partitions in error keep their place there. Kafka begins with the readable ones, as they were asked.
+  the session, and partitions in error keep their place there. Kafka begins with the readable ones, in request order.
 * Unlike Kafka: a session of more than 250,000 partitions, or one that grows when all sessions together have reached
   ``crucible.fetch.session.cache.partitions``, is closed with FETCH_SESSION_ID_NOT_FOUND. Kafka has no such limit.
-* Unlike Kafka: as many sessions as there are slots have room. Kafka deals the slots to eight shards, and declines a
+* Unlike Kafka: the number of sessions is that of the slots. Kafka distributes the slots to eight shards, and declines a
   session whose shard is full.
-* Unlike Kafka: where a session that told last fetched epochs goes on in a version below 12, a divergence is left out of
-  the answer. Kafka fails to write it and answers UNSUPPORTED_VERSION.
+* Unlike Kafka: where a session with last fetched epochs goes on in a version below 12, a divergence is omitted from the
+  response. Kafka fails to write it and returns UNSUPPORTED_VERSION.
 * Unlike Kafka: a topic that was deleted and created again has INCONSISTENT_TOPIC_ID also where this node has no replica
-  of the new one. Kafka looks for the replica first.
+  of the new one. Kafka checks for the replica first.
 * The ID of a deleted topic is unknown in a session, too.
-* Unlike Kafka: a partition in error rides in each incremental answer, but ends a wait only when its error is new, has
-  changed or was asked for. Kafka answers each such fetch at once, in a loop.
-* Unlike Kafka: a follower is answered with ``replica.fetch.response.max.bytes``, as this node has it, where that is
-  more than ``fetch.max.bytes``. In Kafka the latter holds for all, but its default is larger than what followers ask.
-* Where ``replica.selector.class`` says so, a leader sends a consumer that names its rack to a follower there. The
-  answer has the preferred read replica and no records, for as long as that replica is preferred.
-* A follower serves consumers up to the high watermark that it knows. It answers nothing for an offset behind that, and
-  OFFSET_OUT_OF_RANGE for one that is not in its log. As in Kafka, no fetch is answered by OFFSET_NOT_AVAILABLE.
-* Unlike Kafka: a follower answers NOT_LEADER_OR_FOLLOWER for an offset behind its log if the fetcher tells no leader
+* Unlike Kafka: a partition in error is in each incremental response, but ends a wait only when its error is new, has
+  changed, or the request named it. Kafka responds to each such fetch at once, in a loop.
+* Unlike Kafka: a response to a follower has up to ``replica.fetch.response.max.bytes`` of this node, where that is more
+  than ``fetch.max.bytes``. In Kafka the latter holds for all, but its default is larger than what followers request.
+* With ``replica.selector.class``, a leader sends a consumer that names its rack to a follower there. The response has
+  the preferred read replica and no records, for as long as that replica is preferred.
+* A follower serves consumers up to the high watermark that it knows. It returns nothing for an offset beyond that, and
+  OFFSET_OUT_OF_RANGE for one that is not in its log. As in Kafka, no fetch gets OFFSET_NOT_AVAILABLE.
+* Unlike Kafka: a follower returns NOT_LEADER_OR_FOLLOWER for an offset beyond its log if the fetcher names no leader
   epoch. Such a fetcher may take the follower for the leader, and would rewind.
-* Unlike Kafka: a preferred read replica ends a wait only where it is new, has changed or was asked for, as errors do. A
-  session whose offset is not committed yet may hear of one only when the high watermark moves.
+* Unlike Kafka: a preferred read replica ends a wait only where it is new, has changed, or the request named the
+  partition, as errors do. A session whose offset is not committed yet may get one only when the high watermark moves.
 * A node that has no replica may not fetch as a follower: NOT_LEADER_OR_FOLLOWER, and UNKNOWN_LEADER_EPOCH if it names
   the leader epoch.
 * Unlike Kafka: there are no quotas.
-* The aborted transactions of an answer are those that have records in it. They come from the segments' indexes.
+* The aborted transactions of a response are those that have records in it. They come from the segments' indexes.
 
 Version notes:
 * v9: the leader epoch that the fetcher knows is compared with the leader's.
-* v11: a consumer tells its rack, and may read from followers. Older versions get NOT_LEADER_OR_FOLLOWER there.
-* v12: a fetcher that tells its last fetched epoch hears where its log diverges.
+* v11: a consumer names its rack, and may read from followers. Older versions get NOT_LEADER_OR_FOLLOWER there.
+* v12: a fetcher that names its last fetched epoch gets the offset where its log diverges.
 * v13: topics are named by ID.
-* v16: the answer has the addresses of leaders that are elsewhere.
-* v1000: the first revision of KIP-227, beside the final one and in the same slots. A request that is sent again with
-  its sequence number is answered again, with at least the partitions of its first answer. A full request is answered
-  in its own order. What a reader may not read yet counts as the log end.
-* v1001: an answer tells below which offset tombstones may be gone (KIP-630's rejected alternative). A fetcher at the
-  end of a partition hears of a new marker with the next records. Its sessions are those of the final revision.
-* v1002: as v1000 for followers, who tell topic IDs and epochs and hear where their logs diverge.
+* v16: the response has the addresses of leaders that are elsewhere.
+* v1000: the first revision of KIP-227, beside the final one and in the same slots. A request that is repeated with its
+  sequence number gets a response again, with at least the partitions of its first one. A full request is answered in
+  its own order. Records that a reader may not read yet count as beyond the log end.
+* v1001: a response has the offset below which tombstones may be gone (KIP-630's rejected alternative). A fetcher at the
+  end of a partition gets a new marker with the next records. Its sessions are those of the final revision.
+* v1002: as v1000 for followers, which name topic IDs and epochs and get the offsets where their logs diverge.
 
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """

@@ -1,21 +1,21 @@
 """ListOffsets: returns the first offset, the last one, or the first at or after a timestamp.
 
 * Consumers see offsets up to the high watermark or the last stable offset, followers up to the log end.
-* A new leader may not know yet that its high watermark reaches the start of its epoch. It answers OFFSET_NOT_AVAILABLE
-  for what lies beyond, since an offset that was told once may not go back.
-* Only the leader answers, also to consumers that read from followers.
-* An answer is delayed only where the remote tier is asked. The timeout of version 10 is for that.
-* Times are looked for in slices, so that other clients need not wait. A batch counts as its first offset if its records
-  cannot be read, do not reach the time in its header, or take more than 16 MiB.
-* A time is looked for in the remote tier first, and then among the local records. The largest timestamp is that of the
-  local records, as in Kafka.
+* A new leader may not know yet that its high watermark reaches the start of its epoch. It returns OFFSET_NOT_AVAILABLE
+  for offsets beyond it, since an offset that was returned once may not go back.
+* Only the leader serves it, also for consumers that read from followers.
+* A response is delayed only by a search in the remote tier. The timeout of version 10 is for that.
+* Timestamps are searched in slices, so that other clients need not wait. A batch counts as its first offset if its
+  records cannot be read, do not reach the time in its header, or take more than 16 MiB.
+* A timestamp is searched in the remote tier first, and then among the local records. The largest timestamp is that of
+  the local records, as in Kafka.
 * Unlike Kafka: an isolation level above 1 is read_uncommitted. Kafka fails on it: UNKNOWN_SERVER_ERROR.
 
 Version notes:
 * v5: OFFSET_NOT_AVAILABLE. Older versions get LEADER_NOT_AVAILABLE.
-* v7: the special time -3 asks for the offset of the largest timestamp.
-* v8: the special time -4 asks for the earliest local offset.
-* v9: the special time -5 asks for the last tiered offset.
+* v7: the special timestamp -3 is for the offset of the largest timestamp.
+* v8: the special timestamp -4 is for the earliest local offset.
+* v9: the special timestamp -5 is for the last tiered offset.
 
 KIPs: 79, 98, 207, 320, 405, 734.
 """
@@ -50,7 +50,7 @@ from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
 CONSUMER = -1
-"""The replica ID of consumers. Followers send their own, and Kafka's tools that look at any replica send -2."""
+"""The replica ID of consumers. Followers send their own, and Kafka's tools that query any replica send -2."""
 
 LATEST = -1
 
@@ -69,7 +69,7 @@ NOT_AVAILABLE_FROM = 5
 """The version from which clients know OFFSET_NOT_AVAILABLE."""
 
 TIMEOUT_FROM = 10
-"""The version from which a request says how long it waits for the remote tier."""
+"""The version from which a request has a timeout for the remote tier."""
 
 ANSWERED = 0
 """Replaces the number of times that a partition is named, once it has its result."""
@@ -303,7 +303,7 @@ class RemoteSearches:
     broker: RemoteSearchNeeds
     call: Call
     done: Callable[[RemoteOffsets], None]
-    answers: dict[tuple[str, int], RemoteOffset] = field(default_factory=dict)
+    results: dict[tuple[str, int], RemoteOffset] = field(default_factory=dict)
     abandons: list[Abandon] = field(default_factory=list)
     remaining: int = 0
     timer: int | None = None
@@ -312,14 +312,14 @@ class RemoteSearches:
         self.remaining = len(queries)
         for one in queries:
             end_offset = one.log.local_log_start_offset
-            self.answers[one.topic, one.partition] = RemoteOffset(end_offset, ErrorCode.request_timed_out)
+            self.results[one.topic, one.partition] = RemoteOffset(end_offset, ErrorCode.request_timed_out)
             found = partial(self._found, (one.topic, one.partition), end_offset)
             self.abandons.append(reader.first_of_time(one.log, one.partition, one.timestamp_ms, found))
         self.timer = self.broker.outside.set_timer(self.broker.now.mono_us + wait_ms * 1000, self._time_out)
         self.call.on_closed(self._connection_closed)
 
     def _found(self, where: tuple[str, int], end_offset: int, found: FoundOffset | Error | None) -> None:
-        self.answers[where] = RemoteOffset(end_offset, found)
+        self.results[where] = RemoteOffset(end_offset, found)
         self.remaining -= 1
         if self.remaining == 0 and self.timer is not None:
             self.broker.outside.cancel_timer(self.timer)
@@ -332,7 +332,7 @@ class RemoteSearches:
 
     def _finish(self) -> None:
         self.timer = None
-        self.call.contain(lambda: self.done(self.answers))
+        self.call.contain(lambda: self.done(self.results))
 
     def _connection_closed(self) -> None:
         if self.timer is not None:

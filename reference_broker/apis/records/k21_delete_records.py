@@ -1,8 +1,8 @@
 """DeleteRecords: moves the start of partitions' logs forward.
 
 * Readers lose the records below the offset at once. Whole segments below it are deleted.
-* The answer comes when the log of every live replica starts there, or it is REQUEST_TIMED_OUT.
-* The new start becomes durable soon after the answer, as in Kafka.
+* The response is sent when the log of every live replica starts there, or it is REQUEST_TIMED_OUT.
+* The new start becomes durable soon after the response, as in Kafka.
 * Internal topics are refused (INVALID_TOPIC_EXCEPTION): their records are the state of the broker.
 * Unlike Kafka: a partition that is named twice has two results. Kafka takes the last offset, and has one.
 
@@ -38,14 +38,14 @@ _NO_LOW_WATERMARK = -1
 _NO_EPOCH = -1
 
 UNITS_PER_NAME = 3
-"""What it costs to look at one topic or partition, in microseconds."""
+"""The cost of one topic or partition in microseconds."""
 UNITS_PER_DELETION = 30
-"""What it costs to move the start of a log."""
+"""The cost of moving the start of a log."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What became of one entry at this leader. The logs of all its replicas must start at ``offset`` or later."""
+    """The result of one entry at this leader. The logs of all its replicas must start at ``offset`` or later."""
 
     partition: Partition | None
     error: ErrorCode
@@ -57,7 +57,7 @@ class Needs(LooksUpPartitions, HasReplication, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DeleteRecordsRequest) -> None:
-    """Answers later, with one result for each partition, in the request's order. It works in slices."""
+    """Responds later, with one result for each partition, in the request's order. It works in slices."""
     run_slices(broker.outside, contained_slices(call, _handled(broker, call, body)))
 
 
@@ -123,14 +123,14 @@ def _response(
     work = Work()
     topics: list[DeleteRecordsTopicResult] = []
     for topic, results in zip(request.topics, done, strict=True):
-        told: list[DeleteRecordsPartitionResult] = []
+        responses: list[DeleteRecordsPartitionResult] = []
         if work.spend(UNITS_PER_NAME):
             yield
         for entry, one in zip(topic.partitions, results, strict=True):
-            told.append(_result(broker, entry, one, errors))
+            responses.append(_result(broker, entry, one, errors))
             if work.spend(UNITS_PER_NAME):
                 yield
-        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=tuple(told)))
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=tuple(responses)))
     return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 

@@ -1,15 +1,15 @@
 """InitProducerId: gives a producer its ID and epoch.
 
 * Without a transactional ID every call gives a new producer ID with epoch 0, as in Kafka. Such producers raise their
-  epoch themselves. Without a controller the answer is COORDINATOR_LOAD_IN_PROGRESS, and clients ask again.
+  epoch themselves. Without a controller the response is COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
 * With a transactional ID the producer gets the next epoch, which fences all earlier producers of that ID. An open
-  transaction is aborted first. The answer is CONCURRENT_TRANSACTIONS then, and the producer asks again.
-* The answer comes when the new epoch is durable.
+  transaction is aborted first. The response is CONCURRENT_TRANSACTIONS then, and the producer retries.
+* The response is sent when the new epoch is durable.
 * Unlike Kafka 4.1: where the epochs of a producer ID with an open transaction are used up, the abort takes the next ID
   already, and the producer gets that with epoch 1. Kafka 4.1 takes it afterwards, with epoch 0 (kafka#21506).
 
 Version notes:
-* v3: a producer tells the ID and epoch that it has, so that it is fenced if another one came meanwhile.
+* v3: a producer sends the ID and epoch that it has, so that it is fenced if another one came meanwhile.
 * v4: such a producer gets PRODUCER_FENCED. Before, it gets INVALID_PRODUCER_EPOCH.
 
 KIPs: 98, 360, 588.
@@ -34,19 +34,19 @@ KNOWS_FENCED_FROM = 4
 
 
 def handle(broker: HasTransactions, call: Call, body: InitProducerIdRequest) -> InitProducerIdResponse | None:
-    """Answers later if a new block of IDs, or a new epoch, must become durable first."""
+    """Responds later if a new block of IDs, or a new epoch, must become durable first."""
     if (body.producer_id == NONE) != (body.producer_epoch == NONE):
         return _response(ErrorCode.invalid_request, NOBODY)
     if body.transactional_id is None:
         broker.transactions.producer_ids.give(contained(call, lambda given: call.respond(_given(given))))
         return None
 
-    def told(error: Error, owner: ProducerIdAndEpoch) -> None:
+    def respond(error: Error, owner: ProducerIdAndEpoch) -> None:
         call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM), owner))
 
     expected = None if body.producer_id == NONE else (int(body.producer_id), int(body.producer_epoch))
     timeout_ms = body.transaction_timeout // MILLISECOND
-    broker.transactions.take(TakeRequest(body.transactional_id, timeout_ms, expected), contained(call, told))
+    broker.transactions.take(TakeRequest(body.transactional_id, timeout_ms, expected), contained(call, respond))
     return None
 
 

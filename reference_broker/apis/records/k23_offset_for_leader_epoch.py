@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch: tells where a leader epoch ended in the leader's log.
+"""OffsetForLeaderEpoch: returns where a leader epoch ended in the leader's log.
 
-* The answer names the largest epoch that is not above the one asked for, and its end offset.
-* It is -1 and -1 for an epoch of which the log knows nothing.
+* The response has the largest epoch that is not above the requested one, and its end offset.
+* It has -1 and -1 for an epoch that the log does not know.
 
 KIPs: 101, 279, 320.
 """
@@ -25,7 +25,7 @@ from reference_broker.log.timestamp_lookup import Work
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3
-"""What it costs to look at one topic or partition, in microseconds."""
+"""The cost of one topic or partition in microseconds."""
 
 
 class Needs(LooksUpPartitions, HasOutside, Protocol):
@@ -33,7 +33,8 @@ class Needs(LooksUpPartitions, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse | None:
-    """Every partition has its own error code. What takes more than a slice is answered through ``call``."""
+    """Every partition has its own error code. If the work takes more than a slice, the response comes through
+    ``call``."""
     return respond_now_or_in_slices(broker, call, _answered(broker, body))
 
 

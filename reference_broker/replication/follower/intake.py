@@ -121,7 +121,7 @@ class Intake:
         they deleted would stay here for ever. Raises DiskError."""
         log, horizon = one.log, data.tombstone_horizon
         where, position = ("partition", one.trace_name), log.log_end_offset
-        if log.horizon.judge(position, horizon):
+        if log.horizon.must_empty(position, horizon):
             self.start_anew(one, data.log_start_offset)
             log.horizon.begin(horizon)
             self.ports.note("unsafe_bootstrap", where, ("position", position), ("horizon", horizon))

@@ -44,7 +44,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 @dataclass(slots=True)
 class Standings:
-    """Answers questions about other brokers, and about this node's own replicas."""
+    """The state of other brokers and of this node's own replicas, by the metadata image. Nothing is cached."""
 
     _node_id: int
     _replica: MetadataReplica
@@ -82,7 +82,7 @@ class Standings:
 
 
 class Leaders:
-    """``high_watermarks`` is the file that remembers them. Followed partitions are noted there by the fetchers."""
+    """The led partitions. ``high_watermarks`` is their checkpoint file; the fetchers note followed partitions there."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Leaders:
         self._deletions = Acknowledgements(ports, deletions_of)
         self._metrics = ReplicaMetrics(metrics)
         self._proposals = IsrProposals(ports, node_id, replica, self._isr_refused, self._metrics.failed_isr_updates)
-        self._lag_check = LagCheck(ports, self._max_lag_ms, self._look)
+        self._lag_check = LagCheck(ports, self._max_lag_ms, self._check)
         self._moved: list[Partition] = []
         self.waits = FollowerWaits(ports)
 
@@ -141,7 +141,7 @@ class Leaders:
             sync_led_then(self._ports, [partition], nobody_waits)
 
     def resigns(self, partition: Partition) -> None:
-        """This node no longer leads the partition. Requests that wait for it are answered at once."""
+        """This node no longer leads the partition. Requests that wait for it fail at once."""
         followers, partition.followers = partition.followers, None
         self._metrics.discount(partition)
         self._lag_check.unwatch(partition)
@@ -162,8 +162,8 @@ class Leaders:
             self._lag_check.begin(shrinks=False)
 
     def reconfigured(self, partition: Partition) -> None:
-        """The log's settings changed: a lower min.insync.replicas may let the high watermark move. By a lower
-        flush.messages it may have to wait for a sync, which no append may ask for."""
+        """The log's settings changed: a lower min.insync.replicas may let the high watermark move. With a lower
+        flush.messages it may have to wait for a sync, which no further append may trigger."""
         self._metrics.count(partition)
         if partition.followers is None:
             return
@@ -173,9 +173,9 @@ class Leaders:
             sync_led_then(self._ports, [partition], nobody_waits)
 
     def _take_up(self, partition: Partition, state: PartitionImage) -> Followers:
-        """Begins a leader epoch. If it is not this leader's first, it keeps what it knows of the followers' progress.
+        """Begins a leader epoch. If it is not this leader's first, it keeps the followers' progress.
 
-        ``Followers.begin_epoch`` says when that knowledge is dropped after all.
+        ``Followers.begin_epoch`` says when that is dropped after all.
         """
         log, now_us = partition.log, self._now_us()
         end = log.log_end_offset
@@ -201,10 +201,9 @@ class Leaders:
         return followers
 
     def _forget_restarted(self, followers: Followers) -> None:
-        """Drops the progress of restarted followers, which may have lost what they had before.
+        """Drops the progress of restarted followers, which may have lost records.
 
-        Until this node has applied the metadata that tells of the restart, ``is_eligible`` keeps the old progress from
-        counting.
+        Until this node has applied the metadata of the restart, ``is_eligible`` keeps the old progress from counting.
         """
         for state in followers.states.values():
             if self._brokers.is_stale(state.replica_id, state.broker_epoch):
@@ -235,7 +234,7 @@ class Leaders:
             partition.changed()
 
     def fetched(self, partition: Partition, cached: Cached, replica_id: int, replica_epoch: int) -> Error:
-        """Notes that a follower's accepted request asks for records from ``cached.fetch_offset`` on.
+        """Notes that a follower's accepted request fetches from ``cached.fetch_offset`` on.
 
         The caller has checked that this offset is in the log and that the logs have not diverged before it.
         ``replica_epoch`` is the follower's broker epoch, -1 if the request has none. ``notify_watchers`` must follow.
@@ -268,16 +267,16 @@ class Leaders:
         return ErrorCode.none
 
     def _may_be_read_now(self, partition: Partition, followers: Followers, replica_id: int, before: int) -> bool:
-        """Whether consumers may be sent to the replica from now on, which had not told that it has all that is
-        committed."""
+        """Whether consumers may be sent to the replica from now on, because it has reached the high watermark only
+        now."""
         return self._prefers_followers and before < partition.log.high_watermark and replica_id in followers.isr
 
     def notify_watchers(self) -> None:
-        """Tells the watchers of the partitions whose high watermark ``fetched`` moved, or that consumers may now read
-        from the follower.
+        """Calls the watchers of the partitions whose high watermark ``fetched`` moved, or whose follower consumers may
+        now read from.
 
-        This is a step of its own because it answers waiting fetches. That may create and evict sessions, which must
-        not happen while the caller walks over one.
+        This is a separate step because it completes parked fetches. That may create and evict sessions, which must not
+        happen while the caller walks over one.
         """
         if self._moved:
             moved, self._moved = self._moved, []
@@ -291,7 +290,7 @@ class Leaders:
         NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER. A partition that this node
         stopped leading while the append was being synced fails, since it may hold another leader's records by now.
 
-        Returns a function that ends the waiting without an answer, or None if the answer was given at once.
+        Returns a function that drops the request, or None if it was completed at once.
         """
         missing = []
         errors: dict[Partition, Error] = {}
@@ -418,10 +417,10 @@ class Leaders:
             if state.log_end_offset == end and state.was_here(now_us, self._max_lag_ms):
                 self._let_join(partition, followers, state)
 
-    def _look(self, partition: Partition, followers: Followers, shrinks: bool) -> None:
-        """The lag check's look at a partition in which some replica is behind.
+    def _check(self, partition: Partition, followers: Followers, shrinks: bool) -> None:
+        """The lag check of one partition in which some replica is behind.
 
-        It finds what changed without a fetch: time passed, or other brokers came or went.
+        It finds changes without a fetch: time passed, or other brokers came or went.
         """
         self._forget_restarted(followers)
         for state in tuple(followers.outside):

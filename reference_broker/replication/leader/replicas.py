@@ -1,4 +1,4 @@
-"""A leader's view of the other replicas of one partition: how far each has read, and who counts as in sync.
+"""A leader's view of the other replicas of one partition: how far each has read, and which count as in sync.
 
 These are pure values and arithmetic; offsets and monotonic microseconds come from the caller. The terms are those of
 KIP-497 and KIP-966: the *committed* in-sync replicas are those of the metadata, and the *maximal* ones also include a
@@ -17,7 +17,7 @@ from reference_broker.wire.errors import ErrorCode
 
 UNKNOWN_OFFSET = -1
 UNKNOWN_EPOCH = -2
-"""No fetch has told a broker epoch yet. A follower that does not tell its epoch has -1."""
+"""No fetch had a broker epoch yet. A follower whose fetches have none has -1."""
 
 _NEVER_US = -(1 << 62)
 """A time before any other, also on a clock that begins at zero."""
@@ -30,7 +30,7 @@ class Contact(Protocol):
 
 
 class Cached(Protocol):
-    """What a follower's session holds of one partition (``sessions.fetch_session.CachedPartition``)."""
+    """A partition cached in a follower's session (``sessions.fetch_session.CachedPartition``)."""
 
     @property
     def session(self) -> Contact: ...
@@ -53,18 +53,17 @@ def error_without_replica(cached: Cached) -> ErrorCode:
 
 @dataclass(slots=True, eq=False)
 class FollowerState:
-    """``last_caught_up_us`` is the last time at which the follower held all that the leader held then.
-
-    ``last_fetch_us`` is the time of the latest fetch that named the partition; ``leader_end_at_fetch`` is the leader's
-    end at that time.
-    """
+    """The progress of one follower."""
 
     replica_id: int
     last_caught_up_us: int
+    """The last time at which the follower had all records that the leader had then."""
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
     leader_end_at_fetch: int = UNKNOWN_OFFSET
+    """The leader's end at ``last_fetch_us``."""
     last_fetch_us: int = _NEVER_US
+    """The time of the latest fetch that named the partition."""
     broker_epoch: int = UNKNOWN_EPOCH
     cached: Cached | None = None
 
@@ -98,7 +97,7 @@ class FollowerState:
     def was_here(self, now_us: int, max_lag_ms: int) -> bool:
         """Whether the follower has fetched lately, naming the partition or not.
 
-        A dead follower may hold every record and still must not join.
+        A dead follower may have every record and still must not join.
         """
         cached = self.cached
         contact_us = self.last_fetch_us
@@ -117,7 +116,7 @@ class FollowerState:
         self.cached = None
 
     def forget(self) -> None:
-        """The follower restarted: forgets what its earlier life had told, since that one may have had more records."""
+        """The follower restarted: drops its earlier progress, since it may have lost records."""
         self.last_caught_up_us = self.last_fetch_us = _NEVER_US
         self.log_end_offset = self.log_start_offset = self.leader_end_at_fetch = UNKNOWN_OFFSET
         self.broker_epoch = UNKNOWN_EPOCH
@@ -126,42 +125,43 @@ class FollowerState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """In-sync replicas that this leader asks for and that are not committed yet.
-
-    ``joining`` is the replica that the proposal adds, or None if it only removes replicas. The epochs are those at the
-    time of the proposal. However often it is sent, it means the incarnations of ``broker_epochs`` (one for each of
-    ``isr``) and no later ones (KIP-903).
-    """
+    """In-sync replicas that this leader proposes and that are not committed yet. The epochs are those at the time of
+    the proposal."""
 
     isr: tuple[int, ...]
     broker_epochs: tuple[int, ...]
+    """One for each of ``isr``. However often the proposal is sent, it means these incarnations and no later ones
+    (KIP-903)."""
     leader_epoch: int
     partition_epoch: int
     joining: int | None = None
+    """The replica that the proposal adds, or None if it only removes replicas."""
 
 
 @dataclass(slots=True, eq=False)
 class Followers:
-    """The followers of one partition with several replicas, as its leader sees them.
-
-    ``isr`` is the committed set, in the order of the metadata. ``states`` holds all other replicas by broker ID;
-    ``in_sync`` and ``outside`` split them by the maximal in-sync set. ``leader_end`` is the leader's log end when last
-    told. ``acks`` and ``deletions`` are heaps of (offset, number, waiting) for requests to be answered when the high or
-    low watermark reaches that offset. ``is_watched`` says whether the leader's lag check visits the partition.
-    """
+    """The followers of one partition with several replicas, as its leader sees them."""
 
     leader_id: int
     leader_epoch: int
     epoch_start_offset: int
     leader_end: int
+    """The leader's log end at the latest ``appended`` or ``begin_epoch``."""
     isr: tuple[int, ...] = ()
+    """The committed set, in the order of the metadata."""
     states: dict[int, FollowerState] = field(default_factory=dict)
+    """All other replicas by broker ID."""
     in_sync: list[FollowerState] = field(default_factory=list)
+    """Those in the maximal in-sync set."""
     outside: list[FollowerState] = field(default_factory=list)
+    """Those that are not."""
     proposal: Proposal | None = None
     is_watched: bool = False
+    """Whether the leader's lag check visits the partition."""
     acks: list[tuple[int, int, object]] = field(default_factory=list)
+    """A heap of (offset, number, request) for requests that wait for the high watermark."""
     deletions: list[tuple[int, int, object]] = field(default_factory=list)
+    """The same for the low watermark."""
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
@@ -196,7 +196,7 @@ class Followers:
         """This leader goes on in a new epoch.
 
         If that is not the epoch after its last one, another leader may have led in between, and followers may have
-        lost what they had fetched from this one. Then nothing is known of them.
+        lost records that they had fetched from this one. Then their progress is unknown.
         """
         is_next, self.leader_epoch = leader_epoch == self.leader_epoch + 1, leader_epoch
         self.epoch_start_offset = self.leader_end = leader_end
@@ -206,7 +206,7 @@ class Followers:
             state.begin_epoch(leader_end, now_us, state.replica_id in isr)
 
     def begin_leadership(self, isr: tuple[int, ...]) -> None:
-        """A new leader knows nothing of the others. Those out of sync must not hold the high watermark back."""
+        """A new leader knows no progress of the others. Those out of sync must not hold the high watermark back."""
         for state in self.states.values():
             if state.replica_id not in isr:
                 state.last_caught_up_us = _NEVER_US
@@ -264,7 +264,7 @@ class Followers:
         return tuple(lagging)
 
     def may_join(self, state: FollowerState, high_watermark: int) -> bool:
-        """Whether the follower holds all that is committed and has reached this epoch's start.
+        """Whether the follower has all committed records and has reached this epoch's start.
 
         Everything below that start may be committed already.
         """

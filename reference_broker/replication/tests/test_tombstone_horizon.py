@@ -79,7 +79,7 @@ def test_a_marker_that_comes_back_after_that_of_another_leader_has_moved(is_kill
     assert log.log_end_offset == 3, "the other one has all tombstones"
     if is_killed:
         log = run_to_end(open_log(world.disk, "t-0", LogConfig(), world.now(), False))
-    assert log.horizon.judge(log.log_end_offset, 5)
+    assert log.horizon.must_empty(log.log_end_offset, 5)
 
 
 @pytest.mark.clause("H-5")
@@ -89,7 +89,7 @@ def test_a_killed_follower_does_not_begin_again_for_the_same_marker(filled: int)
     answered(world, told(5))
     answered(world, told(5, *range(filled)))
     log = run_to_end(open_log(world.disk, "t-0", LogConfig(), world.now(), False))
-    assert not log.horizon.judge(log.log_end_offset, 5)
+    assert not log.horizon.must_empty(log.log_end_offset, 5)
     assert log.horizon.offset == 5
 
 
@@ -98,7 +98,7 @@ def test_a_follower_killed_before_the_marker_is_noted_begins_again() -> None:
     world, log = heeding(records=3)
     log.truncate_fully_and_start_at(0, world.now())
     again = run_to_end(open_log(world.disk, "t-0", LogConfig(), world.now(), False))
-    assert again.horizon.judge(again.log_end_offset, 5)
+    assert again.horizon.must_empty(again.log_end_offset, 5)
 
 
 def test_a_leader_that_does_not_announce_the_draft_is_followed_as_ever() -> None:
