@@ -9,12 +9,22 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from campaigns.nights import follow_up, journal
-from campaigns.nights.kept import control_outcomes, kept_nights, settle
-from campaigns.nights.opening import NightRefusal, Wish, opened
-from campaigns.nights.planning import share_s
+from campaigns.nights import follow_up
+from campaigns.nights.night import (
+    BusyError,
+    Journal,
+    NightRefusal,
+    Skipped,
+    Wish,
+    Work,
+    control_outcomes,
+    is_left,
+    kept_nights,
+    opened,
+    settle,
+    share_s,
+)
 from campaigns.nights.stages import bench, brokers, checks, live, search
-from campaigns.nights.work import Skipped, Work
 from reports.night import Reason, night_folders, outcome_of, why_red
 from reports.verdict import Outcome
 
@@ -38,11 +48,11 @@ def run(wish: Wish, tell: Callable[[str], None]) -> int:
     """Plays a night and returns its exit code: 0 green, 1 red, 3 INVALID, 4 crashed. Raises NightRefusal."""
     folder, night = opened(wish)
     try:
-        rows = journal.Journal(folder)
-    except journal.BusyError as busy:
+        rows = Journal(folder)
+    except BusyError as busy:
         raise NightRefusal(str(busy)) from busy
     for each in night_folders(wish.nights):
-        if each != folder and journal.is_left(each):
+        if each != folder and is_left(each):
             settle(each)
     earlier = [each for each in kept_nights(wish.nights) if each.night.night != night.night]
     work = Work(folder, night, rows, earlier, tell)

@@ -1,20 +1,28 @@
-"""Looks into what turned red: the smallest scenario that still fails, plays with real processes, and since when.
+"""Follow up failures of a night: the smallest scenario that still fails, live runs, and the first bad commit.
 
-One seed of each broken guarantee of a scenario is looked into, the first one. What there is no time for is kept as it
-was found.
+One seed is followed up for each violated guarantee of a scenario, the first one. A failure for which no time remains is
+kept as it was found.
+
+``git bisect`` chooses the commits since the last night, in a work tree of its own, which is removed. A seed gives the
+same run with the same code only. The smallest scenario has explicit faults, so it mostly violates the same guarantee
+with slightly different code, too; where it does not, the commit is unknown.
 """
 
+import os
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from campaigns.nights import first_bad, live_plays
-from campaigns.nights.kept import OpenFailure, is_control, open_failures
-from campaigns.nights.players import Players, Tell
-from campaigns.nights.work import Work
+from campaigns.nights import live_plays, processes
+from campaigns.nights.night import OpenFailure, Work, is_control, open_failures
+from campaigns.nights.processes import Players, Tell
+from campaigns.nights.replay import BAD, CANNOT_TELL, GOOD
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
 from chaos.search.run_sim import run
@@ -26,6 +34,67 @@ from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.draw import drawn
 from scenarios.model import Scenario
+
+REPLAY = Path(__file__).with_name("replay.py")
+_FOUND = re.compile(r"^([0-9a-f]{40}) is the first bad commit", re.MULTILINE)
+
+
+def commit_of(work: Work, failure: FailureRow, until: float) -> tuple[str, str]:
+    """Returns the commit, or nothing and why it is not known."""
+    last = next((each.night.commit for each in reversed(work.earlier) if each.night.finished), "")
+    now = work.night.commit
+    if not last or not now:
+        return "", "no finished night before this one names a commit"
+    if last == now:
+        return "", "the last night played the same commit"
+    try:
+        with _work_tree(work, now) as tree:
+            return _bisected(work, failure, tree, last, until)
+    except subprocess.CalledProcessError as wrong:
+        return "", f"git could not look at older commits: {wrong.stderr.strip() or wrong}"
+
+
+def _bisected(work: Work, failure: FailureRow, tree: Path, last: str, until: float) -> tuple[str, str]:
+    replay = [sys.executable, "-P", str(REPLAY), str((work.folder / failure.regression).resolve())]
+    replay += [str(failure.seed), failure.guarantee]
+    environment = {**work.environment, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def ran(*command: str) -> processes.Done:
+        log = work.folder / "logs" / f"bisect-{Path(failure.regression).stem}.log"
+        return processes.run(command, until, log, work.beat, environment, tree)
+
+    for commit, wanted, otherwise in (
+        (work.night.commit, BAD, "the commit as it stands does not fail, without what was changed since"),
+        (last, GOOD, "the last night's commit fails, too"),
+    ):
+        _git(tree, "checkout", "--quiet", "--detach", commit)
+        code = ran(*replay).code
+        if code != wanted:
+            told = {CANNOT_TELL: "older code cannot play it", processes.OVER: "there was no time to look at commits"}
+            return "", told.get(code, otherwise)
+    _git(tree, "bisect", "start", work.night.commit, last)
+    found = _FOUND.findall(ran("git", "bisect", "run", *replay).said)
+    if found:
+        return found[-1], ""
+    return "", "there was no time to look at all commits" if time.monotonic() >= until else "no commit can be told"
+
+
+@contextmanager
+def _work_tree(work: Work, commit: str) -> Iterator[Path]:
+    tree = work.scratch / "commits"
+    _git(processes.ROOT, "worktree", "prune")  # A night that was killed has left its own.
+    _git(processes.ROOT, "worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
+    try:
+        yield tree
+    finally:
+        _git(processes.ROOT, "worktree", "remove", "--force", str(tree))
+
+
+def _git(folder: Path, *words: str) -> str:
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment).stdout
+
 
 REGRESSIONS = "regressions"
 LIVE_PLAYS = 3
@@ -102,7 +171,7 @@ def _followed(work: Work, play: PlayRow, scenarios: Mapping[str, Scenario], unti
         failure, detail = _played_live(work, failure, scenario, until)
         details.append(detail)
         if failure.regression:
-            commit, detail = first_bad.commit_of(work, failure, until)
+            commit, detail = commit_of(work, failure, until)
             failure, details = replace(failure, first_bad_commit=commit), [*details, detail]
     return replace(failure, detail="; ".join(filter(None, details)))
 

@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from campaigns.nights.children import ROOT
-from campaigns.nights.opening import NIGHTS
+from campaigns.nights.night import NIGHTS
+from campaigns.nights.processes import ROOT
 from reports.night import ANNOTATIONS_NAME, NIGHT_NAME, night_folders
 
 BRANCH = "nights"

@@ -9,10 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from campaigns.nights import children
-from campaigns.nights.kept import OURS, Sum, sums_of
-from campaigns.nights.planning import next_seed
-from campaigns.nights.work import Work
+from campaigns.nights import processes
+from campaigns.nights.night import OURS, Sum, Work, next_seed, sums_of
 from chaos.live.errors import SetupError
 from chaos.live.kept_runs import VERDICT
 from reports.manifest import MANIFEST_NAME
@@ -68,16 +66,16 @@ def play(
     folder = work.folder / run_dir
     shutil.rmtree(folder, ignore_errors=True)  # A night that was killed may have left a part of it.
     began, now = time.perf_counter(), time.monotonic()
-    done = children.run(
-        children.crucible(*words, "--out", str(folder)),
+    done = processes.run(
+        processes.crucible(*words, "--out", str(folder)),
         min(until, now + LIMIT_S),
         work.folder / "logs" / f"{run_dir.name}.log",
         partial(work.beat, f"live: {' '.join(words)}"),
         work.environment,
     )
-    if done.code == USAGE_ERROR or (done.code == children.OVER and until < now + LIMIT_S):
+    if done.code == USAGE_ERROR or (done.code == processes.OVER and until < now + LIMIT_S):
         shutil.rmtree(folder, ignore_errors=True)
-        work.tell(f"{' '.join(words)}: {'the time was over' if done.code == children.OVER else done.last_line}")
+        work.tell(f"{' '.join(words)}: {'the time was over' if done.code == processes.OVER else done.last_line}")
         return None
     verdict = _verdict(folder)
     broken = [each["name"] for each in verdict.get("guarantees", ()) if each["status"] == "broken"]

@@ -64,7 +64,7 @@ def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[
     within a day. Exit code 1: the night is red, 3: it shows nothing, 4: it crashed.
     """
     from campaigns.nights.command import run
-    from campaigns.nights.opening import NIGHTS, NightRefusal, Wish
+    from campaigns.nights.night import NIGHTS, NightRefusal, Wish
     from crucible_kafka.live_run import command_line
     from crucible_kafka.terminal import one_sentence, progress
 

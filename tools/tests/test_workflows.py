@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from bench import golang
-from campaigns.nights.planning import SHARES
+from campaigns.nights.night import SHARES
 from crucible_kafka.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]

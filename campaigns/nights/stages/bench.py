@@ -9,9 +9,8 @@ from statistics import median
 from typing import Any
 
 from bench.options import OURS, ROWS
-from campaigns.nights import children
-from campaigns.nights.planning import in_turn
-from campaigns.nights.work import Work
+from campaigns.nights import processes
+from campaigns.nights.night import Work, in_turn
 from reports.night import FigureRow
 from reports.verdict import Outcome
 
@@ -36,15 +35,15 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
 def _measure(work: Work, row: str, until: float) -> str:
     """Returns why there are no figures, or nothing."""
     folder = work.folder / "bench" / row
-    done = children.run(
-        children.crucible("bench", "--peer", PEER, "--row", row, "--out", str(folder)),
+    done = processes.run(
+        processes.crucible("bench", "--peer", PEER, "--row", row, "--out", str(folder)),
         until,
         work.folder / "logs" / f"bench-{row}.log",
         partial(work.beat, f"bench: {row}"),
         work.environment,
     )
     stored = sorted(folder.glob("*.json"))
-    if done.code == children.OVER:
+    if done.code == processes.OVER:
         return "the time was over"
     if not stored:
         return done.last_line

@@ -14,10 +14,8 @@ from bench.targets.model import Chosen, TargetError
 from campaigns.evidence.command import one_node, targets
 from campaigns.evidence.probing import Cell, probed
 from campaigns.nights import live_plays
-from campaigns.nights.kept import OURS
-from campaigns.nights.planning import in_turn, interleaved
-from campaigns.nights.players import Ended, Players, Tell
-from campaigns.nights.work import Work
+from campaigns.nights.night import OURS, Work, in_turn, interleaved
+from campaigns.nights.processes import Ended, Players, Tell
 from chaos.guarantee_selection import checked
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable

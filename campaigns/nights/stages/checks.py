@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from campaigns.nights import children
-from campaigns.nights.planning import in_turn
-from campaigns.nights.work import Work
+from campaigns.nights import processes
+from campaigns.nights.night import Work, in_turn
 from campaigns.suites.suite import bundled
 from reports.verdict import Outcome
 
@@ -67,14 +66,14 @@ def _play(
             break
         work.try_(name)
         check = commands(work.night.seed, left_s / 60 * 0.8)[name]
-        done = children.run(
+        done = processes.run(
             [sys.executable, *check.words],
             until,
             work.folder / "logs" / f"{name.replace(' ', '-')}.log",
             partial(work.beat, f"{stage}: {name}"),
             {**work.environment, **dict(check.environment)},
         )
-        ended = done.code != children.OVER
+        ended = done.code != processes.OVER
         if not ended:
             work.tell(f"{name} had no time to end")
         elif done.code in check.good:

@@ -7,9 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from campaigns.nights import follow_up, live_plays
-from campaigns.nights.kept import is_control
-from campaigns.nights.planning import in_turn, interleaved
-from campaigns.nights.work import Skipped, Work
+from campaigns.nights.night import Skipped, Work, in_turn, interleaved, is_control
 from chaos.guarantee_selection import checked
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable

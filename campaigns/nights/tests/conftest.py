@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from campaigns.nights import live_plays, opening
+from campaigns.nights import live_plays, night
 from chaos.live.errors import SetupError
 from scenarios import loader
 
@@ -16,7 +16,7 @@ def nothing_else_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_java() -> None:
         raise SetupError("there is no Java here")
 
-    monkeypatch.setattr(opening, "_java", str)
+    monkeypatch.setattr(night, "_java", str)
     monkeypatch.setattr(live_plays, "check_machine", no_java)
 
 

@@ -4,10 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from campaigns.nights.command import run
-from campaigns.nights.journal import Journal
-from campaigns.nights.kept import Kept
-from campaigns.nights.opening import Wish
-from campaigns.nights.work import Work
+from campaigns.nights.night import Journal, Kept, Wish, Work
 from reports.night import FailureRow, Night, PlayRow, read_night
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from campaigns.nights import children, first_bad
-from campaigns.nights.kept import Kept
+from campaigns.nights import follow_up, processes
+from campaigns.nights.night import Kept
 from campaigns.nights.tests.small_nights import a_failure, work_of
 from reports.night import Night
 
@@ -31,7 +31,7 @@ LOADER = "def find(wanted):\n    return wanted\n"
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "clone"
     folder.mkdir()
-    monkeypatch.setattr(children, "ROOT", folder)
+    monkeypatch.setattr(processes, "ROOT", folder)
     for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
         monkeypatch.setenv(f"{name}_NAME", "somebody")
         monkeypatch.setenv(f"{name}_EMAIL", "somebody@localhost")
@@ -67,7 +67,7 @@ def told(tmp_path: Path, last: str, now: str, left_s: float = 60.0) -> tuple[str
     before = Night(night="20260101-000000", started_us=1, budget_s=1.0, seed=1, commit=last, finished=True)
     work = work_of(tmp_path / "20260102-000000", [Kept(before, [])], commit=now)
     work.journal.close(done=True)
-    return first_bad.commit_of(work, a_failure(seed=7), time.monotonic() + left_s)
+    return follow_up.commit_of(work, a_failure(seed=7), time.monotonic() + left_s)
 
 
 def test_the_first_bad_commit_is_found_between_the_last_night_and_this_one(

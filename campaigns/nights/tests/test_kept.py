@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from campaigns.nights.kept import kept_nights, plays_of
+from campaigns.nights.night import kept_nights, plays_of
 from campaigns.nights.tests.small_nights import a_play
 from reports.night import Night, PlayRow, write_night, write_rows
 

@@ -6,10 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from campaigns.nights import journal
-from campaigns.nights.kept import kept_nights, played, plays_of, settle, sums_of
-from campaigns.nights.opening import NightRefusal, Wish, opened
-from campaigns.nights.planning import SHARES
+from campaigns.nights import night as nights
+from campaigns.nights.night import SHARES, NightRefusal, Wish, kept_nights, opened, played, plays_of, settle, sums_of
 from campaigns.nights.tests.small_nights import a_play, work_of
 from reports.night import Night, PlayRow, read_night, write_night
 
@@ -56,29 +54,29 @@ def test_resume_takes_the_newest_night_however_old_if_the_code_is_the_same(tmp_p
 
 
 def test_two_cannot_play_one_night(tmp_path: Path) -> None:
-    first = journal.Journal(tmp_path)
-    with pytest.raises(journal.BusyError, match="another process plays the night"):
-        journal.Journal(tmp_path)
+    first = nights.Journal(tmp_path)
+    with pytest.raises(nights.BusyError, match="another process plays the night"):
+        nights.Journal(tmp_path)
     settle(tmp_path)
-    assert journal.is_left(tmp_path)
+    assert nights.is_left(tmp_path)
     first.close(done=False)
 
 
 def test_what_a_killed_night_kept_is_there_again_without_a_torn_line(tmp_path: Path) -> None:
     rows = [a_play(seed=each) for each in range(3)]
-    first = journal.Journal(tmp_path)
+    first = nights.Journal(tmp_path)
     for each in rows:
         first.add(each)
     first.close(done=False)
-    with (tmp_path / journal.NAME).open("ab") as file:
+    with (tmp_path / nights.NAME).open("ab") as file:
         file.write(b'["plays",["01-x"')
-    again = journal.Journal(tmp_path)
+    again = nights.Journal(tmp_path)
     assert again.of(PlayRow) == rows
     again.add(a_play(seed=3))
     again.close(done=False)
     settle(tmp_path)
     assert [each.seed for each in plays_of(tmp_path)] == [0, 1, 2, 3]
-    assert not journal.is_left(tmp_path)
+    assert not nights.is_left(tmp_path)
 
 
 def test_what_is_spent_is_kept_while_a_stage_is_played(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from campaigns.nights.planning import (
+from campaigns.nights.night import (
     SEEDS_A_NIGHT,
     SHARES,
     canary_of,

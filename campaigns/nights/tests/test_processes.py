@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from campaigns.nights import children, journal
-from campaigns.nights.children import OVER, crucible
-from campaigns.nights.kept import plays_of
-from campaigns.nights.players import Ended, Players, Tell
+from campaigns.nights import night as nights
+from campaigns.nights import processes
+from campaigns.nights.night import plays_of
+from campaigns.nights.processes import OVER, Ended, Players, Tell, crucible
 from campaigns.nights.tests.small_nights import the_night
 from reports.night import read_night
 
@@ -29,7 +29,7 @@ time.sleep(60)
 
 def test_a_command_ends_by_its_deadline_with_all_that_it_started(tmp_path: Path) -> None:
     began = time.monotonic()
-    done = children.run([sys.executable, "-c", STARTS_ANOTHER], began + 2.0, tmp_path / "log")
+    done = processes.run([sys.executable, "-c", STARTS_ANOTHER], began + 2.0, tmp_path / "log")
     assert done.code == OVER
     assert time.monotonic() - began < 20.0
     pid = int(done.said.split()[0])
@@ -41,7 +41,7 @@ def test_a_command_ends_by_its_deadline_with_all_that_it_started(tmp_path: Path)
 
 def test_a_command_that_ends_itself_tells_its_code_and_its_last_words(tmp_path: Path) -> None:
     words = [sys.executable, "-c", "print('first'); print('crucible: last'); raise SystemExit(3)"]
-    done = children.run(words, time.monotonic() + 60.0, tmp_path / "logs" / "log")
+    done = processes.run(words, time.monotonic() + 60.0, tmp_path / "logs" / "log")
     assert (done.code, done.last_line) == (3, "last")
 
 
@@ -71,16 +71,14 @@ def test_players_tell_at_once_and_one_that_hangs_or_dies_is_told() -> None:
 def test_a_night_that_is_killed_in_its_midst_leaves_nothing_running_and_goes_on(tmp_path: Path) -> None:
     command = crucible("nightly", "--hours", "0.02", "--only", "search", "--nights", str(tmp_path))
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as night:
-        while (
-            not list(tmp_path.glob(f"*/{journal.NAME}")) or not next(tmp_path.glob(f"*/{journal.NAME}")).stat().st_size
-        ):
+        while not list(tmp_path.glob(f"*/{nights.NAME}")) or not next(tmp_path.glob(f"*/{nights.NAME}")).stat().st_size:
             time.sleep(0.1)
         players = psutil.Process(night.pid).children(recursive=True)
         night.send_signal(signal.SIGKILL)
     assert players
     assert psutil.wait_procs(players, timeout=10)[1] == []
     folder, killed = the_night(tmp_path)
-    before = [each.partition('"plays"')[1] for each in (folder / journal.NAME).read_text().splitlines()]
+    before = [each.partition('"plays"')[1] for each in (folder / nights.NAME).read_text().splitlines()]
     assert not killed.finished
     again = subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
     assert again.returncode in (0, 1)  # New seeds may find something.

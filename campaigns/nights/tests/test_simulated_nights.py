@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from campaigns.nights import journal
+from campaigns.nights import night as nights
 from campaigns.nights.choosing import MOST_REDS, Standings
-from campaigns.nights.kept import kept_nights, plays_of
+from campaigns.nights.night import kept_nights, plays_of
 from campaigns.nights.stages import search
 from campaigns.nights.tests.small_nights import search_for, the_night
 from chaos.mutants.mutant import applied
@@ -166,7 +166,7 @@ def test_a_night_that_was_stopped_goes_on_with_what_is_left(
     assert not stopped.finished
     assert 0 < stopped.stages[0].spent_s < LONG_ENOUGH_S
     assert before
-    assert journal.is_left(folder)
+    assert nights.is_left(folder)
     few_turns(2)
     told: list[str] = []
     assert search_for(tmp_path, LONG_ENOUGH_S, told.append) == 0  # The same command.

@@ -12,12 +12,11 @@ from bench.probe.cases import all_cases
 from bench.results import Figure, Results
 from bench.targets.model import Chosen, TargetError
 from campaigns.evidence.probing import Cell
-from campaigns.nights import children, command, follow_up, live_plays
-from campaigns.nights.children import OVER, Done
-from campaigns.nights.planning import SHARES
+from campaigns.nights import command, follow_up, live_plays, processes
+from campaigns.nights.night import SHARES, Skipped, Work
+from campaigns.nights.processes import OVER, Done
 from campaigns.nights.stages import bench, brokers, checks, live
 from campaigns.nights.tests.small_nights import a_play, work_of
-from campaigns.nights.work import Skipped, Work
 from campaigns.suites.suite import bundled
 from reports.night import CellRow, FailureRow, FigureRow, Stage
 from reports.verdict import Outcome
@@ -45,7 +44,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], 
             ran.append(list(command))
             return do(ran[-1])
 
-        monkeypatch.setattr(children, "run", run)
+        monkeypatch.setattr(processes, "run", run)
         return ran
 
     return instead

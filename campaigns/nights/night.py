@@ -1,0 +1,534 @@
+"""A night: its journal and clock, the plan of its hours, earlier nights, and how an interrupted night is resumed.
+
+``Journal`` holds the rows while the night is played, as JSON lines. A line is in the page cache before the night goes
+on, so a SIGKILL loses none. At the end of each stage all rows are written as Parquet, and at the night's end the
+journal is deleted. The functions that plan (seed, shares, turns, canary) are pure.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from campaigns.nights import processes
+from campaigns.nights.choosing import Played
+from chaos.live import identity
+from chaos.seeds import random_for
+from reports.columns import Row
+from reports.night import (
+    NIGHT_TABLES,
+    FailureRow,
+    Machine,
+    Night,
+    NightError,
+    PlayRow,
+    Stage,
+    night_folders,
+    read_night,
+    write_night,
+    write_rows,
+)
+from reports.verdict import Outcome
+
+NAME = "journal.jsonl"
+KINDS = {table.name: kind for kind, table in NIGHT_TABLES.items()}
+
+R = TypeVar("R", bound=Row)
+
+
+class BusyError(Exception):
+    """Somebody else plays this night at the moment."""
+
+
+class Journal:
+    """The rows of one night. Only one process may have it open."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the journal, or makes a new one. Raises BusyError."""
+        self._path = folder / NAME
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise BusyError(f"another process plays the night in {folder}: wait for it, or stop it") from None
+        self.rows: defaultdict[type[Row], list[Row]] = defaultdict(list)
+        for line in self._whole_lines():
+            name, values = msgspec.json.decode(line)
+            kind = KINDS[name]
+            self.rows[kind].append(kind(*values))
+
+    def _whole_lines(self) -> list[bytes]:
+        """A power loss may have torn the last line. It goes, so that the next one does not continue it."""
+        text = self._path.read_bytes()
+        whole, mark, _torn = text.rpartition(b"\n")
+        os.ftruncate(self._descriptor, len(whole) + len(mark))
+        return whole.splitlines()
+
+    def add(self, row: Row) -> None:
+        self.rows[type(row)].append(row)
+        line = msgspec.json.encode((NIGHT_TABLES[type(row)].name, row.values()))
+        os.write(self._descriptor, line + b"\n")
+
+    def of(self, kind: type[R]) -> list[R]:
+        return [each for each in self.rows[kind] if isinstance(each, kind)]
+
+    def write_tables(self, folder: Path) -> None:
+        """Writes all tables of the night, also those that have no rows."""
+        for kind in NIGHT_TABLES:
+            write_rows(folder, kind, self.rows[kind])
+
+    def close(self, done: bool) -> None:
+        """``done``: the night has ended and its tables are written, so nobody needs the journal."""
+        if done:
+            self._path.unlink()
+        os.close(self._descriptor)
+
+
+def is_left(folder: Path) -> bool:
+    """Whether the night was stopped before all of its rows were written as tables."""
+    return (folder / NAME).exists()
+
+
+MOST_NIGHTS = 30
+"""So many of the newest nights decide what is played. Older ones are shown, but count no more."""
+OURS = "reference"
+
+
+OpenFailure: TypeAlias = tuple[str, str, int]
+"""Scenario, guarantee and seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The plays of one kind in one night. A night has tens of thousands of plays, and some hundred kinds."""
+
+    scenario: str
+    world: str
+    target: str
+    mutant: str
+    seeds: int
+    reds: int
+    wall_us: int
+    last_seed: int
+
+    @property
+    def is_control(self) -> bool:
+        return not self.mutant and self.target == OURS
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A night that has ended or was stopped, with what it played."""
+
+    night: Night
+    sums: Sequence[Sum]
+
+    @property
+    def plays(self) -> int:
+        return sum(each.seeds for each in self.sums)
+
+
+def kept_nights(nights: Path) -> list[Kept]:
+    """The newest nights, the oldest of them first. One whose files are damaged is left out."""
+    return [found for each in night_folders(nights)[-MOST_NIGHTS:] if (found := _kept(each)) is not None]
+
+
+def open_failures(nights: Path, night: str) -> set[OpenFailure]:
+    """Each guarantee of a scenario with the seed with which it broke last in the simulator, in nights before ``night``,
+    unless that seed has passed since. Damaged nights are left out."""
+    found: dict[tuple[str, str], int] = {}
+    for folder in night_folders(nights):
+        if folder.name >= night:
+            break
+        with suppress(OSError, ValueError):
+            passed = _passed_in(folder, set(found.values()))
+            found = {key: seed for key, seed in found.items() if (key[0], seed) not in passed}
+            for each in _rows_in(folder, FailureRow):
+                if each["world"] == "sim" and each["target"] == OURS:
+                    found[each["scenario"], each["guarantee"]] = each["seed"]
+    return {(*key, seed) for key, seed in found.items()}
+
+
+def _passed_in(folder: Path, seeds: set[int]) -> set[tuple[str, int]]:
+    """Of these seeds those with which a control passed in the simulator, each with its scenario."""
+    wanted = [
+        ("seed", "in", seeds),
+        ("world", "==", "sim"),
+        ("mutant", "==", ""),
+        ("target", "==", OURS),
+        ("outcome", "==", Outcome.PASSED.name),
+    ]
+    return {(each["scenario"], each["seed"]) for each in _rows_in(folder, PlayRow, wanted)} if seeds else set()
+
+
+def _rows_in(folder: Path, kind: type[Row], filters: Any = None) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    path = folder / NIGHT_TABLES[kind].path
+    return pq.read_table(path, filters=filters).to_pylist() if path.is_file() else []
+
+
+def settle(folder: Path) -> None:
+    """Writes the tables of a night that was stopped and that nobody will go on with. A night that is being played is
+    left alone."""
+    try:
+        left = Journal(folder)
+    except BusyError:
+        return
+    left.write_tables(folder)
+    left.close(done=True)
+
+
+def plays_of(folder: Path) -> list[PlayRow]:
+    """The plays of a night as its table has them; none if it has no table yet."""
+    return [PlayRow(**{**each, "is_replay": bool(each.get("is_replay"))}) for each in _rows_in(folder, PlayRow)]
+
+
+def is_control(play: PlayRow) -> bool:
+    """Whether the play must pass: our own broker without a planted defect."""
+    return not play.mutant and play.target == OURS
+
+
+def sums_of(plays: Iterable[PlayRow]) -> list[Sum]:
+    """Sums plays up by their kind. Replays are left out, because their seeds were not drawn."""
+    found: dict[tuple[str, str, str, str], Sum] = {}
+    for each in plays:
+        if each.is_replay:
+            continue
+        kind = each.scenario, each.world, each.target, each.mutant
+        so_far = found.get(kind, Sum(*kind, 0, 0, 0, 0))
+        red = each.outcome != Outcome.PASSED.name
+        last_seed = max(so_far.last_seed, each.seed)
+        found[kind] = Sum(*kind, so_far.seeds + 1, so_far.reds + red, so_far.wall_us + each.wall_us, last_seed)
+    return list(found.values())
+
+
+def played(sums: Iterable[Sum], nights_ago: int) -> list[Played]:
+    """What a night's controls in the simulator come to, scenario by scenario."""
+    controls = [each for each in sums if each.world == "sim" and each.is_control]
+    return [Played(each.scenario, nights_ago, each.seeds, each.reds, each.wall_us / 1e6) for each in controls]
+
+
+def _sums_in(folder: Path) -> list[Sum]:
+    """What ``sums_of`` says of a night's plays, by Arrow: none of them becomes an object."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    path = folder / NIGHT_TABLES[PlayRow].path
+    if not path.is_file():
+        return []
+    kind = ["scenario", "world", "target", "mutant"]
+    there = pq.read_schema(path).names
+    columns = [*kind, "outcome", "wall_us", "seed", "is_replay"]
+    plays = pq.read_table(path, columns=[each for each in columns if each in there])
+    if "is_replay" in there:  # Older nights lack it.
+        plays = plays.filter(pc.invert(pc.fill_null(plays["is_replay"], False)))
+    red = pc.cast(pc.not_equal(plays["outcome"], Outcome.PASSED.name), "int64")
+    wanted = [("seed", "count"), ("red", "sum"), ("wall_us", "sum"), ("seed", "max")]
+    found = plays.append_column("red", red).group_by(kind).aggregate(wanted)
+    columns = [*kind, *(f"{name}_{how}" for name, how in wanted)]
+    return [Sum(*values) for values in zip(*(found[each].to_pylist() for each in columns), strict=True)]
+
+
+def control_outcomes(plays: Iterable[PlayRow]) -> Counter[str]:
+    return Counter(each.outcome for each in plays if is_control(each))
+
+
+def _kept(folder: Path) -> Kept | None:
+    try:
+        return Kept(read_night(folder), _sums_in(folder))
+    except (NightError, OSError, ValueError):  # Arrow refuses a damaged file with a ValueError.
+        return None
+
+
+SHARES: Mapping[str, int] = {"search": 42, "live": 25, "brokers": 10, "bench": 12, "checks": 5, "suites": 6}
+"""Each stage's share of a night, in the order in which they are played. What one leaves over goes to the next ones."""
+SEEDS_A_NIGHT = 100_003
+"""Seeds that one night may use for a scenario. It is a prime, so that nights begin in different places of what goes
+through the seeds in order: the alternatives and the swept ranges of a scenario (``scenarios.draw``)."""
+
+Item = TypeVar("Item", bound=str)
+
+
+def seed_of(day: date) -> int:
+    """The first seed of the night that begins on this day (UTC). No seed of another day's night is the same."""
+    return (day - date(1970, 1, 1)).days * SEEDS_A_NIGHT
+
+
+def next_seed(first: int, played: Sequence[int]) -> int:
+    """The next seed of a night that begins at ``first``. ``played`` are the last seeds that the same scenario has had
+    in each night: a second night of one day goes on behind the first."""
+    tonight = [each for each in played if first <= each < first + SEEDS_A_NIGHT]
+    return max(tonight, default=first - 1) + 1
+
+
+def share_s(stage: str, to_come: Sequence[str], left_s: float) -> float:
+    """How long the stage may take. ``to_come`` are the stages that are still to be played, with this one."""
+    return left_s * SHARES[stage] / sum(SHARES[each] for each in to_come)
+
+
+def in_turn(items: Sequence[Item], earlier: Sequence[Sequence[str]], turn: int) -> list[Item]:
+    """Orders ``items`` so that those come first that were tried longest ago, or never. ``earlier`` says what each night
+    has tried, the oldest first. Among equals another one is first each ``turn``."""
+    last = {each: number for number, tried in enumerate(earlier) for each in tried}
+    start = turn % max(1, len(items))
+    return sorted((*items[start:], *items[:start]), key=lambda each: last.get(each, -1))
+
+
+def canary_of(caught: Mapping[str, Sequence[str]], earlier: Sequence[str], seed: int) -> tuple[str, str]:
+    """Draws the mutant that a night plants, and the scenario that must catch it.
+
+    ``caught`` has the scenarios that catch each mutant in the simulator. ``earlier`` are the mutants of earlier nights:
+    none of them is drawn again before all others had their night.
+    """
+    planted = {mutant: number for number, mutant in enumerate(earlier)}
+    longest_ago = min(planted.get(each, -1) for each in caught)
+    fresh = sorted(each for each in caught if planted.get(each, -1) == longest_ago)
+    draw = random_for(seed, "canary")
+    mutant = draw.choice(fresh)
+    return mutant, draw.choice(sorted(caught[mutant]))
+
+
+def interleaved(some: Sequence[Item], others: Sequence[Item], of_some: int) -> list[Item]:
+    """After so many of ``some`` comes one of ``others``, until both are used up."""
+    waiting, mixed = list(others), list[Item]()
+    for number, each in enumerate(some, 1):
+        mixed.append(each)
+        if waiting and number % of_some == 0:
+            mixed.append(waiting.pop(0))
+    return mixed + waiting
+
+
+NIGHTS = processes.ROOT / "nights"
+GOES_ON_WITHIN_S = 24 * 3600
+"""The same command goes on with a night that is not older. What an older one has left is for --resume."""
+
+
+class NightRefusal(Exception):  # noqa: N818  (one sentence for the person at the terminal)
+    """The night cannot be played as it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for. ``seed`` is None for that of the day. ``only`` are stages; none means all."""
+
+    hours: float
+    nights: Path = NIGHTS
+    seed: int | None = None
+    only: tuple[str, ...] = ()
+    resume: bool = False
+    command: str = ""
+
+
+def opened(wish: Wish, now_s: float | None = None) -> tuple[Path, Night]:
+    """The folder and the file of the night that is to be played. Raises NightRefusal."""
+    now_s = time.time() if now_s is None else now_s
+    night = _begun(wish, now_s)
+    found = _unfinished(wish, night, now_s)
+    if found is not None:
+        return found
+    if wish.resume:
+        raise NightRefusal(f"no night in {wish.nights} was stopped: leave --resume out to begin one")
+    folder = wish.nights / night.night
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise NightRefusal(f"a night began in {folder} this second: try again") from None
+    except OSError as failure:
+        raise NightRefusal(
+            f"cannot write to {wish.nights} ({failure.strerror}): give --nights another folder"
+        ) from None
+    return folder, night
+
+
+def _begun(wish: Wish, now_s: float) -> Night:
+    began = datetime.fromtimestamp(now_s, UTC)
+    about = identity.of_code_and_machine()
+    return Night(
+        night=f"{began:%Y%m%d-%H%M%S}",
+        started_us=int(now_s * 1e6),
+        budget_s=wish.hours * 3600,
+        seed=seed_of(began.date()) if wish.seed is None else wish.seed,
+        commit=about["commit"],
+        commit_time_us=_commit_time_us(),
+        dirty=about["dirty"],
+        machine=_machine(about),
+        stages=tuple(Stage(name=each, planned_s=0.0) for each in SHARES if not wish.only or each in wish.only),
+        command=wish.command,
+    )
+
+
+def _unfinished(wish: Wish, night: Night, now_s: float) -> tuple[Path, Night] | None:
+    """The newest night, if it was stopped and this one would be the same."""
+    for folder in night_folders(wish.nights)[-1:]:
+        found = read_night(folder)
+        if found.finished:
+            return None
+        if wish.resume:
+            if found.commit != night.commit:
+                raise NightRefusal(
+                    f"the night in {folder} played commit {found.commit[:12]}, and this is {night.commit[:12]}: "
+                    "check that one out, or leave --resume out to begin a night"
+                )
+            return folder, found
+        if _what(found) == _what(night) and wish.seed in (None, found.seed):
+            return (folder, found) if now_s - found.started_us / 1e6 < GOES_ON_WITHIN_S else None
+    return None
+
+
+def _what(night: Night) -> tuple[object, ...]:
+    """What makes two nights the same."""
+    return night.budget_s, night.commit, [each.name for each in night.stages]
+
+
+def _machine(about: dict[str, dict[str, str]]) -> Machine:
+    told = about["machine"]
+    return Machine(
+        cpu=told["cpu"],
+        cores=int(told["cores"]),
+        memory_bytes=int(told["memory_bytes"]),
+        python=about["versions"]["python"],
+        java=_java(),
+    )
+
+
+def _java() -> str:
+    """The first line of what ``java -version`` says; nothing without Java."""
+    if shutil.which("java") is None:
+        return ""
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
+    lines = [each for each in said.splitlines() if "version" in each]
+    return lines[0].strip() if lines else ""
+
+
+def _commit_time_us() -> int:
+    """When the commit was made; 0 outside a repository."""
+    words = ["git", "-C", str(processes.ROOT), "show", "--no-patch", "--format=%ct", "HEAD"]
+    try:
+        told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return int(told.stdout) * 1_000_000
+
+
+WRITTEN_EACH_S = 5.0
+TOLD_EACH_S = 30.0
+
+
+class Skipped(Exception):  # noqa: N818  (nothing failed)
+    """A stage cannot be played here. The message is one sentence that says why."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What stages play with. ``earlier`` are the nights before, the oldest first."""
+
+    folder: Path
+    night: Night
+    journal: Journal
+    earlier: Sequence[Kept]
+    tell: Callable[[str], None]
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    _stage: str = ""
+    _since_s: float = 0.0
+    _written_s: float = 0.0
+    _told_s: float = 0.0
+
+    @property
+    def scratch(self) -> Path:
+        """For what nobody needs tomorrow. Commands keep their temporary files here, also those that are killed."""
+        return self.folder / "scratch"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all commands that the night runs."""
+        return {**os.environ, "TMPDIR": str(self.scratch.resolve())}
+
+    @property
+    def turn(self) -> int:
+        """A number that is another one each night, for what takes turns."""
+        return len(self.earlier) + self.night.seed
+
+    @property
+    def plays(self) -> list[PlayRow]:
+        return self.journal.of(PlayRow)
+
+    @property
+    def failures(self) -> list[FailureRow]:
+        return self.journal.of(FailureRow)
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the budget."""
+        return self.night.budget_s - sum(each.spent_s for each in self.night.stages)
+
+    def stage(self, name: str) -> Stage:
+        return next(each for each in self.night.stages if each.name == name)
+
+    def tried_before(self, stage: str) -> list[Sequence[str]]:
+        """What this stage tried in each earlier night, and tonight so far."""
+        nights = [*(each.night for each in self.earlier), self.night]
+        return [one.tried for night in nights for one in night.stages if one.name == stage]
+
+    def add(self, *rows: Row) -> None:
+        """Keeps what was found. It is durable at once."""
+        for each in rows:
+            self.journal.add(each)
+
+    def begin(self, stage: str, planned_s: float) -> None:
+        one = self.stage(stage)
+        self._stage, self._since_s = stage, time.monotonic()
+        self._change(planned_s=round(one.spent_s + planned_s, 1), outcome="")
+        self.write()
+
+    def try_(self, item: str) -> None:
+        """Notes that the stage has tried this, so that another night tries something else first."""
+        tried = self.stage(self._stage).tried
+        if item not in tried:
+            self._change(tried=(*tried, item))
+            self.write()
+
+    def end(self, outcome: str, detail: str) -> None:
+        self._change(outcome=outcome, detail=detail)
+        self.write()
+        self._stage = ""
+
+    def change(self, **values: object) -> None:
+        """Changes the night's file."""
+        self.night = msgspec.structs.replace(self.night, **values)
+        self.write()
+
+    def beat(self, line: str = "") -> None:
+        """To be called again and again: it keeps what was spent, and from time to time it tells ``line``."""
+        now = time.monotonic()
+        if now - self._written_s > WRITTEN_EACH_S:
+            self.write()
+        if line and now - self._told_s > TOLD_EACH_S:
+            self._told_s = now
+            self.tell(line)
+
+    def write(self) -> None:
+        """Writes the night's file with the time that was spent up to now."""
+        now = time.monotonic()
+        if self._stage:
+            self._change(spent_s=round(self.stage(self._stage).spent_s + now - self._since_s, 3))
+            self._since_s = now
+        self._written_s = now
+        write_night(self.folder, self.night)
+
+    def _change(self, **values: object) -> None:
+        stages = tuple(
+            msgspec.structs.replace(each, **values) if each.name == self._stage else each for each in self.night.stages
+        )
+        self.night = msgspec.structs.replace(self.night, stages=stages)
