@@ -43,7 +43,7 @@ other error (a timeout, say) the commit may have been written, or be replicated 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OffsetRequest:
     """One partition of a request to commit or fetch offsets."""
 
     row: CommitRow
@@ -61,7 +61,7 @@ class Asked:
         return f"{row.process} (operation {row.index}): {row.topic}-{row.partition} of group {row.group}"
 
 
-def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
+def effective_requests(history: History, kind: str) -> dict[Key, list[OffsetRequest]]:
     """Return requests by their key.
 
     For ``kind`` COMMIT these are the requests that wrote or may have written. For FETCHED they are those that were
@@ -72,7 +72,7 @@ def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
     return grouped(known, lambda each: (each.row.group, each.row.topic, each.row.partition))
 
 
-def requests(history: History, kind: str) -> Iterator[Asked]:
+def requests(history: History, kind: str) -> Iterator[OffsetRequest]:
     """Yield all requests of this kind, also refused ones."""
     for row in history.commits:
         if row.kind != kind:
@@ -81,7 +81,7 @@ def requests(history: History, kind: str) -> Iterator[Asked]:
         invoke_us = row.at_us if operation is None else min(operation.invoke_us, row.at_us)
         known = row.error is None or row.error in REFUSED
         epoch = row.metadata_epoch if row.draft else -1
-        yield Asked(row, invoke_us, row.at_us if known else NEVER_US, row.error is None, epoch)
+        yield OffsetRequest(row, invoke_us, row.at_us if known else NEVER_US, row.error is None, epoch)
 
 
 def deleted(history: History) -> dict[str, int]:
@@ -112,18 +112,18 @@ class CommitRegression(Check):
     def end(self, history: History) -> None:
         if not history.commits:
             return
-        commits = asked(history, COMMIT)
+        commits = effective_requests(history, COMMIT)
         gone = deleted(history)
         for written in commits.values():
             self.evidence += sum(each.acked for each in written)
             self._smaller_epochs(written)
             self._older_generations(written)
-        for key, fetches in asked(history, FETCHED).items():
+        for key, fetches in effective_requests(history, FETCHED).items():
             # Kafka: with a topic go its offsets. A fetch that ended before anybody requested that is judged.
             judged = [each for each in fetches if each.until_us < gone.get(key[1], NEVER_US)]
             self._older_values(commits.get(key, []), judged)
 
-    def _smaller_epochs(self, written: list[Asked]) -> None:
+    def _smaller_epochs(self, written: list[OffsetRequest]) -> None:
         old = [each for each in written if not each.row.draft]
         acked = [each for each in written if each.acked and each.row.draft]
         for later, earlier in _ordered_pairs(acked, lambda each: each.stored_epoch):
@@ -136,7 +136,7 @@ class CommitRegression(Check):
                     f"after {earlier.row.process} had committed {earlier.row.offset} with {earlier.stored_epoch}",
                 )
 
-    def _older_generations(self, written: list[Asked]) -> None:
+    def _older_generations(self, written: list[OffsetRequest]) -> None:
         acked = [each for each in written if each.acked and each.row.generation >= 0]
         for later, earlier in _ordered_pairs(acked, lambda each: each.row.generation):
             self.violated(
@@ -145,7 +145,7 @@ class CommitRegression(Check):
                 f"{earlier.row.process} had committed {earlier.row.offset} in {earlier.row.generation}",
             )
 
-    def _older_values(self, written: list[Asked], fetches: list[Asked]) -> None:
+    def _older_values(self, written: list[OffsetRequest], fetches: list[OffsetRequest]) -> None:
         for fetch in fetches:
             before = [each for each in written if each.acked and each.until_us < fetch.invoke_us]
             if not before:
@@ -167,13 +167,15 @@ class CommitRegression(Check):
                 )
 
 
-def _ordered_pairs(acked: list[Asked], value: Callable[[Asked], int]) -> Iterator[tuple[Asked, Asked]]:
+def _ordered_pairs(
+    acked: list[OffsetRequest], value: Callable[[OffsetRequest], int]
+) -> Iterator[tuple[OffsetRequest, OffsetRequest]]:
     """Yield (later, earlier) where the earlier request had ended when the later one began, and has a greater value.
 
     Of all earlier requests it takes the one with the greatest value, and of those the newest.
     """
     ends = sorted(acked, key=lambda each: each.until_us)
-    greatest: list[Asked] = []
+    greatest: list[OffsetRequest] = []
     at = 0
     for later in sorted(acked, key=lambda each: each.invoke_us):
         while at < len(ends) and ends[at].until_us < later.invoke_us:
@@ -200,7 +202,7 @@ class CommitsAccepted(Check):
 
     def end(self, history: History) -> None:
         refused = [each for each in requests(history, COMMIT) if each.row.error in (*NEVER, OLDER, NO_TOPIC)]
-        written = asked(history, COMMIT) if refused else {}
+        written = effective_requests(history, COMMIT) if refused else {}
         gone = deleted(history)
         for each in refused:
             row = each.row
@@ -217,7 +219,7 @@ class CommitsAccepted(Check):
                 )
 
 
-def _may_follow_a_greater_epoch(refused: Asked, others: list[Asked]) -> bool:
+def _may_follow_a_greater_epoch(refused: OffsetRequest, others: list[OffsetRequest]) -> bool:
     """M-7: the last commit had a greater epoch. It is one that began before the refusal, and that no acknowledged
     commit is known to follow. A commit without an epoch leaves -1 (M-11), after which any epoch passes."""
     earlier = [each for each in others if each.acked and each.until_us < refused.invoke_us]
@@ -252,7 +254,7 @@ class CommitsFenced(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         if type(event) is Request and event.api_key == OFFSET_COMMIT:
-            self._asked(node, event)
+            self._request(node, event)
         if not self._stale:
             return
         for effect in effects:
@@ -261,7 +263,7 @@ class CommitsFenced(Check):
                 if story is not None and _acknowledges(effect.body):
                     self.violated(at_us, story)
 
-    def _asked(self, node: "Node", event: Request) -> None:
+    def _request(self, node: "Node", event: Request) -> None:
         body: Any = event.body
         generation = int(body.generation_id_or_member_epoch)
         if generation < 0:
@@ -310,7 +312,7 @@ class NoCommittedLost(Check):
 
     def end(self, history: History) -> None:
         gone = deleted(history)
-        written = asked(history, COMMIT)
+        written = effective_requests(history, COMMIT)
         for key, (offset, at_us) in self._committed.items():
             group, topic, index = key
             if topic in gone or self.context.replicas.offsets_excused(group):
@@ -363,7 +365,7 @@ class Redelivery(Check):
         if not history.memberships:
             return
         self.evidence += assigned_times(history)
-        commits = asked(history, COMMIT)
+        commits = effective_requests(history, COMMIT)
         resets = (row for row in history.resets if row.reason != NO_OFFSET)
         moves = grouped(resets, lambda row: (row.process, partition_of(row)))
         for given, run, operation in first_reads(history):
@@ -408,6 +410,6 @@ def first_reads(history: History) -> Iterator[FirstRead]:
             yield FirstRead(rows[times - 1], run, operation)
 
 
-def _last_acked(written: list[Asked], before_us: int) -> Asked | None:
+def _last_acked(written: list[OffsetRequest], before_us: int) -> OffsetRequest | None:
     acked = [each for each in written if each.acked and each.until_us < before_us]
     return max(acked, key=lambda each: (each.invoke_us, each.row.offset), default=None)

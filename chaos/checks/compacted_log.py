@@ -213,7 +213,7 @@ class Compacted:
 
 
 @dataclass(slots=True)
-class Left:
+class Remains:
     """What a replica has in [``begin``, ``end``)."""
 
     begin: int
@@ -228,24 +228,26 @@ class Left:
     """last offset by base offset"""
 
 
-def wrongly_cleaned(at_us: int, compacted: Compacted, left: Left) -> str:
+def wrongly_cleaned(at_us: int, compacted: Compacted, remains: Remains) -> str:
     """Return what the replica lacks and must hold, or holds and must lack; empty if nothing."""
-    return _records(at_us, compacted, left) or _markers(at_us, compacted, left) or _last_batches(compacted, left)
+    return (
+        _records(at_us, compacted, remains) or _markers(at_us, compacted, remains) or _last_batches(compacted, remains)
+    )
 
 
-def _records(at_us: int, compacted: Compacted, left: Left) -> str:
+def _records(at_us: int, compacted: Compacted, remains: Remains) -> str:
     kept: dict[bytes, int] = {}
-    for offset in compacted.between(left.begin, left.end):
-        if offset not in left.records:
+    for offset in compacted.between(remains.begin, remains.end):
+        if offset not in remains.records:
             if not compacted.may_lack(offset, at_us):
                 return f"lacks the record at offset {offset}, {_why_it_stays(compacted, offset)}"
-        elif offset < left.cleaned_offset:
+        elif offset < remains.cleaned_offset:
             if offset in compacted.aborted:  # X-11.
-                return f"is cleaned up to {left.cleaned_offset}, and has offset {offset}, which was aborted"
+                return f"is cleaned up to {remains.cleaned_offset}, and has offset {offset}, which was aborted"
             key = compacted.records[offset].key
             older = offset if key is None or not compacted.counts(offset) else kept.setdefault(key, offset)
             if older != offset:
-                return f"is cleaned up to {left.cleaned_offset}, and has offset {older}, which {offset} supersedes"
+                return f"is cleaned up to {remains.cleaned_offset}, and has offset {older}, which {offset} supersedes"
     return ""
 
 
@@ -256,23 +258,23 @@ def _why_it_stays(compacted: Compacted, offset: int) -> str:
     return f"which is the newest of its key; cleaners may work below {end}"
 
 
-def _markers(at_us: int, compacted: Compacted, left: Left) -> str:
-    for offset in compacted.markers_between(left.begin, left.end):
-        if offset in left.markers:
+def _markers(at_us: int, compacted: Compacted, remains: Remains) -> str:
+    for offset in compacted.markers_between(remains.begin, remains.end):
+        if offset in remains.markers:
             continue
         if not compacted.may_lack_marker(offset, at_us):
             return f"lacks the marker at offset {offset}, which stays for delete.retention.ms"
         # Kafka: a marker stays while a batch of its transaction is left, even an empty one.
-        batch = next((each for each in compacted.markers[offset].batches if each in left.batches), None)
+        batch = next((each for each in compacted.markers[offset].batches if each in remains.batches), None)
         if batch is not None:
             return f"lacks the marker at offset {offset}, although the batch at {batch} of its transaction is left"
     return ""
 
 
-def _last_batches(compacted: Compacted, left: Left) -> str:
+def _last_batches(compacted: Compacted, remains: Remains) -> str:
     """P-1: the last batch of each producer stays, without records if necessary."""
-    last = dict.fromkeys(left.batches.values())
+    last = dict.fromkeys(remains.batches.values())
     for producer_id, (_, offset) in compacted.last_batches.items():
-        if left.begin <= offset < left.end and offset not in last:
+        if remains.begin <= offset < remains.end and offset not in last:
             return f"lacks the batch that ends at offset {offset}, the last one of producer {producer_id}"
     return ""

@@ -55,8 +55,8 @@ def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
             operation = history.operation_of.get((run.process, run.index))
             from_us = 0 if operation is None else operation.invoke_us
             effective_us = ended_us.get((run.process, run.index))
-            told = "info" if operation is None or (operation.type == "ok" and run.acks == 1) else operation.type
-            first, fate = _found(run, told, effective_us is not None, read)
+            outcome = "info" if operation is None or (operation.type == "ok" and run.acks == 1) else operation.type
+            first, fate = _found(run, outcome, effective_us is not None, read)
             for row in of_run:
                 step = row.sequence - run.first_sequence
                 if 0 <= step < run.count:
@@ -80,7 +80,7 @@ def _read(history: History) -> dict[Value, tuple[int, int]]:
     return found
 
 
-def _found(run: RunRow, told: str, in_transaction: bool, read: dict[Value, tuple[int, int]]) -> tuple[int, str]:
+def _found(run: RunRow, outcome: str, in_transaction: bool, read: dict[Value, tuple[int, int]]) -> tuple[int, str]:
     """Return the first offset of a run that was sent (-1 if unknown), and its fate. A batch is written whole, so what
     was read of it holds for all of it."""
     first = run.first_offset
@@ -91,9 +91,9 @@ def _found(run: RunRow, told: str, in_transaction: bool, read: dict[Value, tuple
     ]
     if first < 0 and seen:
         first = min(offset for offset, _ in seen)
-    if told == "info" and any(isolation or not in_transaction for _, isolation in seen):
-        told = "ok"
-    return first, told
+    if outcome == "info" and any(isolation or not in_transaction for _, isolation in seen):
+        outcome = "ok"
+    return first, outcome
 
 
 @computed_once
@@ -225,8 +225,8 @@ class MaterializedView(Check):
             wrong = newest is not None and not newest.row.is_tombstone and not _is_hidden(writes, newest, head)
             story = "lacks"
         else:
-            told = keyed_writes(history).get((partition_of(held), held.writer, held.sequence))
-            aborted = head.isolation == 1 and told is not None and told.fate == "fail"
+            write = keyed_writes(history).get((partition_of(held), held.writer, held.sequence))
+            aborted = head.isolation == 1 and write is not None and write.fate == "fail"
             older = newest is not None and held.offset < newest.offset and not _passed_late(history, head, newest)
             wrong, story = aborted or older, f"holds {held.writer}/{held.sequence} at offset {held.offset} for"
         if wrong:
@@ -267,24 +267,24 @@ def _is_hidden(writes: list[KeyedWrite], newest: KeyedWrite, head: ViewRow) -> b
 
 def _passed_late(history: History, head: ViewRow, newest: KeyedWrite) -> bool:
     """Kafka, ``delete.retention.ms``: a reader that takes longer to get behind a tombstone may never see it."""
-    if (head.process, partition_of(head)) in _told_the_horizon(history):
+    if (head.process, partition_of(head)) in _readers_with_horizon(history):
         return False
-    answers = _answers(history).get((head.process, partition_of(head)), [])
-    passed = (at_us for at_us, offset in answers if at_us >= head.from_us and offset > newest.offset)
+    responses = _responses(history).get((head.process, partition_of(head)), [])
+    passed = (at_us for at_us, offset in responses if at_us >= head.from_us and offset > newest.offset)
     return next(passed, head.at_us) >= newest.removable_us
 
 
 @computed_once
-def _told_the_horizon(history: History) -> set[tuple[str, TopicPartition]]:
+def _readers_with_horizon(history: History) -> set[tuple[str, TopicPartition]]:
     return {(row.process, partition_of(row)) for row in history.positions if row.tombstone_horizon >= 0}
 
 
 @computed_once
-def _answers(history: History) -> dict[tuple[str, TopicPartition], list[tuple[int, int]]]:
+def _responses(history: History) -> dict[tuple[str, TopicPartition], list[tuple[int, int]]]:
     """Return when each response came that moved a reader, and its position then, in the order of time."""
     found: dict[tuple[str, TopicPartition], list[tuple[int, int]]] = {}
     for row in history.positions:
         operation = history.operation_of.get((row.process, row.index))
         if operation is not None and operation.type == "ok":
             found.setdefault((row.process, partition_of(row)), []).append((operation.complete_us, row.next_offset))
-    return {key: sorted(answers) for key, answers in found.items()}
+    return {key: sorted(responses) for key, responses in found.items()}

@@ -178,7 +178,7 @@ class DependencyCycle(Check):
         core = order.core()
         for component in core.components():
             whole = core.only(dict.fromkeys(component))
-            self.violated(first_moment(whole), told(*strongest_circle(whole, history)))
+            self.violated(first_moment(whole), described(*strongest_circle(whole, history)))
 
 
 def add_time(graph: Graph) -> None:
@@ -239,7 +239,7 @@ def first_moment(graph: Graph) -> int:
     return starts[bisect_left(starts, True, key=lambda at_us: bool(graph.until(at_us).core().after))]
 
 
-def told(graph: Graph, circle: list[Event]) -> str:
+def described(graph: Graph, circle: list[Event]) -> str:
     """Return the circle in words, with its name as Adya and Elle have it."""
     edges = [(one, other, graph.after[one][other]) for one, other in pairwise(circle)]
     kinds = {kind for *_, kind in edges}
@@ -319,7 +319,7 @@ class _Order:
         if is_done:
             self.graph.add(committed, self._timed(ENDED, row.process, row.index, row.until_us), WITHIN)
         for run in transaction.sent:
-            for first_offset, last_offset in self._placed(run, is_told=run.first_offset >= 0):
+            for first_offset, last_offset in self._placed(run, is_known=run.first_offset >= 0):
                 self.graph.add(begun, self._appended(partition_of(run), first_offset), WITHIN)
                 if run.first_offset >= 0:
                     self.graph.add(self._appended(partition_of(run), last_offset), committed, WITHIN)
@@ -333,17 +333,17 @@ class _Order:
         if operation is None or operation.type == "fail" or operation.invoke_us < 0:
             return  # Physical: nobody knows when it began, or it was never written.
         # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
-        is_told = operation.type == "ok" and run.first_offset >= 0 and run.acks != LEADER_ONLY
+        is_known = operation.type == "ok" and run.first_offset >= 0 and run.acks != LEADER_ONLY
         begun = self._timed(BEGUN, run.process, run.index, operation.invoke_us)
-        for first_offset, last_offset in self._placed(run, is_told=is_told):
+        for first_offset, last_offset in self._placed(run, is_known=is_known):
             self.graph.add(begun, self._appended(partition_of(run), first_offset), WITHIN)
-            if is_told:
+            if is_known:
                 self.graph.add(self._appended(partition_of(run), last_offset), self._ended(operation), WITHIN)
 
-    def _placed(self, run: RunRow, *, is_told: bool) -> Iterator[tuple[int, int]]:
+    def _placed(self, run: RunRow, *, is_known: bool) -> Iterator[tuple[int, int]]:
         """Yield the first and the last offset of each place where the run's values are: as acknowledged or, if nobody
         was told, as they were read."""
-        if is_told:
+        if is_known:
             yield run.first_offset, run.first_offset + run.count - 1
             return
         for each in expanded(run):

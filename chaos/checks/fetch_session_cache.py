@@ -36,7 +36,7 @@ class _Session:
     """least time that it lives before another session may evict it"""
 
 
-class _Asked(NamedTuple):
+class _PendingFetch(NamedTuple):
     """A Fetch request that waits for its response."""
 
     session_id: int
@@ -59,11 +59,11 @@ class _Sessions:
 
     node: "Node"
     alive: dict[int, _Session] = field(default_factory=dict)
-    asked: dict[int, dict[int, _Asked]] = field(default_factory=dict)
+    pending: dict[int, dict[int, _PendingFetch]] = field(default_factory=dict)
     """by connection, then by correlation ID"""
 
-    def answered(self, reply: Reply) -> _Asked | None:
-        return self.asked.get(reply.connection, {}).pop(reply.correlation_id, None)
+    def pop_pending(self, reply: Reply) -> _PendingFetch | None:
+        return self.pending.get(reply.connection, {}).pop(reply.correlation_id, None)
 
 
 class EvictionRules(Check):
@@ -93,15 +93,15 @@ class EvictionRules(Check):
         sessions = self._nodes.get(node_id)
         if sessions is None or sessions.node is not node:
             sessions = self._nodes[node_id] = _Sessions(node)
-        asked: _Asked | None = None
+        fetch: _PendingFetch | None = None
         if type(event) is Closed:
-            sessions.asked.pop(event.connection, None)
+            sessions.pending.pop(event.connection, None)
         if type(event) is Request and event.api_key == FETCH and isinstance(event.body, FetchRequest):
             first_min_ms = node.broker.config.min_incremental_fetch_session_eviction_ms
-            asked = _read(sessions.alive, event.api_version, event.body, first_min_ms)
-            emptying = _use(sessions.alive, asked, event, effects, wall_ms)
-            asked = asked._replace(emptying=emptying)
-            sessions.asked.setdefault(event.connection, {})[event.correlation_id] = asked
+            fetch = _read(sessions.alive, event.api_version, event.body, first_min_ms)
+            emptying = _use(sessions.alive, fetch, event, effects, wall_ms)
+            fetch = fetch._replace(emptying=emptying)
+            sessions.pending.setdefault(event.connection, {})[event.correlation_id] = fetch
         evicted: dict[int, _Session] = {}
         for effect in effects:
             if type(effect) is Note and effect.what in ("session_evicted", "session_closed"):
@@ -110,7 +110,7 @@ class EvictionRules(Check):
                 if session is not None and effect.what == "session_evicted":
                     evicted[session_id] = session
             elif type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
-                found = sessions.answered(effect)
+                found = sessions.pop_pending(effect)
                 if found is None or effect.body.error_code != 0:
                     continue
                 if found.emptying and (effect.body.session_id or found.session_id in sessions.alive):
@@ -121,10 +121,10 @@ class EvictionRules(Check):
                     evicted = {}
                 elif found.full and _denies(found, effect.body) and found.session_id in sessions.alive:
                     sessions.alive[found.session_id].held = {}
-        if asked is not None and type(event) is Request and asked.opening and not asked.is_first:
-            kept = sessions.alive.get(asked.session_id)
+        if fetch is not None and type(event) is Request and fetch.opening and not fetch.is_first:
+            kept = sessions.alive.get(fetch.session_id)
             if kept is not None and not kept.is_first and not _is_refused(event, effects):
-                self.violated(at_us, f"node-{node_id} kept session {asked.session_id}, which a full fetch has named")
+                self.violated(at_us, f"node-{node_id} kept session {fetch.session_id}, which a full fetch has named")
         if evicted:
             self.violated(at_us, f"node-{node_id} evicted {_listed(evicted)}, but nobody got a session")
 
@@ -134,40 +134,44 @@ class EvictionRules(Check):
         node: "Node",
         alive: dict[int, _Session],
         evicted: dict[int, _Session],
-        asked: _Asked,
-        answer: FetchResponse,
+        fetch: _PendingFetch,
+        response: FetchResponse,
     ) -> None:
         """Judge a full fetch outside any session, which was given one or declined (ID 0)."""
         node_id, wall_ms, config = node.broker.node_id, node.broker.now.wall_ms, node.broker.config
         slots, most = config.max_incremental_fetch_session_cache_slots, config.crucible_fetch_session_cache_partitions
-        size = len(asked.named)
-        left = {**alive, **evicted}
+        size = len(fetch.named)
+        remaining = {**alive, **evicted}
         wanted: list[int] = []
-        has_place = asked.wants and size <= most
-        while has_place and not (len(left) < slots and size + _held(left) <= most):
-            victim = _victim(left, asked, wall_ms)
+        has_place = fetch.wants and size <= most
+        while has_place and not (len(remaining) < slots and size + _held(remaining) <= most):
+            victim = _victim(remaining, fetch, wall_ms)
             if victim is None:
                 has_place, wanted = False, []
             else:
                 wanted.append(victim)
-                del left[victim]
+                del remaining[victim]
         newcomer = f"a newcomer of {size} partitions"
         if list(evicted) != wanted and (has_place or evicted):
             story = f"node-{node_id} evicted {_listed(evicted)} for {newcomer}; the rules name {_listed(wanted)}"
             self.violated(at_us, story)
-        denied = _denies(asked, answer)
-        if has_place and size and (answer.session_id == 0 or denied):
-            self.violated(at_us, f"node-{node_id} gave no session to {newcomer}, with {len(left)} in {slots} slots")
-        if answer.session_id:
-            held: dict[PartitionName, None] = {} if denied else asked.named
-            alive[answer.session_id] = _Session(asked.is_first, asked.by_follower, held, wall_ms, wall_ms, asked.min_ms)
+        denied = _denies(fetch, response)
+        if has_place and size and (response.session_id == 0 or denied):
+            self.violated(
+                at_us, f"node-{node_id} gave no session to {newcomer}, with {len(remaining)} in {slots} slots"
+            )
+        if response.session_id:
+            held: dict[PartitionName, None] = {} if denied else fetch.named
+            alive[response.session_id] = _Session(
+                fetch.is_first, fetch.by_follower, held, wall_ms, wall_ms, fetch.min_ms
+            )
             if len(alive) > slots:
                 self.violated(at_us, f"{len(alive)} sessions live on node-{node_id} in {slots} slots")
             if _held(alive) > most:
                 self.violated(at_us, f"the sessions of node-{node_id} hold {_held(alive)} partitions, at most {most}")
 
 
-def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first_min_ms: int) -> _Asked:
+def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first_min_ms: int) -> _PendingFetch:
     is_first = version in FIRST_REVISIONS
     if is_first:
         full = body.fetch_type != INCREMENTAL
@@ -177,28 +181,30 @@ def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first
         wants = body.session_epoch == FULL_EPOCH
     named = dict.fromkeys(key for key, _ in partitions_of(version, body.topics))
     min_ms = first_min_ms if is_first else MIN_EVICTION_MS
-    return _Asked(body.session_id, is_first, body.replica_id >= 0, min_ms, opening, wants, full, named)
+    return _PendingFetch(body.session_id, is_first, body.replica_id >= 0, min_ms, opening, wants, full, named)
 
 
-def _use(alive: Mapping[int, _Session], asked: _Asked, event: Request, effects: Sequence[Effect], wall_ms: int) -> bool:
+def _use(
+    alive: Mapping[int, _Session], fetch: _PendingFetch, event: Request, effects: Sequence[Effect], wall_ms: int
+) -> bool:
     """A request that its session accepts is a use of it, and changes what it holds. Returns whether that forgets the
     last partition of a session of the final revision."""
-    session = alive.get(asked.session_id)
-    if session is None or asked.opening or _is_refused(event, effects):
+    session = alive.get(fetch.session_id)
+    if session is None or fetch.opening or _is_refused(event, effects):
         return False
     session.used_ms = wall_ms
     held_any = bool(session.held)
-    if asked.full:
-        session.held = asked.named
+    if fetch.full:
+        session.held = fetch.named
     else:
-        session.held.update(asked.named)
+        session.held.update(fetch.named)
     assert isinstance(event.body, FetchRequest)
     for named, _ in partitions_of(event.api_version, event.body.forgotten):
         session.held.pop(named, None)
-    return held_any and not session.held and not asked.is_first
+    return held_any and not session.held and not fetch.is_first
 
 
-def _victim(alive: Mapping[int, _Session], newcomer: _Asked, wall_ms: int) -> int | None:
+def _victim(alive: Mapping[int, _Session], newcomer: _PendingFetch, wall_ms: int) -> int | None:
     """The session that F-18 takes for the newcomer, or None."""
     idle = [
         (one.used_ms, session_id) for session_id, one in alive.items() if wall_ms - one.used_ms > one.min_ms
@@ -218,9 +224,9 @@ def _held(sessions: Mapping[int, _Session]) -> int:
     return sum(len(each.held) for each in sessions.values())
 
 
-def _denies(asked: _Asked, answer: FetchResponse) -> bool:
+def _denies(fetch: _PendingFetch, response: FetchResponse) -> bool:
     """Return whether the session caches nothing and serves only full fetches (G-10), as in the first revision only."""
-    return asked.is_first and not answer.response_flags & INCREMENTAL_FETCH_OK
+    return fetch.is_first and not response.response_flags & INCREMENTAL_FETCH_OK
 
 
 def _is_refused(request: Request, effects: Sequence[Effect]) -> bool:

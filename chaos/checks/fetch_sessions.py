@@ -113,11 +113,11 @@ class OrderTrace(SessionTrace):
         """Return whether this fetch belongs to a session of the revision."""
 
     @abstractmethod
-    def _asked(self, row: TraceRow, session: Session | None) -> None:
+    def _requested(self, row: TraceRow, session: Session | None) -> None:
         """Follow a request that it judges, and calls ``_await`` if the reply is to be judged."""
 
     @abstractmethod
-    def _answered(self, row: TraceRow, pending: Pending) -> None:
+    def _replied(self, row: TraceRow, pending: Pending) -> None:
         """Judge the reply."""
 
     def _await(self, row: TraceRow, session: Session | None, must: int, following: int) -> None:
@@ -134,13 +134,13 @@ class OrderTrace(SessionTrace):
 
     def _request(self, row: TraceRow) -> None:
         if row.api_key == FETCH and self._judges(row):
-            self._asked(row, self.sessions.get((row.node, row.session_id)))
+            self._requested(row, self.sessions.get((row.node, row.session_id)))
 
     def _reply(self, row: TraceRow) -> None:
         pending = self._pending.pop((row.node, row.connection), None)
         if pending is not None:
             self.evidence += row.session_id != 0 and row.session_epoch > 0
-            self._answered(row, pending)
+            self._replied(row, pending)
 
     def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002
         number = self.FIRST_NUMBER + self.context.settings.first_session_epoch - 1
@@ -179,14 +179,14 @@ class SessionOrder(OrderTrace):
     def _judges(self, row: TraceRow) -> bool:
         return row.api_version not in FIRST_REVISIONS and row.session_epoch not in (0, -1)  # F-4, F-5: a full fetch.
 
-    def _asked(self, row: TraceRow, session: Session | None) -> None:
+    def _requested(self, row: TraceRow, session: Session | None) -> None:
         if session is None or not 1 <= row.session_epoch <= LARGEST_EPOCH:
             must = ID_NOT_FOUND
         else:
             must = 0 if row.session_epoch == session.number else INVALID_EPOCH
         self._await(row, session, must, 1 if row.session_epoch == LARGEST_EPOCH else row.session_epoch + 1)
 
-    def _answered(self, row: TraceRow, pending: Pending) -> None:
+    def _replied(self, row: TraceRow, pending: Pending) -> None:
         if row.error == pending.must:
             return
         session = pending.session
@@ -234,7 +234,7 @@ class SequenceOrder(OrderTrace):
     def _judges(self, row: TraceRow) -> bool:
         return row.api_version in FIRST_REVISIONS and (row.session_id != 0 or row.session_epoch != 0)
 
-    def _asked(self, row: TraceRow, session: Session | None) -> None:
+    def _requested(self, row: TraceRow, session: Session | None) -> None:
         if row.session_epoch == 0:
             if session is not None:
                 session.accepted += 1  # A full request overtakes one that still waits.
@@ -242,7 +242,7 @@ class SequenceOrder(OrderTrace):
         follows = session is not None and row.session_epoch in (session.number, session.number + 1)
         self._await(row, session, 0 if follows else INVALID_FETCH_SESSION, row.session_epoch)
 
-    def _answered(self, row: TraceRow, pending: Pending) -> None:
+    def _replied(self, row: TraceRow, pending: Pending) -> None:
         session = pending.session
         if pending.must == 0 and session is not None:
             overtaken = session.accepted > pending.place
@@ -393,8 +393,8 @@ class SessionLines(Check):
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
         elif type(event) is Request and isinstance(event.body, FetchRequest):
-            asked = self._read(at_us, event.body, event.tag, event.client_id)
-            self._pending.add(node_id, event, asked)
+            request = self._read(at_us, event.body, event.tag, event.client_id)
+            self._pending.add(node_id, event, request)
         made: dict[int, str] = {}
         for effect in effects:
             if type(effect) is Send and isinstance(effect.body, FetchRequest):
@@ -419,17 +419,17 @@ class SessionLines(Check):
 
     def _read(self, at_us: int, body: FetchRequest, tag: Tag, client_id: str) -> _Sent:
         maker = str(body.replica_id) if body.replica_id >= 0 else client_id
-        asked = _Sent(body.session_id, body.session_epoch, maker)
-        self._compare(at_us, "request", asked, tag)
-        return asked
+        request = _Sent(body.session_id, body.session_epoch, maker)
+        self._compare(at_us, "request", request, tag)
+        return request
 
-    def _compare(self, at_us: int, what: str, asked: _Sent, tag: Tag) -> None:
-        if (tag.session_id, tag.session_epoch) != asked[:2]:
-            told = f"session {tag.session_id}, epoch {tag.session_epoch}"
-            self.violated(
-                at_us,
-                f"the line of {asked.maker}'s {what} tells {told}; its request has {asked.session_id}, {asked.epoch}",
+    def _compare(self, at_us: int, what: str, request: _Sent, tag: Tag) -> None:
+        if (tag.session_id, tag.session_epoch) != request[:2]:
+            logged, sent = (
+                f"session {tag.session_id}, epoch {tag.session_epoch}",
+                f"{request.session_id}, {request.epoch}",
             )
+            self.violated(at_us, f"the line of {request.maker}'s {what} tells {logged}; its request has {sent}")
 
     def _names(self, at_us: int, what: str, session_id: int, said: str, maker: str | None) -> None:
         """``maker`` is None if nobody saw who made it. It must stand there as a word of its own."""
@@ -445,7 +445,7 @@ ENDS = ("session_closed", "session_evicted")
 
 
 @dataclass(slots=True)
-class _Asked:
+class _FirstFetch:
     """``may_follow`` is what the last response in the session had said when the request came, or None."""
 
     session_id: int
@@ -476,7 +476,7 @@ class FirstAnswers(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._sessions: dict[tuple[int, int], bool | None] = {}
-        self._pending = PendingRequests[_Asked]()
+        self._pending = PendingRequests[_FirstFetch]()
         """by node and connection, then by correlation ID"""
         self._processes: dict[int, Node] = {}
 
@@ -492,8 +492,8 @@ class FirstAnswers(Check):
             session_id, incremental = event.body.session_id, event.body.fetch_type == INCREMENTAL
             if not incremental and (node_id, session_id) in self._sessions:
                 self._sessions[node_id, session_id] = None
-            asked = _Asked(session_id, incremental, self._sessions.get((node_id, session_id)))
-            self._pending.add(node_id, event, asked)
+            request = _FirstFetch(session_id, incremental, self._sessions.get((node_id, session_id)))
+            self._pending.add(node_id, event, request)
         for effect in effects:
             if type(effect) is Note and effect.what == CREATED:
                 self._sessions[node_id, int(dict(effect.fields)["session_id"])] = None
@@ -506,23 +506,23 @@ class FirstAnswers(Check):
                         who = f"{effect.tag.client_id}, session {found.session_id}"
                         self.violated(at_us, f"node-{node_id} answered {who}: {wrong}")
 
-    def _wrong(self, node_id: int, asked: _Asked, answer: FetchResponse) -> list[str]:
+    def _wrong(self, node_id: int, request: _FirstFetch, response: FetchResponse) -> list[str]:
         """Return what is wrong with a response, and takes in what it says."""
-        wrong, flags, error = [], answer.response_flags, answer.error_code
-        if bool(flags & IS_INCREMENTAL) != asked.incremental or flags & ~(IS_INCREMENTAL | MAY_FOLLOW):
-            wrong.append(f"flags {flags}, to {'an incremental' if asked.incremental else 'a full'} request")
+        wrong, flags, error = [], response.response_flags, response.error_code
+        if bool(flags & IS_INCREMENTAL) != request.incremental or flags & ~(IS_INCREMENTAL | MAY_FOLLOW):
+            wrong.append(f"flags {flags}, to {'an incremental' if request.incremental else 'a full'} request")
         own_errors = (INVALID_REQUEST, INVALID_FETCH_SESSION, INCREMENTAL_FETCH_DENIED)
-        if (error in own_errors and not answer.error_string) or (error == 0 and answer.error_string):
-            wrong.append(f"error {error} with the text {answer.error_string!r}")
-        key, session_id = (node_id, asked.session_id), answer.session_id
+        if (error in own_errors and not response.error_string) or (error == 0 and response.error_string):
+            wrong.append(f"error {error} with the text {response.error_string!r}")
+        key, session_id = (node_id, request.session_id), response.session_id
         if session_id and (node_id, session_id) not in self._sessions:
             wrong.append(f"session ID {session_id}, and there is no such session")
-        if not session_id and asked.session_id and key in self._sessions:
+        if not session_id and request.session_id and key in self._sessions:
             wrong.append("session ID 0, and the session is still there")
         if flags & MAY_FOLLOW and not session_id:
             wrong.append("incremental requests may follow, without a session")
         before = self._sessions.get(key)
-        if asked.incremental and asked.may_follow is not None and asked.may_follow == before:
+        if request.incremental and request.may_follow is not None and request.may_follow == before:
             if error == INCREMENTAL_FETCH_DENIED and before:
                 wrong.append("an incremental request was denied, and the last answer had invited it")
             if error == 0 and not before:

@@ -42,17 +42,17 @@ class ForgedRefused(Check):
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
         if type(event) is Request and event.api_key in FORGED and _is_forged(event):
-            told = f"{api_name(event.api_key)} of {event.client_id.partition(':')[0]}"
-            self._pending.add(node_id, event, told)
+            described = f"{api_name(event.api_key)} of {event.client_id.partition(':')[0]}"
+            self._pending.add(node_id, event, described)
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
         if not self._pending:
             return
         for effect in effects:
             if type(effect) is Reply:
-                asked = self._pending.pop(node_id, effect)
-                if asked is not None and not refuses(effect.body):
-                    self.violated(at_us, f"node {node_id} granted a forged request: {asked}")
+                forged = self._pending.pop(node_id, effect)
+                if forged is not None and not refuses(effect.body):
+                    self.violated(at_us, f"node {node_id} granted a forged request: {forged}")
 
 
 def _is_forged(request: Request) -> bool:

@@ -123,9 +123,9 @@ class AllAssigned(Check):
         """Reports the violation: the assignment was not reached in that time."""
         for group in self._expected:
             for where, owners in self._wrong(group):
-                told = " and ".join(owners) or "nobody"
+                names = " and ".join(owners) or "nobody"
                 self.violated(
-                    at_us, f"group {group}: {where[0]}-{where[1]} has {told} {after_us / 1e6:g} s after the heal"
+                    at_us, f"group {group}: {where[0]}-{where[1]} has {names} {after_us / 1e6:g} s after the heal"
                 )
 
     def _wrong(self, group: str) -> list[tuple[TopicPartition, dict[str, None]]]:
@@ -171,14 +171,14 @@ class GroupSkip(Check):
             between = there[bisect_left(there, low) : bisect_right(there, high)]
             self._judge(group, where, [each for each in between if each not in offsets], begun[group, where])
 
-    def _judge(self, group: str, where: TopicPartition, left_out: list[int], begun: list[tuple[int, int]]) -> None:
+    def _judge(self, group: str, where: TopicPartition, omitted: list[int], begun: list[tuple[int, int]]) -> None:
         """``begun`` holds the first offset and the end of each read of the group."""
-        if left_out:
-            behind = [each for each in begun if each[0] > left_out[0]]
+        if omitted:
+            behind = [each for each in begun if each[0] > omitted[0]]
             self.violated(
                 min(at_us for _, at_us in behind),
-                f"group {group} left out {len(left_out)} records of {where[0]}-{where[1]}, the first at offset "
-                f"{left_out[0]}, and read on from {min(behind)[0]}",
+                f"group {group} left out {len(omitted)} records of {where[0]}-{where[1]}, the first at offset "
+                f"{omitted[0]}, and read on from {min(behind)[0]}",
             )
 
 

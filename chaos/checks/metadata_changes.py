@@ -51,7 +51,7 @@ class LostMetadata(Check):
     def end(self, history: History) -> None:
         topics: dict[str, _Topic] = defaultdict(_Topic)
         for change in history.changes:
-            _asked(topics[change.topic], change, history.operation_of[change.process, change.index].invoke_us)
+            _follow_change(topics[change.topic], change, history.operation_of[change.process, change.index].invoke_us)
         for read in history.metadata_reads:
             self._read(topics[read.topic], read, history.operation_of[read.process, read.index].complete_us)
         described = [each for each in history.operations if each.f == "final_describe" and each.type == "ok"]
@@ -96,7 +96,7 @@ class LostMetadata(Check):
             self.violated(at_us, f"{name} has retention.ms {foreign[0]} at the end; acknowledged last: {topic.acked}")
 
 
-def _asked(topic: _Topic, row: ChangeRow, sent_us: int) -> None:
+def _follow_change(topic: _Topic, row: ChangeRow, sent_us: int) -> None:
     if row.change == "create":
         topic.created = max(topic.created, row.type)
     elif row.change == "delete" and row.type != "fail":
@@ -167,9 +167,9 @@ class TornMetadata(Check):
 
     def end(self, history: History) -> None:
         self.evidence += sum(each.f in ("metadata_read", "final_describe") for each in history.operations)
-        answers = grouped(history.metadata_reads, lambda row: (row.process, row.index, row.node, row.topic_set))
-        for rows in answers.values():
-            self._answer(history.operation_of[rows[0].process, rows[0].index].complete_us, rows)
+        responses = grouped(history.metadata_reads, lambda row: (row.process, row.index, row.node, row.topic_set))
+        for rows in responses.values():
+            self._judge_response(history.operation_of[rows[0].process, rows[0].index].complete_us, rows)
         made = (row for row in history.changes if row.change == "create" and row.type == "ok")
         for created in grouped(made, lambda row: (row.process, row.index)).values():
             row, found = created[0], sum(each.error is not None for each in created)
@@ -179,7 +179,7 @@ class TornMetadata(Check):
                     f"{row.process} sent {row.topic_set} again and found {found} of its {row.topics_wanted} topics",
                 )
 
-    def _answer(self, at_us: int, rows: list[MetadataReadRow]) -> None:
+    def _judge_response(self, at_us: int, rows: list[MetadataReadRow]) -> None:
         row = rows[0]
         for each in rows:
             if each.present and each.partitions_seen != each.partitions_wanted:

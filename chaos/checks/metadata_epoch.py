@@ -111,24 +111,24 @@ class OneContentPerEpoch(Check):
         super().__init__(context)
         self._content: dict[int, tuple[int, Content]] = {}
         self._seen: dict[int, tuple[int, int]] = {}
-        self._asked: dict[tuple[int, int], int] = {}
+        self._requested: dict[tuple[int, int], int] = {}
         """The epoch that a node had when a client asked, by node and connection."""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id, epoch = node.broker.node_id, node.broker.metadata.metadata_epoch
         if type(event) is Request and event.api_key == METADATA and event.api_version >= FIRST_DRAFT:
-            self._asked[node_id, event.connection] = epoch
+            self._requested[node_id, event.connection] = epoch
         elif type(event) is Closed:
-            self._asked.pop((node_id, event.connection), None)
+            self._requested.pop((node_id, event.connection), None)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == METADATA and effect.api_version >= FIRST_DRAFT:
-                since = self._asked.pop((node_id, effect.connection), epoch)
-                self._told(at_us, node_id, since, epoch, effect.body)
+                since = self._requested.pop((node_id, effect.connection), epoch)
+                self._check_response(at_us, node_id, since, epoch, effect.body)
 
-    def _told(self, at_us: int, node_id: int, since: int, epoch: int, body: object) -> None:
-        told = getattr(body, "metadata_epoch", -1)
-        if since >= 0 and epoch >= 0 and not since <= told <= epoch:
-            self.violated(at_us, f"node {node_id} has metadata epoch {epoch} and told a client {told}")
+    def _check_response(self, at_us: int, node_id: int, since: int, epoch: int, body: object) -> None:
+        sent = getattr(body, "metadata_epoch", -1)
+        if since >= 0 and epoch >= 0 and not since <= sent <= epoch:
+            self.violated(at_us, f"node {node_id} has metadata epoch {epoch} and told a client {sent}")
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if self.context.alone:
@@ -170,7 +170,7 @@ class NoFetchBeforeEpoch(Check):
     guarantee = "no-fetch-before-epoch"
 
     def end(self, history: History) -> None:
-        owed = [row for row in learnt(history) if row.metadata_epoch >= 0]
+        owed = [row for row in received_offsets(history) if row.metadata_epoch >= 0]
         self.evidence += len(owed)
         if not owed:
             return
@@ -200,7 +200,7 @@ class NoFetchBeforeEpoch(Check):
                 )
 
 
-def learnt(history: History) -> Iterator[CommitRow]:
+def received_offsets(history: History) -> Iterator[CommitRow]:
     """Yield the rows that bring a consumer an offset, from its coordinator or from outside."""
     return (row for row in history.commits if row.kind in ("fetched", "loaded") and row.error is None)
 
@@ -239,10 +239,10 @@ class Rewinds(Check):
         keepers = {row.process for row in history.metadata_epochs if row.accepted and row.metadata_epoch >= 0}
         self.evidence += sum(row.process in keepers for row in history.positions)
         starts: dict[TopicPartition, int] = {}
-        told: list[PositionRow | EndRow] = [*history.positions, *history.ends]
-        for row in told:
+        rows: list[PositionRow | EndRow] = [*history.positions, *history.ends]
+        for row in rows:
             starts[partition_of(row)] = max(starts.get(partition_of(row), 0), row.log_start_offset)
-        began = grouped(learnt(history), lambda row: (row.process, partition_of(row)))
+        began = grouped(received_offsets(history), lambda row: (row.process, partition_of(row)))
         ends = {partition_of(row): row.high_watermark for row in history.ends}
         for reset in history.resets:
             where = partition_of(reset)
@@ -314,16 +314,16 @@ class SwitchRespected(Check):
         self._off: dict[int, tuple[int, int]] = {}
         """For each node with the feature at level 0: since when it was seen so, and the metadata epoch of its image."""
         self._read_to: dict[tuple[int, int, str, int, int], int] = {}
-        self._told: dict[int, int] = {}
+        self._sent_epochs: dict[int, int] = {}
         """The epoch that each node has told clients last."""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         if event is None:
-            self._told.pop(node.broker.node_id, None)
+            self._sent_epochs.pop(node.broker.node_id, None)
             self._off.pop(node.broker.node_id, None)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == METADATA:
-                self._look_at_told(at_us, node.broker.node_id, getattr(effect.body, "metadata_epoch", None))
+                self._check_sent(at_us, node.broker.node_id, getattr(effect.body, "metadata_epoch", None))
         self._see(at_us, node)
         since_us, _ = self._off.get(node.broker.node_id, (at_us, -1))
         # It may have sent an update in the event in which it saw level 0.
@@ -346,13 +346,13 @@ class SwitchRespected(Check):
             self.violated(at_us, f"node {node_id} read metadata epoch {image.metadata_epoch} while {FEATURE} was at 0")
             self._off[node_id] = at_us, image.metadata_epoch
 
-    def _look_at_told(self, at_us: int, node_id: int, epoch: int | None) -> None:
+    def _check_sent(self, at_us: int, node_id: int, epoch: int | None) -> None:
         if epoch is None:
             return  # Only the draft versions of Metadata tell one.
-        before = self._told.setdefault(node_id, epoch)
+        before = self._sent_epochs.setdefault(node_id, epoch)
         if epoch < before:
             self.violated(at_us, f"node {node_id} told a client metadata epoch {epoch} after it had told {before}")
-        self._told[node_id] = max(before, epoch)
+        self._sent_epochs[node_id] = max(before, epoch)
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         self._see(at_us, node)

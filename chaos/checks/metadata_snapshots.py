@@ -260,7 +260,7 @@ EXCUSED = (8, 56, 104)
 """BROKER_NOT_AVAILABLE, KAFKA_STORAGE_ERROR, INCONSISTENT_CLUSTER_ID."""
 
 
-class _Asked(NamedTuple):
+class _SnapshotRequest(NamedTuple):
     place: tuple[str, int]
     epoch: int
     snapshot: tuple[int, int]
@@ -268,7 +268,7 @@ class _Asked(NamedTuple):
     max_bytes: int
 
 
-class _Told(NamedTuple):
+class _SnapshotResponse(NamedTuple):
     """What a response says of the snapshot."""
 
     error: int
@@ -299,7 +299,7 @@ class SnapshotAnswers(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._pending = PendingRequests[_Asked]()
+        self._pending = PendingRequests[_SnapshotRequest]()
         """by node and connection, then by correlation ID"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
@@ -309,15 +309,15 @@ class SnapshotAnswers(Check):
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
         elif type(event) is Request and event.api_key == FETCH_SNAPSHOT:
-            asked = _read(event.body)
-            if asked is not None:
-                self._pending.add(node_id, event, asked)
+            request = _read_request(event.body)
+            if request is not None:
+                self._pending.add(node_id, event, request)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == FETCH_SNAPSHOT:
                 found = self._pending.pop(node_id, effect)
-                told = _told(effect.body)
-                if found is not None and told is not None:
-                    wrong = _wrong(node.broker.replica, found, told, effect.api_version == DRAFT)
+                response = _read_response(effect.body)
+                if found is not None and response is not None:
+                    wrong = _wrong(node.broker.replica, found, response, effect.api_version == DRAFT)
                     if wrong:
                         story = f"node-{node_id}, asked for {found.place[0]}, snapshot {found.snapshot} from byte"
                         self.violated(at_us, f"{story} {found.position} in epoch {found.epoch}, {wrong}")
@@ -329,65 +329,69 @@ class SnapshotAnswers(Check):
                 self.violated(at_us, f"{fetch.client_id} was told of snapshot {data.snapshot_id} of {topic}-{named[1]}")
 
 
-def _read(body: Any) -> _Asked | None:
+def _read_request(body: Any) -> _SnapshotRequest | None:
     """Return None for a request that does not name one partition."""
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
         return None
     (one,) = body.topics[0].partitions
     snapshot = int(one.snapshot_id.end_offset), int(one.snapshot_id.epoch)
     place = str(body.topics[0].name), int(one.partition)
-    return _Asked(place, int(one.current_leader_epoch), snapshot, int(one.position), int(body.max_bytes))
+    return _SnapshotRequest(place, int(one.current_leader_epoch), snapshot, int(one.position), int(body.max_bytes))
 
 
-def _told(body: Any) -> _Told | None:
+def _read_response(body: Any) -> _SnapshotResponse | None:
     """Return None for a response with an error of the whole request."""
     if int(body.error_code):
         return None
     (one,) = body.topics[0].partitions
     if hasattr(one, "more"):
-        return _Told(int(one.error_code), int(one.position), bytes(one.data), -1, bool(one.more))
+        return _SnapshotResponse(int(one.error_code), int(one.position), bytes(one.data), -1, bool(one.more))
     data = bytes(one.unaligned_records or b"")
-    return _Told(int(one.error_code), int(one.position), data, int(one.size), False)
+    return _SnapshotResponse(int(one.error_code), int(one.position), data, int(one.size), False)
 
 
-def _wrong(replica: Any, asked: _Asked, told: _Told, is_draft: bool) -> str:
+def _wrong(replica: Any, request: _SnapshotRequest, response: _SnapshotResponse, is_draft: bool) -> str:
     """Return what is wrong with the response, or nothing."""
-    if told.error in EXCUSED:
+    if response.error in EXCUSED:
         return ""
-    must = _error(replica, asked, is_draft)
-    if told.error != must:
-        return f"answered error {told.error}, not {must}"
-    if must or asked.place != METADATA:
+    must = _error(replica, request, is_draft)
+    if response.error != must:
+        return f"answered error {response.error}, not {must}"
+    if must or request.place != METADATA:
         return ""
-    held = {tuple(each): each for each in replica.store.ids}[asked.snapshot]
-    size, end = replica.store.size(held), asked.position + len(told.data)
+    held = {tuple(each): each for each in replica.store.ids}[request.snapshot]
+    size, end = replica.store.size(held), request.position + len(response.data)
     with WatchedDisk.looked_at():
-        there = bytes(replica.store.read(held, asked.position, len(told.data)))
-    if told.position != asked.position or told.data != there:
-        return f"answered {len(told.data)} bytes from {told.position} on that are not those of the snapshot"
-    if len(told.data) > max(asked.max_bytes, 0):
-        return f"answered {len(told.data)} bytes, more than {asked.max_bytes}"
-    if told.size >= 0:
-        return "" if told.size == size else f"answered that it has {told.size} bytes, and it has {size}"
-    return "" if told.more == (end < size) else f"answered {'' if told.more else 'not '}that more remains after {end}"
+        there = bytes(replica.store.read(held, request.position, len(response.data)))
+    if response.position != request.position or response.data != there:
+        return f"answered {len(response.data)} bytes from {response.position} on that are not those of the snapshot"
+    if len(response.data) > max(request.max_bytes, 0):
+        return f"answered {len(response.data)} bytes, more than {request.max_bytes}"
+    if response.size >= 0:
+        return "" if response.size == size else f"answered that it has {response.size} bytes, and it has {size}"
+    return (
+        ""
+        if response.more == (end < size)
+        else f"answered {'' if response.more else 'not '}that more remains after {end}"
+    )
 
 
-def _error(replica: Any, asked: _Asked, is_draft: bool) -> int:
+def _error(replica: Any, request: _SnapshotRequest, is_draft: bool) -> int:
     """The error that the request must get; 0 if there is none."""
     quorum = replica.quorum
-    if asked.place != METADATA:
+    if request.place != METADATA:
         return UNKNOWN_PARTITION
-    if asked.epoch != quorum.epoch:
-        return FENCED_EPOCH if asked.epoch < quorum.epoch else UNKNOWN_EPOCH
+    if request.epoch != quorum.epoch:
+        return FENCED_EPOCH if request.epoch < quorum.epoch else UNKNOWN_EPOCH
     if not quorum.is_leader:
         return NOT_LEADER
-    held = {tuple(each): each for each in replica.store.ids}.get(asked.snapshot)
+    held = {tuple(each): each for each in replica.store.ids}.get(request.snapshot)
     if held is None:
         return SNAPSHOT_NOT_FOUND
     size = replica.store.size(held)
     if is_draft:
-        return 0 if 0 <= asked.position <= size else OFFSET_OUT_OF_RANGE
-    return 0 if 0 <= asked.position < size else POSITION_OUT_OF_RANGE
+        return 0 if 0 <= request.position <= size else OFFSET_OUT_OF_RANGE
+    return 0 if 0 <= request.position < size else POSITION_OUT_OF_RANGE
 
 
 STARTED, LOADED, DAMAGED = "snapshot_started", "snapshot_loaded", "snapshot_damaged"

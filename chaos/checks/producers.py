@@ -47,8 +47,8 @@ class ProducerState(NamedTuple):
     """longest time without a batch since its last marker; a snapshot does not have it"""
 
     @property
-    def told(self) -> tuple[int, int, int, int, int, int]:
-        """What a snapshot tells."""
+    def in_snapshot(self) -> tuple[int, int, int, int, int, int]:
+        """Return what a snapshot has of it."""
         return self[:6]
 
 
@@ -148,8 +148,8 @@ class ProducersKeptAtStop(Check):
             return
         with WatchedDisk.looked_at():
             lacking = list(_without_snapshot(node)) if node.broker.disk.exists(CLEAN_SHUTDOWN) else []
-        for told in lacking:
-            self.violated(at_us, f"node {node.broker.node_id} stopped in good order, and {told}")
+        for lack in lacking:
+            self.violated(at_us, f"node {node.broker.node_id} stopped in good order, and {lack}")
 
 
 def _without_snapshot(node: "Node") -> Iterator[str]:
@@ -179,7 +179,7 @@ class _Producer:
     """offset of that batch, -1 if there is none"""
 
 
-class _Asked(NamedTuple):
+class _PendingBatch(NamedTuple):
     """A batch in a Produce request that waits for its response."""
 
     place: _Place
@@ -210,7 +210,7 @@ class ForgottenProducerRefused(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._producers: dict[tuple[_Place, int], _Producer] = {}
-        self._pending = PendingRequests[dict[tuple[str | bytes, int], _Asked]]()
+        self._pending = PendingRequests[dict[tuple[str | bytes, int], _PendingBatch]]()
         """by node and connection, by correlation ID, and by the partition as the request names it"""
         self._clocks: dict[int, list[tuple[int, int]]] = {}
         """by node: when Produce requests came (us, steady clock), and what the wall clock showed (ms), oldest first"""
@@ -236,14 +236,14 @@ class ForgottenProducerRefused(Check):
                 found = self._pending.pop(node_id, effect) or {}
                 if isinstance(effect.body, ProduceResponse):
                     for topic in effect.body.responses:
-                        for told in topic.partitions:
-                            one = found.get((topic.topic or bytes(topic.topic_id), told.partition))
+                        for response in topic.partitions:
+                            one = found.get((topic.topic or bytes(topic.topic_id), response.partition))
                             if one is not None:
-                                self._judge(at_us, node, one, told)
+                                self._judge(at_us, node, one, response)
 
     def _read(
         self, node: "Node", body: ProduceRequest, shown_ms: int
-    ) -> Iterator[tuple[tuple[str | bytes, int], _Asked]]:
+    ) -> Iterator[tuple[tuple[str | bytes, int], _PendingBatch]]:
         """Yield the batches of producers with an ID, if each is alone in its partition's part of the request.
         ``shown_ms`` is the least that the wall clock has shown in the last interval, or -1 if that is not known."""
         led, wall_ms = node.broker.partitions, node.broker.now.wall_ms
@@ -262,17 +262,17 @@ class ForgottenProducerRefused(Check):
                     if len(batches) == 1 and batch.producer_id >= 0 and not batch.is_transactional:
                         is_overdue = known is not None and shown_ms - known.sent_ms >= expiration_ms
                         overdue_ms = -1 if known is None else (wall_ms - known.sent_ms if is_overdue else 0)
-                        yield named, _Asked(place, batch, overdue_ms)
+                        yield named, _PendingBatch(place, batch, overdue_ms)
                     if known is None:
                         self._producers[place, batch.producer_id] = _Producer(sent_ms)
                     else:
                         known.sent_ms = sent_ms
 
-    def _judge(self, at_us: int, node: "Node", asked: _Asked, told: ProducePartitionResponse) -> None:
+    def _judge(self, at_us: int, node: "Node", asked: _PendingBatch, response: ProducePartitionResponse) -> None:
         config, wall_ms = node.broker.config, node.broker.now.wall_ms
         batch, producer = asked.batch, self._producers[asked.place, asked.batch.producer_id]
         who = f"producer {batch.producer_id} with sequence {batch.first_sequence}"
-        if told.error_code == UNKNOWN_PRODUCER_ID:
+        if response.error_code == UNKNOWN_PRODUCER_ID:
             age_ms = wall_ms - producer.acked_ms
             partition = node.broker.partitions.by_id.get(asked.place)
             is_held = partition is not None and _holds(partition, producer.acked_at, batch.producer_id)
@@ -280,7 +280,7 @@ class ForgottenProducerRefused(Check):
                 self.violated(at_us, f"{who} was called unknown {age_ms} ms after its last record")
             elif batch.first_sequence == 0:
                 self.violated(at_us, f"{who} was called unknown, and may begin at 0")
-        elif told.error_code == 0:
+        elif response.error_code == 0:
             if batch.first_sequence > 0 and config.crucible_unknown_producer_id_policy == REJECT:
                 if asked.overdue_ms < 0:
                     self.violated(at_us, f"{who} was accepted, and the partition had never heard of it")
@@ -291,8 +291,8 @@ class ForgottenProducerRefused(Check):
                         f"{config.producer_id_expiration_ms} ms for "
                         f"{config.producer_id_expiration_check_interval_ms} ms",
                     )
-            if told.base_offset >= 0:
-                producer.acked_ms, producer.acked_at = batch.largest_ms, told.base_offset
+            if response.base_offset >= 0:
+                producer.acked_ms, producer.acked_at = batch.largest_ms, response.base_offset
 
 
 def _holds(partition: Partition, offset: int, producer_id: int) -> bool:

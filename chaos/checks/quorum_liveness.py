@@ -86,8 +86,8 @@ class QuorumConverges(QuorumCheck):
         if not self.expected:
             return
         if not self.reached():
-            told = "; ".join(_told(member) for member in self.view.nodes)
-            self.violated(at_us, f"the nodes do not agree: {told}")
+            states = "; ".join(_state_of(member) for member in self.view.nodes)
+            self.violated(at_us, f"the nodes do not agree: {states}")
             return
         digests = {member.node_id: digest_of(member.replica.loader.image) for member in self.view.nodes}
         if len(dict.fromkeys(digests.values())) > 1:
@@ -107,7 +107,7 @@ class QuorumConverges(QuorumCheck):
         return True
 
 
-def _told(member: Member) -> str:
+def _state_of(member: Member) -> str:
     if member.replica is None:
         return f"node {member.node_id} is not there"
     seen, image = member.seen, member.replica.loader.image
@@ -192,7 +192,7 @@ class SessionKept(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._asked: dict[tuple[int, int], tuple[Request, bool]] = {}
+        self._pending: dict[tuple[int, int], tuple[Request, bool]] = {}
         """the request that each connection of a node waits for, and whether another start of the broker was known"""
         self._alive: dict[tuple[int, int], Beating] = {}
         """by controller and broker"""
@@ -209,30 +209,30 @@ class SessionKept(Check):
             is_another = event.api_key == ApiKey.BROKER_REGISTRATION and (
                 known is not None and not known.fenced and known.incarnation_id != body.incarnation_id.bytes
             )
-            self._asked[controller, event.connection] = event, is_another
+            self._pending[controller, event.connection] = event, is_another
         elif type(event) is Closed:
-            self._asked.pop((controller, event.connection), None)
-        for effect in effects if self._asked else ():
+            self._pending.pop((controller, event.connection), None)
+        for effect in effects if self._pending else ():
             if type(effect) is Reply and effect.api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION):
-                asked, is_another = self._asked.pop((controller, effect.connection), (None, False))
-                answer: Any = effect.body
-                if asked is None or answer.error_code:
+                request, is_another = self._pending.pop((controller, effect.connection), (None, False))
+                response: Any = effect.body
+                if request is None or response.error_code:
                     continue
-                if asked.api_key == ApiKey.BROKER_HEARTBEAT:
-                    self._beat(at_us, controller, asked.body, answer)
+                if request.api_key == ApiKey.BROKER_HEARTBEAT:
+                    self._beat(at_us, controller, request.body, response)
                 elif is_another:
-                    self._registered(at_us, controller, asked.body)
+                    self._registered(at_us, controller, request.body)
 
     def _forget(self, controller: int) -> None:
         """KIP-631: sessions are in the memory of the process. After its start a controller has heard from nobody."""
-        for place in [each for each in self._asked if each[0] == controller]:
-            del self._asked[place]
+        for place in [each for each in self._pending if each[0] == controller]:
+            del self._pending[place]
         for place in [each for each in self._alive if each[0] == controller]:
             del self._alive[place]
 
-    def _beat(self, at_us: int, controller: int, asked: Any, answer: Any) -> None:
-        place = controller, int(asked.broker_id)
-        if answer.is_fenced or asked.want_fence or asked.want_shut_down:
+    def _beat(self, at_us: int, controller: int, request: Any, response: Any) -> None:
+        place = controller, int(request.broker_id)
+        if response.is_fenced or request.want_fence or request.want_shut_down:
             self._alive.pop(place, None)
             return
         before = self._alive.get(place)
@@ -242,9 +242,9 @@ class SessionKept(Check):
         else:
             before.last_us = at_us
 
-    def _registered(self, at_us: int, controller: int, asked: Any) -> None:
+    def _registered(self, at_us: int, controller: int, request: Any) -> None:
         """A broker that comes back waits until the session of its earlier life is over."""
-        broker = int(asked.broker_id)
+        broker = int(request.broker_id)
         if self._has_session(at_us, controller, broker):
             self.violated(at_us, f"controller {controller} gave away the ID of broker {broker}, which is alive")
         self._alive.pop((controller, broker), None)

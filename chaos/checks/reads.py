@@ -173,9 +173,9 @@ class FetchGap(Check):
         positions = {(row.process, partition_of(row)): row.from_offset for row in lasting}
         last = {(row.process, partition_of(row)): (row.from_us, -1) for row in lasting}
         for position, operation in history.with_operations(history.positions, "fetch"):
-            key, answered = (position.process, partition_of(position)), (operation.complete_us, position.index)
-            if key in positions and answered >= last[key]:
-                last[key] = answered
+            key, moment = (position.process, partition_of(position)), (operation.complete_us, position.index)
+            if key in positions and moment >= last[key]:
+                last[key] = moment
                 positions[key] = position.next_offset
         for (process, where), offset in positions.items():
             end = ends.get(where)  # Physical: of a partition that nobody could ask at the end nothing is known.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from chaos.checks.batches import Batch, read_batches
 from chaos.checks.check import CheckContext, PendingRequests
-from chaos.checks.compacted_log import Compacted, Left, marker_in, records_of, wrongly_cleaned
+from chaos.checks.compacted_log import Compacted, Remains, marker_in, records_of, wrongly_cleaned
 from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
@@ -95,30 +95,30 @@ class ReplicasEqual(ReplicaCheck):
         assert copy.log is not None, "nothing to compare"
         assert compacted is not None, "a partition that is not compacted"
         partition.note_cleanable()
-        left = Left(begin, end, min(copy.held.cleaned_offset, end))
+        remains = Remains(begin, end, min(copy.held.cleaned_offset, end))
         for batch, data in read_batches(copy.log, begin, end):
-            left.batches[batch.base_offset] = batch.last_offset
-            story = self._unlike_batch_of(at_us, partition, compacted, left, batch, data)
+            remains.batches[batch.base_offset] = batch.last_offset
+            story = self._unlike_batch_of(at_us, partition, compacted, remains, batch, data)
             if story:
                 return story
-        return wrongly_cleaned(at_us, compacted, left)
+        return wrongly_cleaned(at_us, compacted, remains)
 
     @staticmethod
     def _unlike_batch_of(
-        at_us: int, partition: Replicated, compacted: Compacted, left: Left, batch: Batch, data: bytes
+        at_us: int, partition: Replicated, compacted: Compacted, remains: Remains, batch: Batch, data: bytes
     ) -> str:
         """Note what is left of a batch. Returns what is there and was never committed."""
         committed_batch = partition.committed.get(batch.base_offset)
         if batch.control:
             marker = marker_in(data)
             if marker is not None:
-                left.markers[batch.base_offset] = None
+                remains.markers[batch.base_offset] = None
             known = committed_batch == batch or marker is None or partition.losses
             is_same = known or compacted.is_marker(batch.base_offset, data, marker)
             return "" if is_same else f"has a marker at offset {batch.base_offset} that was not committed there"
         if committed_batch == batch:
             offsets = compacted.between(batch.base_offset, batch.last_offset + 1)
-            left.records.update((offset, None) for offset in offsets)
+            remains.records.update((offset, None) for offset in offsets)
             return ""
         for offset, record in records_of(data, at_us):
             committed = compacted.records.get(offset)
@@ -127,7 +127,7 @@ class ReplicasEqual(ReplicaCheck):
             if committed is None or not committed.equals(record):
                 there = "none" if committed is None else f"{committed[:-1]}"
                 return f"has the record {record[:-1]} at offset {offset} where {there} is committed"
-            left.records[offset] = None
+            remains.records[offset] = None
         return ""
 
 

@@ -57,13 +57,13 @@ def copied_in(effects: Sequence[Effect]) -> Iterator[CopiedSegment]:
     """Yield the segments that were copied, as one event's effects tell."""
     for effect in effects:
         if type(effect) is Note and effect.what == COPIED:
-            told = dict(effect.fields)
+            fields = dict(effect.fields)
             yield CopiedSegment(
-                str(told["partition"]),
-                str(told["segment_id"]),
-                int(told["base_offset"]),
-                int(told["next_offset"]),
-                int(told["began_ms"]),
+                str(fields["partition"]),
+                str(fields["segment_id"]),
+                int(fields["base_offset"]),
+                int(fields["next_offset"]),
+                int(fields["began_ms"]),
             )
 
 
@@ -392,7 +392,7 @@ class UploadedProducers(Check):
             if producer.silence_ms >= log.config.producer_id_expiration_ms - LATE_MS and known is not None:
                 # P-7: it was forgotten once, with the epoch of its last marker.
                 known = known._replace(coordinator_epoch=max(known.coordinator_epoch, producer.coordinator_epoch))
-            if known is None or known.told != producer.told:
+            if known is None or known.in_snapshot != producer.in_snapshot:
                 self.violated(
                     at_us,
                     f"{copied.named}: of producer {producer_id} its snapshot has {known}, and a full replay {producer}",

@@ -184,13 +184,13 @@ MISSED = "tombstones_missed"
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class SentMarker:
     """A response that told a marker, and the reason why the reader left its position then; empty if it went on."""
 
     at_us: int
     position: int
     marker: int
-    left: str
+    reset: str
 
 
 class OneBootstrapPerMarker(Check):
@@ -220,9 +220,9 @@ class OneBootstrapPerMarker(Check):
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         for effect in effects:
             if type(effect) is Note and effect.what == BEGUN:
-                told = dict(effect.fields)
+                sent = dict(effect.fields)
                 self._begins(
-                    at_us, node.broker.node_id, str(told["partition"]), int(told["position"]), int(told["horizon"])
+                    at_us, node.broker.node_id, str(sent["partition"]), int(sent["position"]), int(sent["horizon"])
                 )
 
     def _begins(self, at_us: int, node_id: int, partition: str, position: int, marker: int) -> None:
@@ -241,41 +241,41 @@ class OneBootstrapPerMarker(Check):
 
     def end(self, history: History) -> None:
         for reader, where, life in _lives(history):
-            for told in _wrong(life):
-                self.violated(told.at_us, f"{reader} at offset {told.position} of {where[0]}-{where[1]} {_story(told)}")
-            self.evidence += sum(each.left == MISSED for each in life)
+            for sent in _wrong(life):
+                self.violated(sent.at_us, f"{reader} at offset {sent.position} of {where[0]}-{where[1]} {_story(sent)}")
+            self.evidence += sum(each.reset == MISSED for each in life)
 
 
-def _story(told: Heard) -> str:
-    if told.left == MISSED:
-        return f"began again for the marker {told.marker}, for which it had begun or which it was not below (H-5, H-7)"
-    return f"was told the marker {told.marker}, and went on (H-3, H-6)"
+def _story(sent: SentMarker) -> str:
+    if sent.reset == MISSED:
+        return f"began again for the marker {sent.marker}, for which it had begun or which it was not below (H-5, H-7)"
+    return f"was told the marker {sent.marker}, and went on (H-3, H-6)"
 
 
-def _wrong(life: Sequence[Heard]) -> Iterator[Heard]:
+def _wrong(life: Sequence[SentMarker]) -> Iterator[SentMarker]:
     """Yield the responses after which a reader did not do what H-3 to H-7 say."""
     remembered, is_unsafe, was_smaller = 0, False, False
-    for heard in life:
-        if is_unsafe and heard.position >= remembered:
+    for sent in life:
+        if is_unsafe and sent.position >= remembered:
             is_unsafe = False  # H-7
-        has_begun = heard.left == MISSED
+        has_begun = sent.reset == MISSED
         if not is_unsafe:
-            must_begin, may_differ = heard.position < heard.marker, False
+            must_begin, may_differ = sent.position < sent.marker, False
         else:
-            must_begin, may_differ = heard.marker > remembered, was_smaller
-            was_smaller = was_smaller or heard.marker < remembered
+            must_begin, may_differ = sent.marker > remembered, was_smaller
+            was_smaller = was_smaller or sent.marker < remembered
         if has_begun != must_begin and not may_differ:
-            yield heard
+            yield sent
         if has_begun:
-            remembered, is_unsafe, was_smaller = heard.marker, True, False
+            remembered, is_unsafe, was_smaller = sent.marker, True, False
 
 
-def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[Heard]]]:
+def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[SentMarker]]]:
     """Yield what each reader with a view heard of each partition in each of its lives. The next life knows nothing."""
     ends = grouped(history.views, lambda row: (row.process, partition_of(row)))
-    left = {(row.process, partition_of(row), row.at_us): row.reason for row in history.resets}
-    for (reader, where), answers in grouped(
-        _told(history), lambda each: (each[1].process, partition_of(each[1]))
+    reset = {(row.process, partition_of(row), row.at_us): row.reason for row in history.resets}
+    for (reader, where), responses in grouped(
+        _responses_with_marker(history), lambda each: (each[1].process, partition_of(each[1]))
     ).items():
         ended_us = sorted({row.at_us for row in ends.get((reader, where), ())})
         begins_us = -1
@@ -284,19 +284,15 @@ def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[Heard]]
                 reader,
                 where,
                 [
-                    _heard(at_us, row, left.get((reader, where, at_us), ""))
-                    for at_us, row in sorted(answers, key=lambda each: (each[0], each[1].index))
+                    SentMarker(at_us, row.fetch_offset, row.tombstone_horizon, reset.get((reader, where, at_us), ""))
+                    for at_us, row in sorted(responses, key=lambda each: (each[0], each[1].index))
                     if begins_us < at_us <= end_us
                 ],
             )
             begins_us = end_us
 
 
-def _heard(at_us: int, row: PositionRow, reason: str) -> Heard:
-    return Heard(at_us, row.fetch_offset, row.tombstone_horizon, reason)
-
-
-def _told(history: History) -> list[tuple[int, PositionRow]]:
+def _responses_with_marker(history: History) -> list[tuple[int, PositionRow]]:
     """Return the responses that told a marker, each with its time. A response that shows a truncation tells where to go
     on, and nothing else is taken of it (KIP-320)."""
     truncated = {(row.process, partition_of(row), row.at_us) for row in history.resets if row.reason == "truncated"}

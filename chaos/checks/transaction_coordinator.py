@@ -45,7 +45,7 @@ class _Known:
     producer_id: int
     epoch: int
     timeout_ms: int
-    asked: _Moment
+    requested: _Moment
     """when the last InitProducerId or EndTxn came that was granted"""
     named: _Moment
     """last time at which any request named the ID"""
@@ -86,9 +86,9 @@ class TransactionalIdsKept(Check):
                 self._named(node_id, event.body, now)
         for effect in effects:
             if type(effect) is Reply and effect.api_key in (INIT_PRODUCER_ID, END_TXN):
-                asked = self._pending.pop(node_id, effect)
-                if asked is not None and asked[0].transactional_id is not None:
-                    self._judge(node, asked[0], effect, asked[1], now)
+                requested = self._pending.pop(node_id, effect)
+                if requested is not None and requested[0].transactional_id is not None:
+                    self._judge(node, requested[0], effect, requested[1], now)
 
     def _named(self, node_id: int, body: Any, now: _Moment) -> None:
         for transactional_id in _ids_in(body):
@@ -96,44 +96,46 @@ class TransactionalIdsKept(Check):
             if known is not None:
                 known.named = now
 
-    def _judge(self, node: "Node", body: Any, reply: Reply, asked: _Moment, now: _Moment) -> None:
-        told: Any = reply.body
+    def _judge(self, node: "Node", body: Any, reply: Reply, requested: _Moment, now: _Moment) -> None:
+        response: Any = reply.body
         key = node.broker.node_id, str(body.transactional_id)
         known = self._known.get(key)
         if known is not None:
             if known.led != _led(node):
                 known = None
                 del self._known[key]
-            elif told.error_code != 0 or reply.api_key == END_TXN:
+            elif response.error_code != 0 or reply.api_key == END_TXN:
                 known.named = now
-        if told.error_code != 0:
+        if response.error_code != 0:
             return
         if reply.api_key == END_TXN:
             if known is not None:
-                known.asked = asked
+                known.requested = requested
             return
         config, timeout_ms = node.broker.config, body.transaction_timeout.total_seconds() * 1000
         if timeout_ms > config.transaction_max_timeout_ms:
             self.violated(now.at_us, f"{key[1]} was granted a timeout of {timeout_ms:.0f} ms")
-        taken = int(told.producer_id), int(told.producer_epoch)
+        taken = int(response.producer_id), int(response.producer_epoch)
         if known is not None:
-            self._judge_age(node, key[1], known, taken[0], asked)
-        self._known[key] = _Known(_led(node), *taken, int(timeout_ms), asked, now)
+            self._judge_age(node, key[1], known, taken[0], requested)
+        self._known[key] = _Known(_led(node), *taken, int(timeout_ms), requested, now)
 
-    def _judge_age(self, node: "Node", transactional_id: str, known: _Known, producer_id: int, asked: _Moment) -> None:
+    def _judge_age(
+        self, node: "Node", transactional_id: str, known: _Known, producer_id: int, requested: _Moment
+    ) -> None:
         self.evidence += 1
         config, is_same = node.broker.config, producer_id == known.producer_id
         who = f"{transactional_id} (producer ID {known.producer_id})"
-        idle_ms, busy_ms = min(known.named.ages_ms(asked)), max(known.asked.ages_ms(asked))
+        idle_ms, busy_ms = min(known.named.ages_ms(requested)), max(known.requested.ages_ms(requested))
         least_ms = config.transactional_id_expiration_ms
         most_ms = (
             *(known.timeout_ms, config.transaction_abort_timed_out_transaction_cleanup_interval_ms, least_ms),
             *(config.transaction_remove_expired_transaction_cleanup_interval_ms, SLACK_MS),
         )
         if is_same and idle_ms > sum(most_ms) and not self._is_troubled_since(known.named.at_us):
-            self.violated(asked.at_us, f"{who} was not forgotten in {idle_ms} ms, {sum(most_ms)} ms are the most")
+            self.violated(requested.at_us, f"{who} was not forgotten in {idle_ms} ms, {sum(most_ms)} ms are the most")
         elif not is_same and 0 <= busy_ms < least_ms and known.epoch < LARGE_EPOCH:
-            self.violated(asked.at_us, f"{who} was forgotten after {busy_ms} ms, {least_ms} ms are the least")
+            self.violated(requested.at_us, f"{who} was forgotten after {busy_ms} ms, {least_ms} ms are the least")
 
     def _is_troubled_since(self, since_us: int) -> bool:
         """Physical: who stands still, or reaches nobody to replicate the end or the tombstone, forgets later."""
@@ -235,31 +237,31 @@ class HangingFound(Check):
     guarantee = "hanging-found"
 
     def end(self, history: History) -> None:
-        told = history.told_transactions
-        self.evidence += len(told)
-        begun = {
+        reported = history.told_transactions
+        self.evidence += len(reported)
+        opened = {
             _Key(partition_of(run), run.producer_id, run.first_offset): each
             for each in transactions(history)
             for run in each.sent
             if run.first_offset >= 0
         }
-        by_key = grouped(told, _key)
-        self._judge_missed(told, begun, by_key)
+        by_key = grouped(reported, _key)
+        self._judge_missed(reported, opened, by_key)
         for key, rows in by_key.items():
             for row in rows:
                 if row.abort:
-                    self._judge_aborted(row, begun.get(key))
+                    self._judge_aborted(row, opened.get(key))
                 if row.abort == "ok":
                     self._judge_left(row, rows)
 
     def _judge_missed(
         self,
-        told: Sequence[ToldTransactionRow],
-        begun: dict[_Key, Transaction],
+        reported: Sequence[ToldTransactionRow],
+        opened: dict[_Key, Transaction],
         by_key: dict[_Key, list[ToldTransactionRow]],
     ) -> None:
-        looks = grouped(told, partition_of)
-        for key, transaction in begun.items():
+        looks = grouped(reported, partition_of)
+        for key, transaction in opened.items():
             if transaction.row.error != NOT_ADDED:
                 continue
             named = by_key.get(key, [])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from chaos.checks.check import Check, CheckContext
-from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, Asked, asked
+from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, OffsetRequest, effective_requests
 from chaos.checks.compacted_topics import excused
 from chaos.checks.history import History, TopicPartition, WrittenValue, computed_once, expanded, grouped, partition_of
 from chaos.checks.reads import reads
@@ -262,8 +262,8 @@ class TornTransaction(Check):
     Torn inside: readers with read_committed saw one of its values, and another is missing. This also holds for a
     transaction of which nobody knows whether it was committed.
 
-    Torn outside: its values and the group offsets that it sent disagree. A group is told an offset that only a
-    transaction sent which was never committed. Or it is told an older offset after a transaction that sent a newer one
+    Torn outside: its values and the group offsets that it sent disagree. A group fetches an offset that only a
+    transaction sent which was never committed. Or it fetches an older offset after a transaction that sent a newer one
     was committed.
     """
 
@@ -298,21 +298,21 @@ class TornTransaction(Check):
             if row.error is None
         ]
         sent = {key: [part for _, part in some] for key, some in grouped(parts, lambda each: each[0]).items()}
-        plain = asked(history, COMMIT)
-        for key, fetches in asked(history, FETCHED).items():
+        plain = effective_requests(history, COMMIT)
+        for key, fetches in effective_requests(history, FETCHED).items():
             if key in sent:
                 for fetch in fetches:
                     self._judge(fetch, sent[key], plain.get(key, []))
 
-    def _judge(self, fetch: Asked, sent: list[Part], plain: list[Asked]) -> None:
-        told = fetch.row.offset
-        of_plain = [each for each in plain if each.row.offset == told and each.invoke_us <= fetch.until_us]
-        of_sent = [each for each, offset in sent if offset == told and each.row.at_us <= fetch.until_us]
+    def _judge(self, fetch: OffsetRequest, sent: list[Part], plain: list[OffsetRequest]) -> None:
+        fetched = fetch.row.offset
+        of_plain = [each for each in plain if each.row.offset == fetched and each.invoke_us <= fetch.until_us]
+        of_sent = [each for each, offset in sent if offset == fetched and each.row.at_us <= fetch.until_us]
         possible = [each for each in of_sent if each.fate is not Fate.NEVER]
         if of_sent and not possible and not of_plain:
             self.violated(
                 fetch.until_us,
-                f"{fetch.named}: offset {told} was told, which only {of_sent[0].named} sent. It was never committed",
+                f"{fetch.named}: offset {fetched} was told, which only {of_sent[0].named} sent. It was never committed",
             )
         done = [
             (each, offset)
@@ -322,7 +322,7 @@ class TornTransaction(Check):
         if not done:
             return
         last, newest = max(done, key=lambda part: part[0].row.at_us)
-        if told >= newest:
+        if fetched >= newest:
             return
         # Physical: what was requested before the last commit ended may have taken effect after it.
         late = any(each.until_us > last.row.at_us for each in of_plain) or any(
@@ -331,7 +331,7 @@ class TornTransaction(Check):
         if not late:
             self.violated(
                 fetch.until_us,
-                f"{fetch.named}: offset {told} was told, though {last.named} had committed {newest}",
+                f"{fetch.named}: offset {fetched} was told, though {last.named} had committed {newest}",
             )
 
 

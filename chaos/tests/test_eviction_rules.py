@@ -63,7 +63,7 @@ class Fetchers:
     @property
     def waiting(self) -> int:
         """How many requests the check believes to be under way."""
-        return sum(map(len, self.check._nodes[0].asked.values()))
+        return sum(map(len, self.check._nodes[0].pending.values()))
 
     def opens(self, session_id: int, partitions: int = 1, evicting: int = 0, **how: int) -> None:
         """A full fetch that wants a session gets this one (0: none), in place of the session ``evicting``."""
