@@ -144,11 +144,11 @@ def tells_a_lie(body: Any) -> bool:
     return cluster_id == WRONG_CLUSTER or epoch in WRONG_BROKER_EPOCHS
 
 
-def _speaker(told: messages.Vote | messages.EpochNews) -> int:
+def _speaker(told: messages.Vote | messages.EpochRequest) -> int:
     return told.candidate_id if isinstance(told, messages.Vote) else told.leader_id
 
 
-_READERS: dict[str, Callable[[object], messages.Vote | messages.EpochNews | None]] = {
+_READERS: dict[str, Callable[[object], messages.Vote | messages.EpochRequest | None]] = {
     "VoteRequest": messages.read_vote,
     "BeginQuorumEpochRequest": messages.read_begin_epoch,
     "EndQuorumEpochRequest": messages.read_end_epoch,

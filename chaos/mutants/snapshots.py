@@ -38,7 +38,7 @@ def append_after_torn_tail(original: Function, disk: Any, snapshot: Any) -> Gene
 @mutant(f"{DOWNLOAD}._recover")
 def download_restarts_at_zero(original: Function, self: Any, job: Any) -> Generator[None, None, None]:
     """A restart forgets what was downloaded before it (S-11)."""
-    self._anew(job, "a start forgets what was downloaded")
+    self._start_over(job, "a start forgets what was downloaded")
     yield from ()
 
 

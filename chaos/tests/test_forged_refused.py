@@ -30,8 +30,8 @@ from reference_broker.wire.tags import Tag
 
 SENDER = client_id_of(1, bytes(16))
 NODE: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
-GRANTED = messages.voted(messages.Answer(ErrorCode.none, 1, 4, granted=True))
-REFUSED = messages.voted(messages.Answer(ErrorCode.inconsistent_voter_set, 1, 4))
+GRANTED = messages.voted(messages.RaftResponse(ErrorCode.none, 1, 4, granted=True))
+REFUSED = messages.voted(messages.RaftResponse(ErrorCode.inconsistent_voter_set, 1, 4))
 WHOLLY_REFUSED = messages.voted(ErrorCode.inconsistent_cluster_id)
 
 

@@ -99,7 +99,7 @@ def _vote_lies(body: object) -> bool:
     return _lies_about_quorum(vote.cluster_id, vote.candidate_id, vote.epoch)
 
 
-def _news_lies(read: Callable[[object], messages.EpochNews | None]) -> Callable[[object], bool]:
+def _news_lies(read: Callable[[object], messages.EpochRequest | None]) -> Callable[[object], bool]:
     def lies(body: object) -> bool:
         news = read(body)
         assert news is not None

@@ -24,11 +24,12 @@ from reference_broker.wire.errors import ErrorCode, bounded_message
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """``message`` is one sentence for people. Some APIs have no place for it. What a request made too long is cut, so
-    that every version of an answer can hold it."""
+    """The reason why a change is not made."""
 
     error: ErrorCode
     message: str
+    """One sentence for people. Some APIs have no field for it. It is cut where a request made it too long, so that
+    every version of a response can hold it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", bounded_message(self.message))
@@ -43,7 +44,7 @@ _OfPartition: TypeAlias = PartitionRecord | PartitionChangeRecord
 
 
 def replay_checked(delta: MetadataDelta, record: MetadataRecord) -> None:
-    """Replays the record, and checks the partition that it creates or changes."""
+    """Replay the record, and check the partition that it creates or changes."""
     if type(record) is PartitionRecord:
         replay(delta, record)
         _check_state(record, delta.partition(record.topic_id, record.partition_id))
@@ -106,7 +107,7 @@ OnBug: TypeAlias = Callable[[str, Exception], None]
 refused, unless this raises the bug again."""
 
 MAX_RECORDS_PER_OPERATION = 2_000_000
-"""More than any cluster needs. It limits what one request may make the controller hold."""
+"""More than any cluster needs. It limits the memory that one request may cost the controller."""
 
 MAX_RECORD_BYTES = 1_048_576
 """The limit for the value of one record. Only values of settings have no limit of their own."""
@@ -116,13 +117,14 @@ _RECORD_OVERHEAD_BYTES = 14
 
 
 def raised(_change: str, bug: Exception) -> None:
-    """The ``OnBug`` of changes that no client asked for."""
+    """The ``OnBug`` of changes that no client requested."""
     raise bug
 
 
 @dataclass(slots=True)
 class Operation:
-    """``name`` and ``atomic`` are those of a ``Change``. ``name`` stands in the Begin record."""
+    """A change in the queue of the active controller. ``name`` and ``atomic`` are those of a ``Change``; the Begin
+    record has the name."""
 
     name: str
     plan: Plan
@@ -138,15 +140,15 @@ class Slice:
     """The work that one event may do, in units of about 10 us."""
 
     size: int
-    left: int = 0
+    remaining: int = 0
 
     def begin(self) -> None:
-        self.left = self.size
+        self.remaining = self.size
 
     def spend(self, units: int = 1) -> bool:
         """Returns True when the work is used up and it is time to yield."""
-        self.left -= units
-        return self.left <= 0
+        self.remaining -= units
+        return self.remaining <= 0
 
 
 class TooMuch(Exception):  # noqa: N818 - the limit is the news
@@ -171,7 +173,7 @@ class Cut:
 
 
 def planned(plan: Plan) -> Planning:
-    """Runs a plan whose turn has come, and returns its records."""
+    """Run a plan whose turn has come, and return its records."""
     found = plan()
     if isinstance(found, Generator):
         return (yield from found)
@@ -179,8 +181,8 @@ def planned(plan: Plan) -> Planning:
 
 
 def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, work: Slice) -> Generator[None, None, Cut]:
-    """Cuts the records into batches of at most ``max_batch_bytes``, and replays them on ``delta``. A larger record gets
-    a batch of its own.
+    """Cut the records into batches of at most ``max_batch_bytes``, and replay them on ``delta``. A larger record gets a
+    batch of its own.
 
     Raises TooMuch, and MetadataFault for a record that cannot follow the ones before it.
     """
@@ -206,7 +208,7 @@ def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, work: Slic
 
 
 def replayed(batch: Batch, delta: MetadataDelta, work: Slice) -> Generator[None, None, None]:
-    """Replays one batch of a cut on ``delta``. Raises MetadataFault for a record that cannot follow."""
+    """Replay one batch of a cut on ``delta``. Raises MetadataFault for a record that cannot follow."""
     for record in batch.records:
         replay(delta, record)
         if work.spend(2):
@@ -217,7 +219,7 @@ UNITS_PER_ENTRY = 3
 """The cost of one entry of a request, in units of about 10 us."""
 
 Spend: TypeAlias = Callable[[int], bool]
-"""Spends so many units (of about 10 us) of the event's time. Returns True if the plan should yield now."""
+"""Spends a number of units (of about 10 us) of the event's time. Returns True if the plan should yield now."""
 
 FoundT = TypeVar("FoundT")
 OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
@@ -225,18 +227,16 @@ OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a plan may look at. It does not change until the plan ends, because one change at a time is planned.
-
-    ``latest`` is the metadata with all changes written so far, committed or not. Plans judge by it. ``published`` is
-    the metadata that this node publishes. ``next_offset`` is the offset of the change's first record, if all records
-    fit into one batch. ``for_topic_ids`` and ``for_placement`` are sources of chance.
-    """
+    """The input of a plan. It does not change until the plan ends, because one change at a time is planned."""
 
     latest: MetadataImage
+    """The metadata with all changes written so far, committed or not. Plans judge by it."""
     published: MetadataImage
+    """The metadata that this node publishes."""
     config: BrokerConfig
     spend: Spend
     next_offset: int
+    """The offset of the change's first record, if all records fit into one batch."""
     for_topic_ids: RandomSource
     for_placement: RandomSource
 
@@ -246,7 +246,7 @@ ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None
 
 
 class ActiveController(Protocol):
-    """What its upkeep uses of the controller (``controller.controller.Controller``)."""
+    """The part of the controller that its upkeep needs (``controller.controller.Controller``)."""
 
     @property
     def is_active(self) -> bool: ...

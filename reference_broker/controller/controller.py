@@ -45,25 +45,25 @@ def _not_there(_api_key: int, _body: object, _answer: Callable[[object], None]) 
 
 @dataclass(slots=True, eq=False)
 class Controller:
-    """Every node has one. It is active on the quorum's leader, once that node has loaded all that was committed before.
-
-    ``cluster_id`` is the text of this cluster's ID. ``_for_placement`` is the random source for placing new replicas.
-    """
+    """Every node has one. It is active on the quorum's leader, once that node has loaded all that was committed
+    before."""
 
     _surroundings: Surroundings
     _config: BrokerConfig
     cluster_id: str
+    """The text of this cluster's ID."""
     _loader: MetadataLoader
     _quorum: Leadership
     _for_placement: RandomSource
+    """Places new replicas."""
     on_activated: Callable[[], None] = lambda: None
-    """Is called when this node becomes active, so that this node's own broker sends its request at once."""
+    """Called when this node becomes active, so that this node's own broker sends its request at once."""
     serve_locally: ServeLocally = _not_there
-    """Serves what this node asks of itself. Whoever has the APIs sets it."""
+    """Serves this node's requests to itself. Set once the APIs exist."""
     own_broker: Incarnation | None = None
-    """The broker in this process. Whoever makes it sets this."""
+    """The broker in this process, if there is one. Set when it is made."""
     on_bug: OnBug = raised
-    """For changes that are proposed. The controller's own changes raise their bugs."""
+    """Of changes that are proposed. The controller's own changes raise their bugs."""
     live_config: LiveConfig = field(init=False)
     heartbeats: BrokerHeartbeats = field(init=False)
     balance: LeaderBalance = field(init=False)
@@ -86,7 +86,7 @@ class Controller:
         self._loader.subscribe(self.broadcast.published)
         self._loader.on_progress = self._progressed
 
-    # What is known
+    # State
 
     @property
     def _term(self) -> ControllerTerm | None:
@@ -132,13 +132,13 @@ class Controller:
         return -1 if broker is None else broker.broker_epoch
 
     def subscribe(self, listener: Listener) -> None:
-        """From the next publication on, ``listener`` gets every delta and the image after it."""
+        """Add a listener, which gets every delta and the image after it from the next publication on."""
         self._loader.subscribe(listener)
 
-    # How a change is made
+    # Changes
 
     def propose(self, change: Change[OutcomeT], answer: Callable[[OutcomeT], None]) -> None:
-        """Queues a change. ``answer`` gets its outcome when it is published here or refused."""
+        """Queue a change. ``answer`` gets its outcome when it is published here or refused."""
         self.submit(
             lambda: change.plan(self.situation()),
             lambda refused: answer(change.outcome(refused)),
@@ -148,7 +148,7 @@ class Controller:
         )
 
     def register_broker(self, wanted: Registration, answer: Callable[[int | Refusal], None]) -> None:
-        """Queues two changes, one right after the other. The answer is the broker epoch."""
+        """Queue two changes, one right after the other. ``answer`` gets the broker epoch."""
         restart = Restart(wanted, self.cluster_id, self.heartbeats, self.own_broker)
         self.propose(restart, lambda _: None)  # The broker waits for the second change.
         self.propose(BrokerRegistration(restart), answer)
@@ -162,12 +162,12 @@ class Controller:
         atomic: bool = True,
         on_bug: OnBug = raised,
     ) -> None:
-        """Queues a change, whose plan makes the records when its turn comes.
+        """Queue a change, whose plan makes the records when its turn comes.
 
-        ``answered`` gets None when the records are committed and published here. A plan without records is answered
-        when everything that was written before it is. Otherwise ``answered`` gets the reason why nothing was written,
-        or NOT_CONTROLLER if nobody knows whether it was. ``name`` and ``atomic`` are those of a ``Change``. ``on_bug``
-        is that of an ``Operation``.
+        ``answered`` gets None when the records are committed and published here. A plan without records completes when
+        everything that was written before it is published. Otherwise ``answered`` gets the reason why nothing was
+        written, or NOT_CONTROLLER if this node cannot know whether it was. ``name`` and ``atomic`` are those of a
+        ``Change``. ``on_bug`` is that of an ``Operation``.
         """
         term = self._term
         if term is None:
@@ -176,7 +176,7 @@ class Controller:
         term.submit(Operation(name, plan, answered, atomic, on_bug))
 
     def situation(self) -> Situation:
-        """Makes the situation for a plan whose turn has come."""
+        """Return the situation for a plan whose turn has come."""
         assert self._term is not None, "plans run on the active controller only"
         return Situation(
             latest=self._term.latest,
@@ -215,9 +215,9 @@ class ControllerChannel:
         replied: Callable[[object], None],
         failed: Callable[[], None],
     ) -> None:
-        """Asks the leader that is known now. One of the two callbacks follows, in an event of its own.
+        """Send a request to the leader that is known now. One of the two callbacks follows, in an event of its own.
 
-        ``failed`` means that no leader is known, or that it did not answer within
+        ``failed`` means that no leader is known, or that it did not respond within
         ``controller.quorum.request.timeout.ms``. It may have acted nevertheless.
         """
         leader_id = self.controller.leader_id

@@ -140,64 +140,65 @@ class Leadership(Protocol):
     @property
     def epoch(self) -> int: ...
     def append(self, values: Sequence[bytes]) -> Provenance:
-        """Appends one batch of records with these values, whole or not at all. Raises NotLeader or DiskError."""
+        """Append one batch of records with these values, whole or not at all. Raises NotLeader or DiskError."""
         ...
 
     def resign(self, why: str) -> None:
-        """Gives up the leadership, which another voter may take. Whoever listens for its loss is told before the
-        return. May only be called while this node leads."""
+        """Resign the leadership, which another voter may take. Listeners of its loss are called before the return. May
+        only be called while this node leads."""
         ...
 
 
-class _TermOver(Exception):  # noqa: N818 - not an error: everyone on the way has been told
+class _TermOver(Exception):  # noqa: N818 - not an error: all callbacks have been called
     """Leadership was lost inside an append."""
 
 
 @dataclass(slots=True, eq=False)
 class ControllerTerm:
-    """One term. ``latest`` is the metadata with all changes written so far, committed or not. ``work`` is what is left
-    of the event's time. ``in_transaction`` says that a Begin is written, but not its End or Abort.
-
-    ``_lost`` is called when an append finds that leadership is gone; it calls ``end``. ``_pump`` is the work that goes
-    on in the next event, and ``_current`` the change that is planned or written now.
-    """
+    """One term of this node as the active controller. It plans and writes one change at a time."""
 
     _surroundings: Surroundings
     _config: BrokerConfig
     _loader: MetadataLoader
     _quorum: Leadership
     latest: MetadataImage
+    """The metadata with all changes written so far, committed or not."""
     _lost: Callable[[], None]
+    """Called when an append finds that leadership is gone; it calls ``end``."""
     work: Slice = field(default_factory=lambda: Slice(UNITS_PER_SLICE))
+    """The remaining work of the current event."""
     in_transaction: bool = False
+    """A Begin is written, but not its End or Abort."""
     _is_over: bool = False
     _queue: deque[Operation] = field(default_factory=deque)
     _current: Operation | None = None
+    """The change that is planned or written now."""
     _in_flight: deque[tuple[int, Answered]] = field(default_factory=deque)
-    """(last offset, who is told once that is published)."""
+    """(last offset, callback for when that is published)."""
     _pump: Steps | None = None
+    """The work that continues in the next event."""
     _stepping: bool = False
     _timer: int | None = None
 
     def begin(self, first: Activation) -> None:
-        """Writes what comes before all changes."""
+        """Write what comes before all changes."""
         self._pump = self._open(first)
         self._step()
 
     def submit(self, operation: Operation) -> None:
-        """Queues a change. It begins at once if nothing else is being worked on."""
+        """Queue a change. It begins at once if nothing else is being worked on."""
         self._queue.append(operation)
         if not self._stepping and self._timer is None:
             self._step()
 
     def answer_published(self) -> None:
-        """Answers the changes that are published here."""
+        """Complete the changes that are published here."""
         stable = self._loader.image.provenance.offset
         while self._in_flight and self._in_flight[0][0] <= stable:
             self._in_flight.popleft()[1](None)
 
     def end(self) -> list[Answered]:
-        """Stops writing. Returns the callbacks of everyone who waits, in their order."""
+        """Stop writing. Returns the callbacks of all pending changes, in their order."""
         self._is_over = True
         if self._timer is not None:
             self._surroundings.ports.cancel_timer(self._timer)
@@ -246,7 +247,7 @@ class ControllerTerm:
         yield from self._run_queue()
 
     def _bootstrapped(self, refusal: Refusal | None) -> None:
-        """Resigns if the bootstrap was refused. A change that followed would be made in a cluster without features."""
+        """Resign if the bootstrap was refused. A change that followed would be made in a cluster without features."""
         if refusal is not None and not self._is_over:
             self._quorum.resign(f"the first records of the cluster could not be written: {refusal.message}")
 
@@ -289,7 +290,7 @@ class ControllerTerm:
             self._written(operation, last_offset)
 
     def _write_one(self, batch: Batch, delta: MetadataDelta) -> int:
-        """Writes a change of one batch, which ``delta`` has replayed, and returns its last offset. After a DiskError
+        """Write a change of one batch, which ``delta`` has replayed, and return its last offset. After a DiskError
         nothing was written."""
         image = delta.build(NOWHERE)
         last = self._append(batch.values, "single", 1, 1)
@@ -297,7 +298,7 @@ class ControllerTerm:
         return last.offset
 
     def _write_transaction(self, operation: Operation, batches: Cut) -> Steps:
-        """Appends one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, this node
+        """Append one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, this node
         resigns: the next leader writes the Abort."""
         of = len(batches.batches)
         yield
@@ -321,7 +322,7 @@ class ControllerTerm:
         self._written(operation, last.offset)
 
     def _aborted(self, of: int) -> DiskError | None:
-        """Writes an Abort. Returns the failure if the disk refuses it."""
+        """Write an Abort. Returns the failure if the disk refuses it."""
         try:
             self._append([encode(AbortTransactionRecord(reason="The disk failed"))], "abort", 0, of)
         except DiskError as failure:
@@ -329,15 +330,18 @@ class ControllerTerm:
         return None
 
     def _resign_in_transaction(self, failure: DiskError) -> None:
-        """Nothing may follow on an open transaction but its Abort, which the disk refuses."""
+        """Resign, because only its Abort may follow on an open transaction, and the disk refuses that."""
         self._surroundings.ports.note("metadata_not_written", ("what", "abort of a transaction"), ("why", str(failure)))
         if not self._is_over:
             self._quorum.resign(f"the abort of a transaction could not be written: {failure}")
 
     def _write_separately(self, operation: Operation, batches: Cut) -> Steps:
-        """Writes each batch as a change of its own, where the metadata.version has no transactions (T-2). Only changes
-        that need not be atomic come here: what brokers and timers cause, where each record is right by itself and what
-        a lost leadership leaves undone is caused again. The response follows when the last batch is published."""
+        """Write each batch as a change of its own, where the metadata.version has no transactions (T-2).
+
+        Only changes that need not be atomic come here: those caused by brokers and timers, where each record is right
+        by itself, and the records that a lost leadership leaves unwritten are caused again. The response follows when
+        the last batch is published.
+        """
         last_offset = -1
         for batch in batches.batches:
             delta = MetadataDelta(self.latest)
@@ -399,7 +403,7 @@ def _no_transactions(batches: Cut, latest: MetadataImage) -> str:
 
 
 class Upkeep(Protocol):
-    """Work that the active controller does by itself while it is active."""
+    """Work that the active controller does on its own while it is active."""
 
     def activated(self) -> None: ...
     def deactivated(self) -> None: ...
@@ -407,8 +411,7 @@ class Upkeep(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Succession:
-    """``term`` is this node's time as the active controller, or None while it is not. ``_activated`` is called last
-    when a term begins. ``_claim`` is a leadership that has not become a term yet."""
+    """Decides when this node becomes the active controller, and when it stops."""
 
     _surroundings: Surroundings
     _config: BrokerConfig
@@ -416,24 +419,25 @@ class Succession:
     _quorum: Leadership
     _upkeep: Sequence[Upkeep]
     _activated: Callable[[], None]
+    """Called last when a term begins."""
     term: ControllerTerm | None = None
+    """The present term, or None while this node is not active."""
     _claim: tuple[int, int] | None = None
-    """(epoch, offset of its first record)."""
+    """A leadership that has not become a term yet: (epoch, offset of its first record)."""
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """Drops the claim if another node leads a newer epoch."""
+        """Drop the claim if another node leads a newer epoch."""
         if leader_id != self._surroundings.node_id and self._claim is not None and epoch > self._claim[0]:
             self._claim = None
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
-        """Becomes active once the record at ``start_offset``, the epoch's first, is committed and loaded."""
+        """Become active once the record at ``start_offset``, the epoch's first, is committed and loaded."""
         assert self.term is None, f"leadership of epoch {epoch} is won before that of an earlier one was lost"
         self._claim = (epoch, start_offset)
         self.progressed()
 
     def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
-        """Ends the term. Everyone who waits gets NOT_CONTROLLER, because this node will not know what became of their
-        changes."""
+        """End the term. All pending changes get NOT_CONTROLLER, because this node will not know their outcome."""
         self._claim = None
         term, self.term = self.term, None
         if term is None:
@@ -445,7 +449,7 @@ class Succession:
             answered(NOT_CONTROLLER)
 
     def progressed(self) -> None:
-        """Becomes active if the records that the claim waits for have been loaded."""
+        """Become active if the first record of the claimed epoch has been loaded."""
         if self._claim is None or self._loader.last_offset < self._claim[1]:
             return
         epoch, start_offset = self._claim

@@ -7,7 +7,7 @@ When the leader is gone, a voter seeks an election.
 from typing import TYPE_CHECKING
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.quorum.messages import Answer, FetchAnswer
+from reference_broker.quorum.messages import RaftFetchResponse, RaftResponse
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
 from reference_broker.quorum.roles import GONE_DELAY_US, Role, RoleState
 from reference_broker.quorum.values import Installed, LeaderChanged, OffsetAndEpoch, Outcome, Rediscover
@@ -20,40 +20,38 @@ RETRY_US = 10_000
 LONGEST_RETRY_US = 320_000
 LONGEST_WRITE_RETRY_US = 5_000_000
 """The longest wait after records that could not be written. It is also at most a quarter of the fetch timeout, so that
-the leader hears of the follower."""
+the leader keeps getting requests from the follower."""
 GONE_AFTER_FAILURES = 2
-"""Failures in a row. The first may be the end of an idle connection. The second shows that nobody listens."""
+"""Failures in a row. The first may be the end of an idle connection. The second shows that no process listens."""
 
 
 class Follower(RoleState):
-    """Replicates the log of one leader.
-
-    ``has_fetched`` says that a fetch succeeded since the node entered this role. ``let_go`` says that the node
-    considers the leader gone: its connections were refused, it said that it does not lead, it resigned, or the fetch
-    timeout has passed.
-
-    ``_deadline_us`` is the time at which the fetch timeout passes; one timer follows it. ``_busy`` says that a fetch, a
-    sync before the next fetch, or a download is under way. ``_rediscover`` says that the next fetch asks for the
-    leader's snapshot (S-10). ``_not_written`` counts the fetches in a row whose records the disk did not take.
-    ``_doubts`` says that the last answer would have cut committed records.
-    """
+    """Replicates the log of one leader."""
 
     role = Role.FOLLOWER
 
     def __init__(self, quorum: "Quorum") -> None:
         super().__init__(quorum)
         self.has_fetched = False
-        self.let_go = False
+        """A fetch succeeded since the node entered this role."""
+        self.leader_gone = False
+        """The leader refused connections, reported that it does not lead, resigned, or the fetch timeout has passed."""
         self._failures = 0
+        """Fetches in a row that failed."""
         self._not_written = 0
+        """Fetches in a row whose records the disk refused."""
         self._deadline_us = 0
+        """The time at which the fetch timeout passes; one timer follows it."""
         self._busy = False
+        """A fetch, a sync before the next fetch, or a download is under way."""
         self._downloading = False
         self._rediscover = False
-        self._doubts = False
+        """The next fetch starts at offset 0, so that the leader names its snapshot (S-10)."""
+        self._cut_refused = False
+        """The last response would have cut committed records."""
 
     def start(self) -> None:
-        self.heard_of()
+        self.restart_fetch_timeout()
         self.at(self._deadline_us, self._check)
         self._continue()
 
@@ -63,41 +61,41 @@ class Follower(RoleState):
             self.quorum.download.cancel()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
-        gone = self.let_go or not self.has_fetched or candidate_id == self.quorum.leader_id
+        gone = self.leader_gone or not self.has_fetched or candidate_id == self.quorum.leader_id
         return pre_vote and up_to_date and gone
 
-    def heard_of(self) -> None:
-        """Starts the fetch timeout anew, because the leader is alive."""
+    def restart_fetch_timeout(self) -> None:
+        """Restart the fetch timeout, because the leader is alive."""
         self._deadline_us = self.now_us + self.quorum.timing.fetch_timeout_us
 
     def announced(self) -> None:
-        """The leader has sent BeginQuorumEpoch."""
-        self.let_go = False
-        self.heard_of()
+        """Note that the leader has sent BeginQuorumEpoch."""
+        self.leader_gone = False
+        self.restart_fetch_timeout()
 
     def leader_resigned(self, successors: tuple[int, ...]) -> None:
-        """The first successor seeks an election at once, and each further one a little later."""
+        """Seek an election: at once as the first successor, and a little later as each further one."""
         node_id = self.quorum.node_id
         place = successors.index(node_id) if node_id in successors else len(successors)
-        self._release(place * GONE_DELAY_US)
+        self._leader_lost(place * GONE_DELAY_US)
 
     # Fetching
 
     def _continue(self) -> None:
-        """Sends the next fetch. A voter waits until its log is durable, because the leader counts the end that the
-        fetch names. An observer need not wait, because its end does not count."""
+        """Send the next fetch. A voter waits until its log is durable, because the leader counts the end that the fetch
+        names. An observer need not wait, because its end does not count."""
         if self._busy:
             return
         self._busy = True
         if self.quorum.is_voter:
             self.when_synced(self._fetch)
         else:
-            self.quorum.log_sync.request(lambda: None)  # Nobody waits for an observer's log to be durable.
+            self.quorum.log_sync.request(lambda: None)  # No one waits for an observer's log to be durable.
             self._fetch()
 
     def _fetch(self) -> None:
         quorum = self.quorum
-        self.ask_for_log(
+        self.fetch_log(
             quorum.leader_id,
             OffsetAndEpoch(0, 0) if self._rediscover else quorum.log.end,
             quorum.timing.fetch_wait_ms,
@@ -108,50 +106,50 @@ class Follower(RoleState):
     def _failed(self) -> None:
         self._failures += 1
         if self._failures >= GONE_AFTER_FAILURES:
-            self._release(None)
+            self._leader_lost(None)
         self._retry()
 
     def _retry(self) -> None:
         self.after(min(RETRY_US << min(self._failures, 6), LONGEST_RETRY_US), self._again)
 
     def _wait(self, wait_us: int) -> None:
-        """Fetches again later. Meanwhile the leader must hear of this node, and this node of the leader."""
+        """Fetch again after ``wait_us``, but within the fetch timeouts of this node and of the leader."""
         self.after(min(wait_us, self.quorum.timing.fetch_timeout_us // 4), self._again)
 
     def _again(self) -> None:
         self._busy = False
         self._continue()
 
-    def _replied(self, answer: Answer) -> None:
-        assert isinstance(answer, FetchAnswer), answer
+    def _replied(self, response: RaftResponse) -> None:
+        assert isinstance(response, RaftFetchResponse), response
         self._failures = 0
-        if answer.error is ErrorCode.not_leader_or_follower:
-            self._release(None)
-        if answer.error is not ErrorCode.none:
+        if response.error is ErrorCode.not_leader_or_follower:
+            self._leader_lost(None)
+        if response.error is not ErrorCode.none:
             self._failures = 1
             self._retry()
-        elif answer.snapshot is not None:
-            self._take_snapshot(answer.snapshot)
+        elif response.snapshot is not None:
+            self._take_snapshot(response.snapshot)
         elif self._rediscover:
             self._rediscover = False
             self._succeeded()
             self._again()
-        elif answer.diverging is not None:
-            self._cut(answer.diverging)
+        elif response.diverging is not None:
+            self._cut(response.diverging)
         else:
-            self._take(answer)
+            self._take(response)
 
     def _succeeded(self) -> None:
         self.has_fetched = True
-        self.let_go = self._doubts = False
+        self.leader_gone = self._cut_refused = False
         self.quorum.attempts = 0
-        self.heard_of()
+        self.restart_fetch_timeout()
 
-    def _take(self, answer: FetchAnswer) -> None:
+    def _take(self, response: RaftFetchResponse) -> None:
         quorum = self.quorum
         self._succeeded()
         try:
-            taken = quorum.log.append_fetched(quorum.ports.now(), answer.records, quorum.epoch)
+            taken = quorum.log.append_fetched(quorum.ports.now(), response.records, quorum.epoch)
         except DiskError as failure:  # The disk may be full for a while. What was written stays.
             quorum.ports.note("fetched_not_written", ("why", str(failure)))
             wait_us = min(RETRY_US << min(self._not_written, 12), LONGEST_WRITE_RETRY_US)
@@ -159,17 +157,20 @@ class Follower(RoleState):
             self._wait(wait_us)
             return
         self._not_written = 0
-        quorum.advance_high_watermark(answer.high_watermark)
+        quorum.advance_high_watermark(response.high_watermark)
         if not self.live:
             return
-        if len(answer.records) and not taken:
+        if len(response.records) and not taken:
             self._retry()
         else:
             self._again()
 
     def _cut(self, diverging: OffsetAndEpoch) -> None:
-        """Raises CutBelowHighWatermark if the leader says twice in a row that it lacks committed records. The first
-        such answer, or the request for it, may have been damaged on its way: frames have no checksum."""
+        """Cut the records that the leader does not have.
+
+        Raises CutBelowHighWatermark if the leader reports twice in a row that it lacks committed records. The first
+        such response, or the request for it, may have been damaged on its way: frames have no checksum.
+        """
         quorum = self.quorum
         if diverging.offset < 0 or diverging.epoch < 0:
             self._retry()
@@ -178,9 +179,9 @@ class Follower(RoleState):
         try:
             end_offset = quorum.log.truncate_to_diverging(diverging)
         except CutBelowHighWatermark as failure:
-            if self._doubts:
+            if self._cut_refused:
                 raise
-            self._doubts = True
+            self._cut_refused = True
             quorum.ports.note("cut_doubted", ("why", str(failure)))
             self._retry()
             return
@@ -194,7 +195,7 @@ class Follower(RoleState):
     # Snapshots
 
     def _take_snapshot(self, snapshot: OffsetAndEpoch) -> None:
-        """Downloads the snapshot. An ID with a negative offset or epoch is invalid: it does not renew the fetch
+        """Download the snapshot. An ID with a negative offset or epoch is invalid: it does not restart the fetch
         timeout."""
         if snapshot.offset < 0 or snapshot.epoch < 0:
             self._failures = 1
@@ -220,7 +221,7 @@ class Follower(RoleState):
         self._downloading = False
         quorum = self.quorum
         if isinstance(outcome, LeaderChanged):
-            if not quorum.heed(outcome.leader_id, outcome.leader_epoch):
+            if not quorum.learn_leader(outcome.leader_id, outcome.leader_epoch):
                 self._failed()
             return
         if isinstance(outcome, Installed):
@@ -237,25 +238,27 @@ class Follower(RoleState):
     # When the leader is gone
 
     def _check(self) -> None:
-        """Considers the leader gone when the fetch timeout has passed, but does not seek votes at once. Nodes that were
-        paused together resume at the same instant and must not all seek votes then. An answer of the leader may also be
-        about to arrive."""
+        """Consider the leader gone when the fetch timeout has passed, but do not seek votes at once. Nodes that were
+        paused together resume at the same instant and must not all seek votes then. A response of the leader may also
+        be about to arrive."""
         if self.now_us >= self._deadline_us:
-            self._release(None)
+            self._leader_lost(None)
             self.after(self.quorum.timing.fetch_timeout_us, self._check)
         else:
             self.at(self._deadline_us, self._check)
 
-    def _release(self, delay_us: int | None) -> None:
-        """Considers the leader gone, and seeks an election after ``delay_us``. None stands for a random delay whose
-        limit doubles with each failed attempt."""
-        if not self.let_go:
-            self.let_go = True
+    def _leader_lost(self, delay_us: int | None) -> None:
+        """Consider the leader gone, and seek an election after ``delay_us``. None means a random delay whose limit
+        doubles with each failed attempt."""
+        if not self.leader_gone:
+            self.leader_gone = True
             quorum = self.quorum
-            self.after(quorum.timing.gone_us(quorum.attempts) if delay_us is None else delay_us, self._leave_if_let_go)
+            self.after(
+                quorum.timing.gone_us(quorum.attempts) if delay_us is None else delay_us, self._leave_if_leader_gone
+            )
 
-    def _leave_if_let_go(self) -> None:
-        if not self.let_go:
+    def _leave_if_leader_gone(self) -> None:
+        if not self.leader_gone:
             return
         quorum = self.quorum
         quorum.attempts += 1

@@ -1,5 +1,7 @@
-"""The leader role. A leader opens its epoch with a leader change record, answers fetches and moves the high watermark.
-It resigns when it no longer hears from a majority of the voters, or when its disk does not take that first record.
+"""The leader role.
+
+A leader opens its epoch with a leader change record, serves fetches and moves the high watermark. It resigns when a
+majority of the voters is silent, or when its disk refuses that first record.
 
 The high watermark is the largest offset that a majority of voters has made durable. The leader's own log counts only up
 to its synced end. The high watermark moves only beyond the epoch's first record, which commits the records of older
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.quorum.messages import Answer, begin_epoch, fetched, read_epoch_answer
+from reference_broker.quorum.messages import RaftResponse, begin_epoch, fetched, read_epoch_answer
 from reference_broker.quorum.metadata_log import VALID, Valid
 from reference_broker.quorum.roles import Role, RoleState
 from reference_broker.quorum.values import NO_NODE, QuorumDescription, ReplicaDescription
@@ -23,54 +25,58 @@ if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
 OBSERVER_SESSION_US = 300_000_000
-"""An observer that is silent for longer is no longer described (LeaderState.OBSERVER_SESSION_TIMEOUT_MS)."""
+"""An observer that is silent for longer is no longer listed by DescribeQuorum
+(LeaderState.OBSERVER_SESSION_TIMEOUT_MS)."""
 MAX_OBSERVERS = 1000
 TOGETHER_US = 20_000
-"""Fetches whose waits end within this time of each other are answered together, so that one timer serves them all."""
+"""Parked fetches that expire within this time of each other get their responses together, so that one timer serves them
+all."""
 NEVER_US = 1 << 62
 
 
 @dataclass(slots=True)
 class Replica:
-    """Another node as its fetches show it; -1 means not known in this epoch. ``contact_us`` is when it last sent a
-    request.
-
-    ``end_then`` is where the leader's log ended at the replica's last fetch. If the next fetch starts there, the
-    replica had caught up at the time of the last one.
-    """
+    """Another node as its fetches show it; -1 means not known in this epoch."""
 
     contact_us: int
+    """When it last sent a request."""
     end_offset: int = -1
     fetch_ms: int = -1
     caught_up_ms: int = -1
     end_then: int = -1
+    """Where the leader's log ended at the replica's last fetch. If the next fetch starts there, the replica had caught
+    up at the time of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A fetch that waits for records or a new high watermark."""
+class ParkedFetch:
+    """A fetch that is parked until there are records or a new high watermark."""
 
     partition: FetchPartition
     request: FetchRequest
-    answer: Callable[[FetchResponse], None]
+    respond: Callable[[FetchResponse], None]
     deadline_us: int
 
 
 class Leader(RoleState):
-    """Leads one epoch. ``start_offset`` is the offset of the epoch's first record, or -1 before it is written.
-    ``waiting`` holds the waiting fetches by number, and ``_expires_us`` is when their timer fires."""
+    """Leads one epoch."""
 
     role = Role.LEADER
 
     def __init__(self, quorum: "Quorum") -> None:
         super().__init__(quorum)
         self.start_offset = -1
+        """The offset of the epoch's first record, or -1 before it is written."""
         self.voters = {peer: Replica(self.now_us) for peer in quorum.others}
-        self.waiting: dict[int, Waiting] = {}
+        self.parked: dict[int, ParkedFetch] = {}
+        """By number, in the order of their arrival."""
         self._observers: dict[int, Replica] = {}
         self._begun: dict[int, bool] = {}
+        """The voters to which a BeginQuorumEpoch request is in flight."""
         self._waking = False
+        """A timer is set that completes the parked fetches for which there are new records."""
         self._expires_us = NEVER_US
+        """When the timer of the parked fetches fires."""
 
     def start(self) -> None:
         quorum = self.quorum
@@ -91,9 +97,9 @@ class Leader(RoleState):
             self._announce(0)
 
     def depart(self) -> None:
-        for waiting in self.waiting.values():
-            waiting.answer(self.fetch_refused(ErrorCode.not_leader_or_follower))
-        self.waiting.clear()
+        for parked in self.parked.values():
+            parked.respond(self.fetch_refused(ErrorCode.not_leader_or_follower))
+        self.parked.clear()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
         return False
@@ -101,60 +107,60 @@ class Leader(RoleState):
     # Appending
 
     def appended(self) -> None:
-        """Records were appended: makes them durable, and wakes the waiting fetches after this event."""
+        """Make appended records durable, and complete parked fetches after this event."""
         self.when_synced(self._advance)
-        if self.waiting and not self._waking:
+        if self.parked and not self._waking:
             self._waking = True
             self.after(0, self._wake)
 
     def _wake(self) -> None:
         self._waking = False
         end_offset = self.quorum.log.end_offset
-        self._complete(lambda waiting: waiting.partition.fetch_offset < end_offset)
+        self._complete(lambda parked: parked.partition.fetch_offset < end_offset)
 
-    def _complete(self, due: Callable[[Waiting], bool]) -> None:
-        for number, waiting in list(self.waiting.items()):
-            if due(waiting):
+    def _complete(self, due: Callable[[ParkedFetch], bool]) -> None:
+        for number, parked in list(self.parked.items()):
+            if due(parked):
                 self._finish(number)
 
     def _finish(self, number: int) -> None:
-        waiting = self.waiting.pop(number)
-        waiting.answer(self._read(waiting.partition, waiting.request))
+        parked = self.parked.pop(number)
+        parked.respond(self._read(parked.partition, parked.request))
 
     # Fetches
 
-    def fetch(self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
-        """Answers a fetch of this epoch, or lets it wait."""
+    def fetch(self, partition: FetchPartition, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
+        """Respond to a fetch of this epoch, or park it."""
         log = self.quorum.log
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
         replica = self._replica(request.replica_id)
         if replica is not None:
             replica.contact_us = self.now_us
-            if isinstance(validity, Valid) and self._take_note(replica, partition.fetch_offset):
+            if isinstance(validity, Valid) and self._record_fetch(replica, partition.fetch_offset):
                 self._advance()
         self._supersede(request.replica_id)
         high_watermark = self.quorum.high_watermark
         is_current = partition.fetch_offset >= log.end_offset and partition.high_watermark >= high_watermark
         if validity is VALID and is_current and request.max_wait_ms and self.live:
-            self._park(partition, request, answer)
+            self._park(partition, request, respond)
         else:
-            answer(self._read(partition, request))
+            respond(self._read(partition, request))
 
     def contacted(self, replica_id: int) -> None:
-        """Notes that a voter is alive, although it does not fetch the log now."""
+        """Note that a voter is alive, although it does not fetch the log now."""
         replica = self.voters.get(replica_id)
         if replica is not None:
             replica.contact_us = self.now_us
 
-    def _park(self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
+    def _park(self, partition: FetchPartition, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
         quorum = self.quorum
         wait_us = min(request.max_wait_ms * 1000, quorum.timing.fetch_timeout_us)  # The fetcher may be gone.
         deadline_us = self.now_us + wait_us
-        self.waiting[quorum.next_number()] = Waiting(partition, request, answer, deadline_us)
+        self.parked[quorum.next_number()] = ParkedFetch(partition, request, respond, deadline_us)
         self._expire_at(deadline_us)
 
     def _expire_at(self, deadline_us: int) -> None:
-        """Sets the timer, unless it fires earlier anyway and then handles this deadline too."""
+        """Set the timer, unless it fires earlier anyway and then handles this deadline too."""
         if deadline_us < self._expires_us:
             self._expires_us = deadline_us
             self.at(deadline_us, self._expire)
@@ -162,18 +168,18 @@ class Leader(RoleState):
     def _expire(self) -> None:
         now_us = self.now_us
         self._expires_us = NEVER_US
-        self._complete(lambda waiting: waiting.deadline_us <= now_us + TOGETHER_US)
-        if self.waiting:
-            self._expire_at(min(waiting.deadline_us for waiting in self.waiting.values()))
+        self._complete(lambda parked: parked.deadline_us <= now_us + TOGETHER_US)
+        if self.parked:
+            self._expire_at(min(parked.deadline_us for parked in self.parked.values()))
 
     def _supersede(self, replica_id: int) -> None:
-        """Answers an older fetch of the replica. A replica has one fetch at a time, so the older one lost its
+        """Complete an older fetch of the replica. A replica has one fetch at a time, so the older one lost its
         connection."""
-        if replica_id != NO_NODE and self.waiting:
-            self._complete(lambda waiting: waiting.request.replica_id == replica_id)
+        if replica_id != NO_NODE and self.parked:
+            self._complete(lambda parked: parked.request.replica_id == replica_id)
 
     def _read(self, partition: FetchPartition, request: FetchRequest) -> FetchResponse:
-        """The answer from the current log."""
+        """Return the response from the current log."""
         quorum = self.quorum
         log = quorum.log
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
@@ -181,7 +187,7 @@ class Leader(RoleState):
         if validity is VALID and partition.fetch_offset < log.end_offset:
             max_bytes = min(request.max_bytes, partition.partition_max_bytes)
             records = log.read(partition.fetch_offset, max_bytes, log.end_offset)
-        # This role may have ended within the event. The answer still comes from the leader of this epoch.
+        # This role may have ended within the event. The response still comes from the leader of this epoch.
         return fetched(
             ErrorCode.none, quorum.node_id, quorum.epoch, quorum.high_watermark, log.start_offset, validity, records
         )
@@ -195,8 +201,8 @@ class Leader(RoleState):
             known = self._observers[replica_id] = Replica(self.now_us)
         return known
 
-    def _take_note(self, replica: Replica, offset: int) -> bool:
-        """Records a fetch from ``offset``. Returns True if the replica's end moved."""
+    def _record_fetch(self, replica: Replica, offset: int) -> bool:
+        """Record a fetch from ``offset``. Returns True if the replica's end moved."""
         now_ms, end_offset = self.quorum.ports.now().wall_ms, self.quorum.log.end_offset
         if offset >= end_offset:
             replica.caught_up_ms = max(now_ms, replica.caught_up_ms)
@@ -218,13 +224,13 @@ class Leader(RoleState):
             return
         if quorum.advance_high_watermark(held_by_majority) and self.live:
             high_watermark = quorum.high_watermark
-            self._complete(lambda waiting: waiting.partition.high_watermark < high_watermark)
+            self._complete(lambda parked: parked.partition.high_watermark < high_watermark)
 
-    # Being heard
+    # Contact with the voters
 
     def _announce(self, silent_us: int) -> None:
-        """Sends BeginQuorumEpoch to every voter that has been silent for ``silent_us``, and repeats this every half
-        fetch timeout."""
+        """Send BeginQuorumEpoch to every voter that has been silent for ``silent_us``, and repeat this every half fetch
+        timeout."""
         quorum = self.quorum
         period_us = quorum.timing.fetch_timeout_us // 2
         now_us = self.now_us
@@ -237,10 +243,10 @@ class Leader(RoleState):
     def _begin(self, peer: int) -> None:
         quorum = self.quorum
 
-        def over(_answer: Answer | None = None) -> None:
+        def over(_response: RaftResponse | None = None) -> None:
             self._begun.pop(peer, None)
 
-        self.ask(
+        self.send_request(
             peer,
             ApiKey.BEGIN_QUORUM_EPOCH,
             begin_epoch(quorum.cluster_id, peer, quorum.node_id, quorum.epoch),
@@ -250,8 +256,8 @@ class Leader(RoleState):
         )
 
     def _check_quorum(self) -> None:
-        """Resigns if a majority is silent. Otherwise a leader that the majority has left would answer reads with old
-        data and would never complete a write (KAFKA-15489)."""
+        """Resign if a majority is silent. Otherwise a leader that the majority has left would serve reads of old data
+        and would never complete a write (KAFKA-15489)."""
         quorum = self.quorum
         contacts = sorted((replica.contact_us for replica in self.voters.values()), reverse=True)
         deadline_us = contacts[quorum.majority - 2] + quorum.timing.check_quorum_us
@@ -261,7 +267,7 @@ class Leader(RoleState):
             self.at(deadline_us, self._check_quorum)
 
     def successors(self) -> tuple[int, ...]:
-        """The other voters, the longest log first."""
+        """Return the other voters, the longest log first."""
         return tuple(sorted(self.voters, key=lambda peer: (-self.voters[peer].end_offset, peer)))
 
     def describe(self) -> QuorumDescription:

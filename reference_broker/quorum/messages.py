@@ -1,9 +1,8 @@
-"""The Vote, BeginQuorumEpoch and EndQuorumEpoch messages, converted between kio's classes and small values.
+"""The requests of the quorum and their responses, as small values: Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch.
 
-Schemas: VoteRequest.json 2, BeginQuorumEpochRequest.json 1, EndQuorumEpochRequest.json 1 and their responses. Directory
-IDs stay zero: voters are configured, not part of the log (KIP-853 is not served).
-
-Fetches of the metadata log as small values (Fetch 18: FetchRequest.json, FetchResponse.json; KIP-595, KIP-1166).
+Schemas: VoteRequest.json 2, BeginQuorumEpochRequest.json 1, EndQuorumEpochRequest.json 1, FetchRequest.json 18 and
+their responses (KIP-595, KIP-1166). Directory IDs stay zero: voters are configured, not part of the log (KIP-853 is not
+served).
 """
 
 from collections.abc import Sequence
@@ -49,9 +48,9 @@ METADATA_TOPIC = TopicName("__cluster_metadata")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The fields of every answer. ``leader_id`` is -1 if the answering node knows no leader. ``granted`` is the result
-    of a vote."""
+class RaftResponse:
+    """The fields of every response. ``leader_id`` is -1 if the node knows no leader. ``granted`` is the result of a
+    vote."""
 
     error: Error
     leader_id: int
@@ -72,7 +71,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochNews:
+class EpochRequest:
     """A BeginQuorumEpoch or EndQuorumEpoch request. ``successors`` are the voters that a resigning leader prefers,
     best first."""
 
@@ -83,23 +82,23 @@ class EpochNews:
     successors: tuple[int, ...] = ()
 
 
-def vote(asked: Vote) -> "vote_request.VoteRequest":
+def vote(request: Vote) -> "vote_request.VoteRequest":
     partition = vote_request.PartitionData(
         partition_index=i32(0),
-        replica_epoch=i32(asked.epoch),
-        replica_id=BrokerId(asked.candidate_id),
+        replica_epoch=i32(request.epoch),
+        replica_id=BrokerId(request.candidate_id),
         replica_directory_id=None,
         voter_directory_id=None,
-        last_offset_epoch=i32(asked.end.epoch),
-        last_offset=i64(asked.end.offset),
-        pre_vote=asked.pre_vote,
+        last_offset_epoch=i32(request.end.epoch),
+        last_offset=i64(request.end.offset),
+        pre_vote=request.pre_vote,
     )
     topic = vote_request.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
-    return vote_request.VoteRequest(cluster_id=asked.cluster_id, voter_id=BrokerId(asked.voter_id), topics=(topic,))
+    return vote_request.VoteRequest(cluster_id=request.cluster_id, voter_id=BrokerId(request.voter_id), topics=(topic,))
 
 
 def read_vote(body: object) -> Vote | None:
-    """Returns None for a request that does not name exactly the metadata partition."""
+    """Return None for a request that does not name exactly the metadata partition."""
     assert isinstance(body, vote_request.VoteRequest)
     if not names_metadata(body.topics):
         return None
@@ -108,17 +107,17 @@ def read_vote(body: object) -> Vote | None:
     return Vote(body.cluster_id, body.voter_id, one.replica_id, one.replica_epoch, end, one.pre_vote)
 
 
-def voted(answer: Answer | Error) -> "vote_response.VoteResponse":
-    granted = {"vote_granted": answer.granted} if isinstance(answer, Answer) else {}
-    return _response(vote_response.VoteResponse, vote_response, answer, **granted)
+def voted(result: RaftResponse | Error) -> "vote_response.VoteResponse":
+    granted = {"vote_granted": result.granted} if isinstance(result, RaftResponse) else {}
+    return _response(vote_response.VoteResponse, vote_response, result, **granted)
 
 
-def read_voted(body: object) -> Answer | None:
-    """Returns None for an answer without the metadata partition, which is an error of the whole request."""
+def read_voted(body: object) -> RaftResponse | None:
+    """Return None for a response without the metadata partition, which is an error of the whole request."""
     if not isinstance(body, vote_response.VoteResponse) or body.error_code or not names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
-    return Answer(known_error(int(one.error_code)), one.leader_id, one.leader_epoch, one.vote_granted)
+    return RaftResponse(known_error(int(one.error_code)), one.leader_id, one.leader_epoch, one.vote_granted)
 
 
 def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> "begin_request.BeginQuorumEpochRequest":
@@ -131,16 +130,16 @@ def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> "
     )
 
 
-def read_begin_epoch(body: object) -> EpochNews | None:
+def read_begin_epoch(body: object) -> EpochRequest | None:
     assert isinstance(body, begin_request.BeginQuorumEpochRequest)
     if not names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
-    return EpochNews(body.cluster_id, body.voter_id, one.leader_id, one.leader_epoch)
+    return EpochRequest(body.cluster_id, body.voter_id, one.leader_id, one.leader_epoch)
 
 
-def begun(answer: Answer | Error) -> "begin_response.BeginQuorumEpochResponse":
-    return _response(begin_response.BeginQuorumEpochResponse, begin_response, answer)
+def begun(result: RaftResponse | Error) -> "begin_response.BeginQuorumEpochResponse":
+    return _response(begin_response.BeginQuorumEpochResponse, begin_response, result)
 
 
 def end_epoch(
@@ -158,27 +157,27 @@ def end_epoch(
     return end_request.EndQuorumEpochRequest(cluster_id=cluster_id, topics=(topic,), leader_endpoints=())
 
 
-def read_end_epoch(body: object) -> EpochNews | None:
+def read_end_epoch(body: object) -> EpochRequest | None:
     assert isinstance(body, end_request.EndQuorumEpochRequest)
     if not names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
     successors = tuple(int(each.candidate_id) for each in one.preferred_candidates)
-    return EpochNews(body.cluster_id, -1, one.leader_id, one.leader_epoch, successors)
+    return EpochRequest(body.cluster_id, -1, one.leader_id, one.leader_epoch, successors)
 
 
-def ended(answer: Answer | Error) -> "end_response.EndQuorumEpochResponse":
-    return _response(end_response.EndQuorumEpochResponse, end_response, answer)
+def ended(result: RaftResponse | Error) -> "end_response.EndQuorumEpochResponse":
+    return _response(end_response.EndQuorumEpochResponse, end_response, result)
 
 
-def read_epoch_answer(body: object) -> Answer | None:
-    """Reads the answer to a BeginQuorumEpoch or EndQuorumEpoch request. Returns None where ``read_voted`` does."""
+def read_epoch_answer(body: object) -> RaftResponse | None:
+    """Read the response to a BeginQuorumEpoch or EndQuorumEpoch request. Returns None where ``read_voted`` does."""
     if not isinstance(body, begin_response.BeginQuorumEpochResponse | end_response.EndQuorumEpochResponse):
         return None
     if body.error_code or not names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
-    return Answer(known_error(int(one.error_code)), one.leader_id, one.leader_epoch)
+    return RaftResponse(known_error(int(one.error_code)), one.leader_id, one.leader_epoch)
 
 
 ResponseT = TypeVar(
@@ -189,16 +188,16 @@ ResponseT = TypeVar(
 )
 
 
-def _response(response: type[ResponseT], schema: Any, answer: Answer | Error, **more: bool) -> ResponseT:
-    """Makes an answer for the metadata partition, or one with an error of the whole request. ``schema`` is kio's module
-    of the response. The three modules have these fields in common, but no type."""
-    if not isinstance(answer, Answer):
-        return response(error_code=ErrorCode(int(answer)), topics=())
+def _response(response: type[ResponseT], schema: Any, result: RaftResponse | Error, **more: bool) -> ResponseT:
+    """Build a response for the metadata partition, or one with an error of the whole request. ``schema`` is kio's
+    module of the response. The three modules have these fields in common, but no type."""
+    if not isinstance(result, RaftResponse):
+        return response(error_code=ErrorCode(int(result)), topics=())
     partition = schema.PartitionData(
         partition_index=i32(0),
-        error_code=ErrorCode(int(answer.error)),
-        leader_id=BrokerId(answer.leader_id),
-        leader_epoch=i32(answer.epoch),
+        error_code=ErrorCode(int(result.error)),
+        leader_id=BrokerId(result.leader_id),
+        leader_epoch=i32(result.epoch),
         **more,
     )
     topic = schema.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
@@ -206,19 +205,19 @@ def _response(response: type[ResponseT], schema: Any, answer: Answer | Error, **
 
 
 def names_metadata(topics: Sequence[Any]) -> bool:
-    """Whether the topics of a request or an answer are exactly the metadata partition. kio has a class of its own for
-    the topics of each message."""
+    """Return whether the topics of a request or a response are exactly the metadata partition. kio has a class of its
+    own for the topics of each message."""
     if len(topics) != 1 or topics[0].topic_name != METADATA_TOPIC:
         return False
     return [one.partition_index for one in topics[0].partitions] == [0]
 
 
 MAX_FETCH_BYTES = 8 * 2**20
-"""Kafka's followers ask for as much (KafkaRaftClient.MAX_FETCH_SIZE_BYTES). No batch is larger."""
+"""The size that Kafka's followers request (KafkaRaftClient.MAX_FETCH_SIZE_BYTES). No batch is larger."""
 
 
 @dataclass(frozen=True, slots=True)
-class FetchAnswer(Answer):
+class RaftFetchResponse(RaftResponse):
     """``high_watermark`` is -1 if the leader does not know it. ``diverging`` and ``snapshot`` never come together, and
     neither comes with records."""
 
@@ -257,15 +256,15 @@ def fetch(
 
 
 def fetched_partition(request: FetchRequest) -> FetchPartition | None:
-    """Returns None for a request that does not name exactly the metadata partition, by its topic ID."""
+    """Return None for a request that does not name exactly the metadata partition, by its topic ID."""
     if len(request.topics) != 1 or request.topics[0].topic_id != METADATA_TOPIC_ID:
         return None
     partitions = request.topics[0].partitions
     return partitions[0] if len(partitions) == 1 and partitions[0].partition == 0 else None
 
 
-def read_fetched(body: object) -> FetchAnswer | None:
-    """Returns None for an answer without the metadata partition, which is an error of the whole request."""
+def read_fetched(body: object) -> RaftFetchResponse | None:
+    """Return None for a response without the metadata partition, which is an error of the whole request."""
     if not isinstance(body, FetchResponse) or body.error_code or len(body.responses) != 1:
         return None
     topic = body.responses[0]
@@ -274,7 +273,7 @@ def read_fetched(body: object) -> FetchAnswer | None:
     data = topic.partitions[0]
     leader = data.current_leader or LeaderIdAndEpoch(-1, -1)
     diverging, snapshot = data.diverging_epoch, data.snapshot_id
-    return FetchAnswer(
+    return RaftFetchResponse(
         error=known_error(data.error_code),
         leader_id=leader.leader_id,
         epoch=leader.leader_epoch,
@@ -286,7 +285,7 @@ def read_fetched(body: object) -> FetchAnswer | None:
 
 
 def fetch_refused(error: Error) -> FetchResponse:
-    """Builds the answer for an error of the whole request."""
+    """Build the response for an error of the whole request."""
     return FetchResponse(error_code=int(error))
 
 
@@ -299,7 +298,8 @@ def fetched(
     validity: Validity | None = None,
     records: bytes = b"",
 ) -> FetchResponse:
-    """Builds the answer for the metadata partition. It always names the leader, so that the asking node learns it."""
+    """Build the response for the metadata partition. It always names the leader, so that the fetching node learns
+    it."""
     data = PartitionData(
         partition=0,
         error_code=int(error),

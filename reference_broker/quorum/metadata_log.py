@@ -29,16 +29,21 @@ from reference_broker.records.record import Record, build, read_records
 
 @dataclass(slots=True, eq=False)
 class LogSync:
-    """``flying`` holds the callbacks that wait for the sync in flight, or None if there is no sync in flight. ``next``
-    holds those that wait for the sync after it."""
+    """Makes the metadata log durable. One sync is in flight at a time, and all appends made meanwhile share the next.
+
+    What is synced may be reported to others at once: a leader counts it, a follower names it. So each sync is noted
+    beside the log. A start never cuts what was noted, because others may rely on it.
+    """
 
     _log: PartitionLog
     _ports: Ports
     flying: list[Callable[[], None]] | None = None
+    """The callbacks of the sync in flight, or None if there is none."""
     next: list[Callable[[], None]] = field(default_factory=list)
+    """The callbacks of the sync after it."""
 
     def request(self, done: Callable[[], None]) -> None:
-        """Calls ``done`` when everything that is in the log now is durable, or at once if it already is."""
+        """Call ``done`` when everything that is in the log now is durable, or at once if it already is."""
         if self.flying is None and not self._log.durability.dirty:
             done()
             return
@@ -72,12 +77,12 @@ class BatchTooLarge(Exception):  # noqa: N818 - the limit is the news
     """The records do not fit into one batch. Nothing was written."""
 
 
-class CutBelowHighWatermark(Exception):  # noqa: N818 - says what was asked for
-    """A leader that lacks committed records asks this node to cut them. The node must end rather than forget them."""
+class CutBelowHighWatermark(Exception):  # noqa: N818 - says what was requested
+    """A leader that lacks committed records makes this node cut them. The node must end rather than forget them."""
 
 
 class Snapshots(Protocol):
-    """What the log needs to know of the store of snapshots (``snapshots.store.SnapshotStore``)."""
+    """The part of the store of snapshots that the log needs (``snapshots.store.SnapshotStore``)."""
 
     @property
     def latest(self) -> OffsetAndEpoch | None: ...
@@ -155,18 +160,18 @@ class MetadataLog:
     # Appending
 
     def append(self, now: Now, values: Sequence[bytes], epoch: int) -> Provenance:
-        """Appends one batch of records with these values. After BatchTooLarge or DiskError the log is unchanged."""
+        """Append one batch of records with these values. After BatchTooLarge or DiskError the log is unchanged."""
         stamped = [Record(timestamp_ms=now.wall_ms, value=value) for value in values]
         return self._append(now, build(stamped, leader_epoch=epoch), epoch)
 
     def append_leader_change(self, now: Now, leader_id: int, voters: Sequence[int], epoch: int) -> Provenance:
-        """Appends the control record that opens an epoch. It names all voters as those who granted, because the leader
-        of a static quorum keeps no list of the voters that did."""
+        """Append the control record that opens an epoch. It names all voters as those that granted their votes, because
+        the leader of a static quorum keeps no list of the voters that did."""
         record = leader_change(leader_id, voters, voters, now.wall_ms)
         return self._append(now, build_control([record], leader_epoch=epoch), epoch)
 
     def append_fetched(self, now: Now, data: bytes | memoryview, leader_epoch: int) -> int:
-        """Appends fetched batches to a follower's log and returns how many bytes it took.
+        """Append fetched batches to a follower's log and return the number of bytes that were appended.
 
         It stops before a batch that is torn, damaged or not contiguous, and before one of an epoch above
         ``leader_epoch`` or below the epoch of the log's end.
@@ -212,8 +217,8 @@ class MetadataLog:
     # Comparing
 
     def end_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Where the largest epoch not above ``epoch`` ends. For an epoch above all others this is the log's end, and
-        for one that ends at the oldest snapshot it is that snapshot."""
+        """Return where the largest epoch not above ``epoch`` ends. For an epoch above all others this is the log's end,
+        and for one that ends at the oldest snapshot it is that snapshot."""
         end = self.end
         if epoch >= end.epoch:
             return end
@@ -226,7 +231,8 @@ class MetadataLog:
         return OffsetAndEpoch(known.end_offset, known.epoch)
 
     def validate(self, offset: int, epoch: int) -> Validity:
-        """How to answer a fetch from ``offset`` by a replica whose last fetched epoch is ``epoch`` (S-10)."""
+        """Compare the log with that of a replica that fetches from ``offset`` and whose last fetched epoch is ``epoch``
+        (S-10)."""
         start, oldest, latest = self.start_offset, self.snapshots.oldest, self.snapshots.latest
         if oldest is not None and latest is not None:
             at_start = offset == start == oldest.offset and epoch != oldest.epoch
@@ -240,13 +246,13 @@ class MetadataLog:
     # Moving the ends
 
     def truncate_to_diverging(self, end: OffsetAndEpoch) -> int:
-        """Cuts the records that a leader with the diverging ``end`` does not have, and returns the new end offset.
+        """Cut the records that a leader with the diverging ``end`` does not have, and return the new end offset.
         Committed records are never cut, because a node that lacks them cannot be elected."""
         own = self.end_for_epoch(end.epoch)
         return self.truncate_to(min(own.offset, end.offset) if own.epoch == end.epoch else own.offset)
 
     def truncate_to(self, offset: int) -> int:
-        """Removes every batch that reaches ``offset`` or beyond, and returns the new end offset. Raises
+        """Remove every batch that reaches ``offset`` or beyond, and return the new end offset. Raises
         CutBelowHighWatermark, because the node must end rather than forget committed records."""
         high_watermark = self.log.high_watermark
         if offset < high_watermark:
@@ -258,7 +264,7 @@ class MetadataLog:
         return self.log.truncate_to(offset)
 
     def install_snapshot(self, now: Now, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word
-        """Empties the log and starts it at the end of the snapshot (KafkaMetadataLog's truncateToLatestSnapshot).
+        """Empty the log and start it at the end of the snapshot (KafkaMetadataLog's truncateToLatestSnapshot).
         Returns False, and changes nothing, if the log already reaches that far."""
         if id.age <= self.end.age:
             return False
@@ -266,7 +272,7 @@ class MetadataLog:
         return True
 
     def delete_before(self, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word
-        """Moves the start of the log to a snapshot that this node holds, and deletes whole segments before it. Returns
+        """Move the start of the log to a snapshot that this node holds, and delete whole segments before it. Returns
         False if the log already starts there or later, or if the snapshot's end is not known to be committed."""
         if not self.log.log_start_offset < id.offset <= self.log.high_watermark:
             return False
@@ -275,7 +281,7 @@ class MetadataLog:
 
 
 def read_batch(batch: bytes) -> LogBatch:
-    """Reads one whole batch, whose CRC the caller has checked. Raises InvalidRecords."""
+    """Read one whole batch, whose CRC the caller has checked. Raises InvalidRecords."""
     header = read_header(batch)
     values: tuple[bytes, ...] = ()
     if not header.is_control:
@@ -288,12 +294,12 @@ def read_batch(batch: bytes) -> LogBatch:
 def open_metadata_log(
     disk: Disk, config: BrokerConfig, now: Now, clean: bool, snapshots: Snapshots
 ) -> Generator[None, None, MetadataLog]:
-    """Opens and recovers the log in slices.
+    """Open and recover the log in slices.
 
-    A torn tail is cut at the first bad batch. Other damage stays as it is, since this node may have told a leader that
-    it has these records. If a crash between the rename of the newest snapshot and the truncation of the log left that
-    snapshot beyond the log, the log starts at the snapshot. Raises StartRefused for a damaged log, and for one that
-    begins where no snapshot reaches (KAFKA-14240).
+    A torn tail is cut at the first bad batch. Other damage stays as it is, since this node may have reported to a
+    leader that it has these records. If a crash between the rename of the newest snapshot and the truncation of the log
+    left that snapshot beyond the log, the log starts at the snapshot. Raises StartRefused for a damaged log, and for
+    one that begins where no snapshot reaches (KAFKA-14240).
     """
     log_config = LogConfig(
         segment_bytes=config.metadata_log_segment_bytes,
@@ -321,7 +327,7 @@ def open_metadata_log(
         )
     if latest is not None:
         if latest.age > log.end.age:
-            disk.delete(CLEAN_SHUTDOWN_FILE)  # The next start must look at a log that is about to change.
+            disk.delete(CLEAN_SHUTDOWN_FILE)  # The next start must recover a log that is about to change.
             disk.make_durable(CLEAN_SHUTDOWN_FILE)
             disk.make_durable(snapshot_path(latest))
         log.install_snapshot(now, latest)
@@ -330,7 +336,7 @@ def open_metadata_log(
 
 
 def _take_as_committed(log: MetadataLog, latest: OffsetAndEpoch) -> None:
-    """Raises the high watermark to the latest snapshot, because snapshots hold only committed records. If a crash
+    """Raise the high watermark to the latest snapshot, because snapshots hold only committed records. If a crash
     undid the move of the log's start to the oldest snapshot, this moves it again."""
     log.log.advance_high_watermark(latest.offset)
     oldest = log.snapshots.oldest

@@ -1,9 +1,11 @@
-"""The two roles that seek votes. A PROSPECTIVE node asks the voters whether they would vote for it (the pre-vote of
-KIP-996), and a CANDIDATE asks for their binding votes."""
+"""The two roles that seek votes.
+
+A PROSPECTIVE node requests pre-votes, by which voters promise nothing (KIP-996). A CANDIDATE requests binding votes.
+"""
 
 from typing import TYPE_CHECKING
 
-from reference_broker.quorum.messages import Answer, Vote, read_voted, vote
+from reference_broker.quorum.messages import RaftResponse, Vote, read_voted, vote
 from reference_broker.quorum.roles import Role, RoleState
 from reference_broker.quorum.values import MAX_EPOCH, NO_NODE
 from reference_broker.wire.apis import ApiKey
@@ -13,15 +15,14 @@ if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
 RETRY_US = 50_000
-"""A voter that could not be reached is asked again after this delay, which doubles each time."""
+"""A request to a voter that could not be reached is resent after this delay, which doubles each time."""
 LONGEST_RETRY_US = 400_000
 
 
 class Nominee(RoleState):
-    """Asks every voter for its vote and counts the answers.
+    """Requests the vote of every voter and counts the responses.
 
-    ``granted``, ``rejected`` and ``failed`` hold voters by ID. A failed voter is asked again until the election ends.
-    The election is lost early in two cases: a majority refuses, or somebody refuses and every other voter has answered
+    The election is lost early in two cases: a majority rejects, or one voter rejects and every other one has responded
     or cannot be reached.
     """
 
@@ -32,6 +33,7 @@ class Nominee(RoleState):
         self.granted = {quorum.node_id: True}
         self.rejected: dict[int, bool] = {}
         self.failed: dict[int, int] = {}
+        """How often in a row the request to a voter failed, by voter. It is resent until the election ends."""
 
     def start(self) -> None:
         quorum = self.quorum
@@ -40,11 +42,11 @@ class Nominee(RoleState):
             return
         self.after(quorum.timing.election_us(), self.timed_out)
         for peer in quorum.others:
-            self._ask(peer)
+            self._request_vote(peer)
 
     @property
     def known(self) -> int:
-        """The number of voters that have answered or could not be reached."""
+        """The number of voters that have responded or could not be reached."""
         return len(self.granted) + len(self.rejected) + len(self.failed)
 
     def won(self) -> None:
@@ -59,35 +61,35 @@ class Nominee(RoleState):
         """Called when a majority can no longer be expected."""
 
     def timed_out(self) -> None:
-        """Called when not enough answers came within the election timeout."""
+        """Called when not enough responses came within the election timeout."""
 
-    def _ask(self, peer: int) -> None:
+    def _request_vote(self, peer: int) -> None:
         quorum = self.quorum
-        asked = Vote(quorum.cluster_id, peer, quorum.node_id, quorum.epoch, quorum.log.end, self.pre_vote)
-        self.ask(
+        request = Vote(quorum.cluster_id, peer, quorum.node_id, quorum.epoch, quorum.log.end, self.pre_vote)
+        self.send_request(
             peer,
             ApiKey.VOTE,
-            vote(asked),
+            vote(request),
             read_voted,
-            lambda answer: self._answered(peer, answer),
+            lambda response: self._responded(peer, response),
             lambda: self._unreachable(peer),
             quorum.timing.election_timeout_ms,
         )
 
-    def _answered(self, peer: int, answer: Answer) -> None:
-        if answer.error is not ErrorCode.none:
+    def _responded(self, peer: int, response: RaftResponse) -> None:
+        if response.error is not ErrorCode.none:
             self._unreachable(peer)
             return
         self.failed.pop(peer, None)
-        (self.granted if answer.granted else self.rejected)[peer] = True
-        self._judge()
+        (self.granted if response.granted else self.rejected)[peer] = True
+        self._count_votes()
 
     def _unreachable(self, peer: int) -> None:
         times = self.failed[peer] = self.failed.get(peer, 0) + 1
-        self.after(min(RETRY_US << min(times - 1, 4), LONGEST_RETRY_US), lambda: self._ask(peer))
-        self._judge()
+        self.after(min(RETRY_US << min(times - 1, 4), LONGEST_RETRY_US), lambda: self._request_vote(peer))
+        self._count_votes()
 
-    def _judge(self) -> None:
+    def _count_votes(self) -> None:
         voters, known = len(self.quorum.others) + 1, self.known
         if len(self.granted) >= self.quorum.majority:
             if self.may_win:
@@ -97,13 +99,8 @@ class Nominee(RoleState):
 
 
 class Prospective(Nominee):
-    """Asks for votes that bind nobody. So a node that has lost its leader does not disturb the others if they still
+    """Requests votes that are not binding. So a node that has lost its leader does not disturb the others if they still
     have one. The node still knows the leader that it has lost.
-
-    ``starting`` says that the node has just started and has not looked for a leader for long. Other voters that have
-    just started would grant a pre-vote, while those that fetch from a leader would refuse it. So the node waits until
-    every voter has answered or could not be reached: a leader among them would say so. In epoch 0 a majority is
-    enough, because a leader needs the votes of a majority, and those would be in a later epoch.
     """
 
     role = Role.PROSPECTIVE
@@ -111,13 +108,17 @@ class Prospective(Nominee):
     def __init__(self, quorum: "Quorum", starting: bool = False) -> None:
         super().__init__(quorum)
         self._starting = starting
+        """The node has just started and has not looked for a leader for long. Other voters that have just started would
+        grant a pre-vote, while those that fetch from a leader would reject it. So the node waits until every voter has
+        responded or could not be reached: a leader among them would report itself. In epoch 0 a majority is enough,
+        because a leader needs the votes of a majority, and those would be in a later epoch."""
 
     @property
     def may_win(self) -> bool:
         return not self._starting or self.quorum.epoch == 0 or self.known > len(self.quorum.others)
 
     def won(self) -> None:
-        """Seeks the next epoch. If there is none left, nobody is elected any more, but the node goes on."""
+        """Seek the next epoch. If all epochs are used up, no node is elected any more, but this one goes on."""
         quorum = self.quorum
         if quorum.epoch >= MAX_EPOCH:
             quorum.ports.note("epochs_used_up", ("epoch", quorum.epoch))
@@ -126,7 +127,7 @@ class Prospective(Nominee):
             quorum.become_candidate()
 
     def lost(self) -> None:
-        """Returns to the role from before, because the others have a leader or a longer log."""
+        """Return to the role from before, because the others have a leader or a longer log."""
         quorum = self.quorum
         if quorum.leader_id == NO_NODE:
             quorum.become_unattached(quorum.epoch, voted_id=quorum.voted_id)
@@ -159,7 +160,7 @@ class Candidate(Nominee):
         self.quorum.become_leader()
 
     def lost(self) -> None:
-        """Seeks a new election after a random delay, so that rival candidates do not collide again."""
+        """Seek a new election after a random delay, so that rival candidates do not collide again."""
         if not self._over:
             self._over = True
             quorum = self.quorum

@@ -42,31 +42,30 @@ from reference_broker.wire.fetch import FetchRequest, FetchResponse
 
 @dataclass(slots=True)
 class Gate:
-    """Runs inputs in the order in which they came. ``waiting`` is empty unless the gate is closed or draining.
-
-    ``running`` counts the steps that have begun and not ended, one inside the other. A step that failed never ends.
-    """
+    """Runs inputs in the order in which they came. It is closed while a change that they depend on is made durable."""
 
     closed: bool = False
     draining: bool = False
     running: int = 0
+    """Steps that have begun and not ended, one inside the other. A step that failed never ends."""
     waiting: deque[Callable[[], None]] = field(default_factory=deque)
+    """Empty unless the gate is closed or draining."""
 
     def run(self, step: Callable[[], None]) -> None:
-        """Runs ``step`` now if the gate is open and idle. Otherwise it runs after all inputs that came before."""
+        """Run ``step`` now if the gate is open and idle. Otherwise it runs after all inputs that came before."""
         if self.closed or self.draining:
             self.waiting.append(step)
         else:
             self.run_whole(step)
 
     def run_whole(self, step: Callable[[], None]) -> None:
-        """Runs ``step`` now. If it fails, the state is half changed for good."""
+        """Run ``step`` now. If it fails, the state is half changed for good."""
         self.running += 1
         step()
         self.running -= 1
 
     def drain(self) -> None:
-        """Runs the waiting inputs until none is left or one of them closes the gate again."""
+        """Run the waiting inputs until none remains or one of them closes the gate again."""
         if self.draining:
             return
         self.draining = True
@@ -76,8 +75,7 @@ class Gate:
 
 
 class Quorum:
-    """``voters`` holds node IDs in ascending order, and ``others`` the voters without this node. ``leader_id``,
-    ``voted_id`` and ``high_watermark`` are -1 while not known. The high watermark never decreases while the node runs.
+    """The state of one node in the quorum, and its entry points.
 
     Raises StartRefused if the directory belongs to another set of voters or its state is damaged.
     """
@@ -101,26 +99,33 @@ class Quorum:
         self.download = download
         self.timing = QuorumTiming(config, surroundings.random)
         self.voters = tuple(voter.node_id for voter in config.voters(self.node_id))
+        """Node IDs in ascending order."""
         self.others = tuple(voter for voter in self.voters if voter != self.node_id)
         self.gate = Gate(closed=True)
         self.log_sync = LogSync(log.log, self.ports)
         self.attempts = 0
-        """The number of elections that this node sought since it last heard from a leader."""
+        """The number of elections that this node sought since its last contact with a leader."""
         self.leaving = False
+        """The node shuts down."""
         self.stopped = False
         self.high_watermark = UNKNOWN_OFFSET
+        """It never decreases while the node runs."""
         self._left: Callable[[], None] | None = None
+        """Called once the node has shut down."""
         self._number = 0
-        self._told = (NO_NODE, -1)
+        self._announced = (NO_NODE, -1)
+        """The leader and epoch that the listener knows."""
         self._coming_leader_id = NO_NODE
+        """The leader of ``epoch``, which becomes ``leader_id`` once it is durable."""
         self._durable = self._recovered()
         self.epoch = self._durable.leader_epoch
         self.leader_id = NO_NODE
         self.voted_id = self._durable.voted_id
+        """The node that got this node's vote in ``epoch``, or -1."""
         self.state: RoleState = Unattached(self)
         """The object of the current role."""
 
-    # What is known
+    # State
 
     @property
     def role(self) -> Role:
@@ -132,19 +137,19 @@ class Quorum:
 
     @property
     def has_led(self) -> bool:
-        """Whether this node has led the present epoch, perhaps before it resigned or was restarted. Nobody else does,
+        """Whether this node has led the present epoch, perhaps before it resigned or was restarted. No other node does
         then."""
         return (self._durable.leader_epoch, self._durable.leader_id) == (self.epoch, self.node_id)
 
     @property
     def is_half_changed(self) -> bool:
         """Whether a step of this quorum has begun and not ended. If that is still so after an exception has left it,
-        nobody knows what holds, and the node must end."""
+        the state is undefined, and the node must end."""
         return self.gate.running > 0
 
     @property
     def shown_leader_id(self) -> int:
-        """The leader that clients are told. It is also -1 while this node seeks to replace a leader that it has
+        """The leader that is reported to clients. It is also -1 while this node seeks to replace a leader that it has
         lost."""
         return NO_NODE if self.state.role is Role.PROSPECTIVE else self.leader_id
 
@@ -168,8 +173,8 @@ class Quorum:
         return self.state.describe()
 
     def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
-        """The error of a request that only the leader answers, or None. The checks are in Kafka's order. ``cluster_id``
-        is None if the request does not name it."""
+        """Return the error of a request that only the leader serves, or None. The checks are in Kafka's order.
+        ``cluster_id`` is None if the request does not name it."""
         if cluster_id is not None and cluster_id != self.cluster_id:
             return ErrorCode.inconsistent_cluster_id
         if leader_epoch != self.epoch:
@@ -178,26 +183,27 @@ class Quorum:
             return ErrorCode.not_leader_or_follower
         return ErrorCode.broker_not_available if self.leaving else None
 
-    # What others ask
+    # Entry points
 
     def start(self) -> None:
-        """Call it once. The node begins to act when everything in its log is durable."""
+        """Start the node, which begins to act when everything in its log is durable. Called once."""
         self.log_sync.request(self._begin)
 
     def shut_down(self, done: Callable[[], None]) -> None:
-        """Stops the node and calls ``done``, after which nothing is sent or appended. A leader first tells the others
-        that it resigns, and waits for their answers at most one request timeout."""
+        """Stop the node and call ``done``, after which nothing is sent or appended. A leader first notifies the others
+        that it resigns, and waits for their responses at most one request timeout."""
         self.gate.run(lambda: self._leave(done))
 
     def halt(self) -> None:
-        """Stops at once, even in the middle of a change of role. It is for a node that cannot wait any longer."""
+        """Stop at once, even in the middle of a change of role. It is for a node that cannot wait any longer."""
         if not self.stopped:
             self._stop()
 
     def append(self, values: Sequence[bytes]) -> Provenance:
-        """Appends one batch of records with these values, whole or not at all.
+        """Append one batch of records with these values, whole or not at all.
 
-        Raises NotLeader, BatchTooLarge or DiskError. Nothing was written then."""
+        Raises NotLeader, BatchTooLarge or DiskError. Nothing was written then.
+        """
         state = self.state
         if not isinstance(state, Leader) or not state.live or state.start_offset < 0:
             raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
@@ -206,28 +212,28 @@ class Quorum:
         return last
 
     def contacted(self, replica_id: int) -> None:
-        """Notes that a replica is alive, because it sent a request other than a fetch of the log (FetchSnapshot)."""
+        """Note that a replica is alive, because it sent a request other than a fetch of the log (FetchSnapshot)."""
         if isinstance(self.state, Leader):
             self.state.contacted(replica_id)
 
-    def handle_vote(self, body: object, answer: Callable[[object], None]) -> None:
-        self.gate.run(lambda: quorum_requests.vote(self, body, answer))
+    def handle_vote(self, body: object, respond: Callable[[object], None]) -> None:
+        self.gate.run(lambda: quorum_requests.vote(self, body, respond))
 
-    def handle_begin_quorum_epoch(self, body: object, answer: Callable[[object], None]) -> None:
-        self.gate.run(lambda: quorum_requests.begin_epoch(self, body, answer))
+    def handle_begin_quorum_epoch(self, body: object, respond: Callable[[object], None]) -> None:
+        self.gate.run(lambda: quorum_requests.begin_epoch(self, body, respond))
 
-    def handle_end_quorum_epoch(self, body: object, answer: Callable[[object], None]) -> None:
-        self.gate.run(lambda: quorum_requests.end_epoch(self, body, answer))
+    def handle_end_quorum_epoch(self, body: object, respond: Callable[[object], None]) -> None:
+        self.gate.run(lambda: quorum_requests.end_epoch(self, body, respond))
 
-    def handle_fetch(self, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
-        """A fetch of the metadata log. It waits for records, or for a high watermark that is newer than the fetcher's
-        (KIP-1166)."""
-        self.gate.run(lambda: quorum_requests.fetch(self, request, answer))
+    def handle_fetch(self, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
+        """Serve a fetch of the metadata log. It is parked until there are records, or a high watermark that is newer
+        than the fetcher's (KIP-1166)."""
+        self.gate.run(lambda: quorum_requests.fetch(self, request, respond))
 
-    # What roles tell
+    # Called by the roles
 
-    def heed(self, leader_id: int, epoch: int) -> bool:
-        """Acts on the leader and epoch that an answer names. Returns True if they changed this node's role, or if the
+    def learn_leader(self, leader_id: int, epoch: int) -> bool:
+        """Act on the leader and epoch that a response names. Returns True if they changed this node's role, or if the
         node has stopped."""
         if self.stopped:
             return True
@@ -236,12 +242,12 @@ class Quorum:
             return False
         if leader_id in self.others:
             self.become_follower(epoch, leader_id)
-        else:  # If others say that this node leads, it has lost its state. It had voted for itself in that epoch.
+        else:  # If others report that this node leads, it has lost its state. It had voted for itself in that epoch.
             self.become_unattached(epoch, voted_id=self.node_id if leader_id == self.node_id else NO_NODE)
         return True
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Raises the high watermark, but not beyond the end of this node's log. Returns True if it moved."""
+        """Raise the high watermark, but not beyond the end of this node's log. Returns True if it moved."""
         offset = min(offset, self.log.end_offset)
         if offset <= max(self.high_watermark, 0):
             return False
@@ -252,7 +258,7 @@ class Quorum:
         return True
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        """Raises the high watermark to the snapshot's end, because everything in a snapshot was committed."""
+        """Raise the high watermark to the snapshot's end, because everything in a snapshot was committed."""
         if snapshot.offset > self.high_watermark:
             self.high_watermark = snapshot.offset
             self.ports.note("high_watermark", ("offset", snapshot.offset))
@@ -262,8 +268,8 @@ class Quorum:
         self._number += 1
         return self._number
 
-    def all_told(self) -> None:
-        """Ends a shutdown: every voter knows of the resignation, or cannot be told in time."""
+    def all_notified(self) -> None:
+        """End a shutdown: every voter knows of the resignation, or cannot be notified in time."""
         if self.leaving and not self.stopped:
             self._stop()
 
@@ -295,7 +301,7 @@ class Quorum:
     def _become(
         self, state: RoleState, epoch: int, leader_id: int, voted_id: int, then: Callable[[], None] | None = None
     ) -> None:
-        """Decides on a role now and starts it when that is durable. ``then`` answers the request that led to it."""
+        """Decide on a role now and start it when that is durable. ``then`` responds to the request that led to it."""
         before, led_epoch = self.state, self.epoch
         assert may_follow(before.role, state.role, epoch - led_epoch, self.is_voter), (
             f"{before.role} of epoch {led_epoch} becomes {state.role} of epoch {epoch}"
@@ -304,7 +310,7 @@ class Quorum:
         self.state = state
         before.stop()
         self.epoch, self.voted_id = epoch, voted_id
-        self.leader_id, self._coming_leader_id = NO_NODE, leader_id  # The leader may not be told before it is durable.
+        self.leader_id, self._coming_leader_id = NO_NODE, leader_id  # The leader is not reported before it is durable.
         self.gate.closed = True
         if isinstance(before, Leader) and before.start_offset >= 0:
             self.listener.leadership_lost(led_epoch)
@@ -316,9 +322,9 @@ class Quorum:
         before.depart()
         if then is not None:
             then()
-        told = (self.shown_leader_id, self.epoch)
-        if self._told != told:
-            self._told = told
+        now_known = (self.shown_leader_id, self.epoch)
+        if self._announced != now_known:
+            self._announced = now_known
             self.ports.note("epoch_changed", ("epoch", self.epoch), ("leader", self.shown_leader_id))
             self.listener.leader_changed(self.shown_leader_id, self.epoch)
         if self.leaving and state.role is not Role.RESIGNED and not self.stopped:
@@ -327,11 +333,11 @@ class Quorum:
             state.start()
         self.gate.drain()
 
-    # What is kept
+    # The durable state
 
     def _persist(self, done: Callable[[], None]) -> None:
-        """Makes epoch, vote and leader durable, then calls ``done``. If only the leader became unknown, the file stays
-        as it is, because nobody relies on the leader in it."""
+        """Make epoch, vote and leader durable, then call ``done``. If only the leader became unknown, the file stays as
+        it is, because no other node relies on the leader in it."""
         kept = self._durable
         is_kept = (kept.leader_epoch, kept.voted_id) == (self.epoch, self.voted_id)
         if is_kept and self._coming_leader_id in (NO_NODE, kept.leader_id):
@@ -351,8 +357,8 @@ class Quorum:
         put_in_place(disk, self.ports, path, durable)
 
     def _recovered(self) -> QuorumState:
-        """The state from the file, or a state of the log's epoch if that is newer, which means that the file was lost.
-        Raises StartRefused."""
+        """Return the state from the file, or a state of the log's epoch if that is newer, which means that the file was
+        lost. Raises StartRefused."""
         kept = read_quorum_state(self.surroundings.disk)
         if kept is not None and kept.voters and tuple(sorted(kept.voters)) != self.voters:
             raise StartRefused(
@@ -365,8 +371,8 @@ class Quorum:
         return kept
 
     def _begin(self) -> None:
-        """Returns to the epoch from before the restart, and follows its leader if that was another node. This node
-        never leads or seeks that epoch again, because it may have lost records that it wrote in it."""
+        """Return to the epoch from before the restart, and follow its leader if that was another node. This node never
+        leads or seeks that epoch again, because it may have lost records that it wrote in it."""
         kept = self._durable
         self.gate.closed = False
         if self.voters == (self.node_id,):
@@ -378,7 +384,7 @@ class Quorum:
             voted_id = self.node_id if led else kept.voted_id
             self.become_unattached(kept.leader_epoch, voted_id=voted_id, starting=True)
 
-    # The end
+    # Shutdown
 
     def _leave(self, done: Callable[[], None]) -> None:
         if self.stopped:
@@ -387,7 +393,7 @@ class Quorum:
         self._left = done
         self.leaving = True
         if self.is_leader and self.others:
-            self.ports.set_timer(self.ports.now().mono_us + self.timing.request_timeout_ms * 1000, self.all_told)
+            self.ports.set_timer(self.ports.now().mono_us + self.timing.request_timeout_ms * 1000, self.all_notified)
             self.resign("it is shutting down")
         else:
             self._stop()

@@ -1,9 +1,10 @@
-"""Checks and answers the requests of the quorum. The checks are in the order of Kafka's KafkaRaftClient.
+"""Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch of the metadata log: their checks, in the order of KafkaRaftClient,
+and their responses.
 
-If a request changes this node's role, the change is durable before the answer is sent.
+If a request changes this node's role, the change is durable before the response is sent.
 
 Two checks are stricter than Kafka's. A node's request must name the cluster, so that a request that was meant for
-another cluster, or made up, moves nothing here. An epoch above MAX_EPOCH is INVALID_REQUEST.
+another cluster, or made up, changes nothing here. An epoch above MAX_EPOCH is INVALID_REQUEST.
 """
 
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from reference_broker.quorum import messages
 from reference_broker.quorum.follower import Follower
 from reference_broker.quorum.leader import Leader
 from reference_broker.quorum.messages import (
-    Answer,
-    EpochNews,
+    EpochRequest,
+    RaftResponse,
     Vote,
     begun,
     ended,
@@ -30,99 +31,99 @@ from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchRespo
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
-AskedT = TypeVar("AskedT", Vote, EpochNews)
+RequestT = TypeVar("RequestT", Vote, EpochRequest)
 Reply: TypeAlias = Callable[[bool], None]
-"""Gets whether a vote is granted. It is False for an answer that grants nothing."""
+"""Called with whether a vote is granted, which is False for the response to any other request."""
 
 
-def vote(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
-    def act(asked: Vote, reply: Reply) -> None:
-        _judge(quorum, asked, asked.end.age >= quorum.log.end.age, reply)
+def vote(quorum: "Quorum", body: object, respond: Callable[[object], None]) -> None:
+    def act(request: Vote, reply: Reply) -> None:
+        _decide_vote(quorum, request, request.end.age >= quorum.log.end.age, reply)
 
-    _handle(quorum, read_vote(body), answer, voted, _vote_error, act)
+    _handle(quorum, read_vote(body), respond, voted, _vote_error, act)
 
 
-def _judge(quorum: "Quorum", asked: Vote, up_to_date: bool, reply: Reply) -> None:
-    binding = not asked.pre_vote
-    if asked.epoch > quorum.epoch:
-        voted_id = asked.candidate_id if up_to_date and binding else NO_NODE
-        quorum.become_unattached(asked.epoch, voted_id=voted_id, then=lambda: reply(up_to_date))
+def _decide_vote(quorum: "Quorum", request: Vote, up_to_date: bool, reply: Reply) -> None:
+    binding = not request.pre_vote
+    if request.epoch > quorum.epoch:
+        voted_id = request.candidate_id if up_to_date and binding else NO_NODE
+        quorum.become_unattached(request.epoch, voted_id=voted_id, then=lambda: reply(up_to_date))
         return
-    granted = quorum.state.would_vote(asked.candidate_id, up_to_date, asked.pre_vote)
-    if granted and binding and quorum.voted_id != asked.candidate_id:
-        quorum.become_unattached(asked.epoch, voted_id=asked.candidate_id, then=lambda: reply(True))
+    granted = quorum.state.would_vote(request.candidate_id, up_to_date, request.pre_vote)
+    if granted and binding and quorum.voted_id != request.candidate_id:
+        quorum.become_unattached(request.epoch, voted_id=request.candidate_id, then=lambda: reply(True))
     else:
         reply(granted)
 
 
-def begin_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
-    def act(news: EpochNews, reply: Reply) -> None:
+def begin_epoch(quorum: "Quorum", body: object, respond: Callable[[object], None]) -> None:
+    def act(request: EpochRequest, reply: Reply) -> None:
         state = quorum.state
-        if news.epoch == quorum.epoch and isinstance(state, Follower):
+        if request.epoch == quorum.epoch and isinstance(state, Follower):
             state.announced()
             reply(False)
         else:
-            quorum.become_follower(news.epoch, news.leader_id, then=lambda: reply(False))
+            quorum.become_follower(request.epoch, request.leader_id, then=lambda: reply(False))
 
-    _handle(quorum, read_begin_epoch(body), answer, begun, _news_error, act)
+    _handle(quorum, read_begin_epoch(body), respond, begun, _epoch_error, act)
 
 
-def end_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
-    def act(news: EpochNews, reply: Reply) -> None:
-        def hear() -> None:
+def end_epoch(quorum: "Quorum", body: object, respond: Callable[[object], None]) -> None:
+    def act(request: EpochRequest, reply: Reply) -> None:
+        def take_note() -> None:
             if isinstance(quorum.state, Follower):
-                quorum.state.leader_resigned(news.successors)
+                quorum.state.leader_resigned(request.successors)
             reply(False)
 
-        if (news.epoch, news.leader_id) == (quorum.epoch, quorum.leader_id):
-            hear()
-        else:  # This node did not know that leader. It follows it, and then hears that it is gone.
-            quorum.become_follower(news.epoch, news.leader_id, then=hear)
+        if (request.epoch, request.leader_id) == (quorum.epoch, quorum.leader_id):
+            take_note()
+        else:  # This node did not know that leader. It follows it, and then considers it gone.
+            quorum.become_follower(request.epoch, request.leader_id, then=take_note)
 
-    _handle(quorum, read_end_epoch(body), answer, ended, _news_error, act)
+    _handle(quorum, read_end_epoch(body), respond, ended, _epoch_error, act)
 
 
 def _handle(
     quorum: "Quorum",
-    asked: AskedT | None,
-    answer: Callable[[object], None],
-    response: Callable[[Answer | Error], object],
-    error_of: Callable[["Quorum", AskedT], Error | None],
-    act: Callable[[AskedT, Reply], None],
+    request: RequestT | None,
+    respond: Callable[[object], None],
+    response: Callable[[RaftResponse | Error], object],
+    error_of: Callable[["Quorum", RequestT], Error | None],
+    act: Callable[[RequestT, Reply], None],
 ) -> None:
-    """Answers a request between voters with its error, or calls ``act``, which replies."""
-    error = _whole_error(quorum, asked.cluster_id if asked else quorum.cluster_id, asked is not None)
-    if asked is None or error is not None:
-        answer(response(error or ErrorCode.invalid_request))
+    """Respond to a request between voters with its error, or call ``act``, which replies."""
+    error = _whole_error(quorum, request.cluster_id if request else quorum.cluster_id, request is not None)
+    if request is None or error is not None:
+        respond(response(error or ErrorCode.invalid_request))
         return
 
     def reply(error: Error, granted: bool) -> None:
-        answer(response(Answer(error, quorum.leader_id, quorum.epoch, granted)))
+        respond(response(RaftResponse(error, quorum.leader_id, quorum.epoch, granted)))
 
-    error = error_of(quorum, asked)
+    error = error_of(quorum, request)
     if error is not None:
         reply(error, False)
     else:
-        act(asked, lambda granted: reply(ErrorCode.none, granted))
+        act(request, lambda granted: reply(ErrorCode.none, granted))
 
 
-def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
+def fetch(quorum: "Quorum", request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
     partition = messages.fetched_partition(request)
-    is_consumer = request.replica_id < 0 and request.cluster_id is None  # It moves nothing, and knows no cluster ID.
+    is_consumer = request.replica_id < 0 and request.cluster_id is None  # It changes nothing, and knows no cluster ID.
     refused = _whole_error(quorum, quorum.cluster_id if is_consumer else request.cluster_id, partition is not None)
     if partition is None or refused is not None:
-        answer(messages.fetch_refused(refused or ErrorCode.invalid_request))
+        respond(messages.fetch_refused(refused or ErrorCode.invalid_request))
         return
     state = quorum.state
     error = _fetch_error(request, partition) or quorum.leader_check(None, partition.current_leader_epoch)
     if error is None and isinstance(state, Leader):
-        state.fetch(partition, request, answer)
+        state.fetch(partition, request, respond)
         return
-    answer(state.fetch_refused(error or ErrorCode.not_leader_or_follower))
+    respond(state.fetch_refused(error or ErrorCode.not_leader_or_follower))
 
 
 def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) -> Error | None:
-    """The error of the request as a whole, or None."""
+    """Return the error of the request as a whole, or None."""
     if quorum.stopped:
         return ErrorCode.broker_not_available
     if cluster_id != quorum.cluster_id:
@@ -131,8 +132,8 @@ def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) ->
 
 
 def _voter_error(quorum: "Quorum", remote_id: int, epoch: int, voter_id: int) -> Error | None:
-    """The error of a request between voters, or None. ``voter_id`` is the voter that it is meant for, or -1 if the
-    request does not say."""
+    """Return the error of a request between voters, or None. ``voter_id`` is the voter that it is meant for, or -1 if
+    the request does not say."""
     if epoch < quorum.epoch:
         return ErrorCode.fenced_leader_epoch
     if remote_id < 0 or remote_id == quorum.node_id or epoch > MAX_EPOCH:
@@ -142,18 +143,18 @@ def _voter_error(quorum: "Quorum", remote_id: int, epoch: int, voter_id: int) ->
     return ErrorCode.invalid_voter_key if voter_id not in (NO_NODE, quorum.node_id) else None
 
 
-def _vote_error(quorum: "Quorum", asked: Vote) -> Error | None:
-    newest = asked.epoch if asked.pre_vote else asked.epoch - 1
-    if asked.end.offset < 0 or not 0 <= asked.end.epoch <= newest:
+def _vote_error(quorum: "Quorum", request: Vote) -> Error | None:
+    newest = request.epoch if request.pre_vote else request.epoch - 1
+    if request.end.offset < 0 or not 0 <= request.end.epoch <= newest:
         return ErrorCode.invalid_request
-    return _voter_error(quorum, asked.candidate_id, asked.epoch, asked.voter_id)
+    return _voter_error(quorum, request.candidate_id, request.epoch, request.voter_id)
 
 
-def _news_error(quorum: "Quorum", news: EpochNews) -> Error | None:
-    error = _voter_error(quorum, news.leader_id, news.epoch, news.voter_id)
-    if error is None and news.epoch == quorum.epoch and quorum.leader_id not in (NO_NODE, news.leader_id):
+def _epoch_error(quorum: "Quorum", request: EpochRequest) -> Error | None:
+    error = _voter_error(quorum, request.leader_id, request.epoch, request.voter_id)
+    if error is None and request.epoch == quorum.epoch and quorum.leader_id not in (NO_NODE, request.leader_id):
         return ErrorCode.invalid_request  # One epoch cannot have two leaders.
-    if error is None and news.epoch == quorum.epoch and quorum.has_led:
+    if error is None and request.epoch == quorum.epoch and quorum.has_led:
         return ErrorCode.invalid_request
     return error
 

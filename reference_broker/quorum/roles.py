@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.node_ports import Channel, RandomSource
-from reference_broker.quorum.messages import Answer, fetch, fetched, read_fetched
+from reference_broker.quorum.messages import RaftResponse, fetch, fetched, read_fetched
 from reference_broker.quorum.values import MAX_EPOCH, OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error
@@ -52,10 +52,10 @@ OF_AN_OBSERVER: Mapping[Role, tuple[Role, ...]] = {
 
 
 def may_follow(before: Role, after: Role, epochs: int, is_voter: bool) -> bool:
-    """Whether ``after`` may follow ``before``. ``epochs`` says by how much the epoch increases with the change.
+    """Return whether ``after`` may follow ``before``. The epoch increases by ``epochs`` with the change.
 
-    A node leads, resigns or asks for pre-votes only in the epoch in which it is. It becomes a candidate in the next
-    one, and only after pre-votes.
+    A node leads, resigns or seeks pre-votes only in the epoch in which it is. It becomes a candidate in the next one,
+    and only after pre-votes.
     """
     if after is Role.CANDIDATE:
         return is_voter and before is Role.PROSPECTIVE and epochs == 1
@@ -71,18 +71,13 @@ FIRST_BACKOFF_US = 50_000
 START_DELAY_US = (20_000, 100_000)
 """A voter seeks its first election after a random delay between these two. A live leader is found before, and voters
 that start together do not compete."""
-LONGEST_WAIT_MS = 1000
-"""How long one fetch waits at the leader. (KafkaRaftClient.fetchMaxWaitMs is 500, which causes twice as many empty
-fetches.)"""
+MAX_FETCH_WAIT_MS = 1000
+"""The longest time that one fetch is parked at the leader. (KafkaRaftClient.fetchMaxWaitMs is 500, which causes twice
+as many empty fetches.)"""
 
 
 class QuorumTiming:
-    """``check_quorum_us`` is 1.5 fetch timeouts (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR).
-
-    ``fetch_wait_ms`` is how long a fetch waits at the leader. It is at most half the fetch timeout, so that one late
-    answer does not count as a lost leader, and half the request timeout, so that the answer of a quiet leader comes
-    before its follower gives the request up.
-    """
+    """The waiting times of the quorum. They are random where nodes must not act at the same moment."""
 
     def __init__(self, config: BrokerConfig, random: RandomSource) -> None:
         self._random = random
@@ -91,8 +86,12 @@ class QuorumTiming:
         self.request_timeout_ms = config.controller_quorum_request_timeout_ms
         self.fetch_timeout_us = config.controller_quorum_fetch_timeout_ms * 1000
         shortest_ms = min(config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms)
-        self.fetch_wait_ms = min(LONGEST_WAIT_MS, max(1, shortest_ms // 2))
+        self.fetch_wait_ms = min(MAX_FETCH_WAIT_MS, max(1, shortest_ms // 2))
+        """How long a fetch is parked at the leader. It is at most half the fetch timeout, so that one late response
+        does not count as a lost leader, and half the request timeout, so that the response of a quiet leader comes
+        before its follower's request times out."""
         self.check_quorum_us = self.fetch_timeout_us * 3 // 2
+        """LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR is 1.5."""
 
     def election_us(self) -> int:
         """The duration of one election, and of the wait for somebody else's: between one and two election timeouts."""
@@ -124,6 +123,7 @@ class RoleState:
     def __init__(self, quorum: "Quorum") -> None:
         self.quorum = quorum
         self.live = True
+        """Whether the node is still in this role, or about to start it."""
         self._timers: dict[int, None] = {}
 
     @property
@@ -131,27 +131,27 @@ class RoleState:
         return self.quorum.ports.now().mono_us
 
     def start(self) -> None:
-        """Begins to act: the role is durable now."""
+        """Begin to act: the role is durable now."""
 
     def stop(self) -> None:
-        """Ends everything that this role began: its timers are cancelled, and late answers are ignored."""
+        """End everything that this role began: cancel its timers, and ignore late responses."""
         self.live = False
         for timer in self._timers:
             self.quorum.ports.cancel_timer(timer)
         self._timers.clear()
 
     def depart(self) -> None:
-        """Answers the requests that this role kept waiting. The epoch that follows is durable by now."""
+        """Respond to the requests that this role has parked. The epoch that follows is durable by now."""
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
-        """Whether ``candidate_id`` gets this node's vote in the epoch of this role.
+        """Return whether ``candidate_id`` gets this node's vote in the epoch of this role.
 
         ``up_to_date`` says that the candidate's log ends at or beyond this node's.
         """
         raise AssertionError(f"{self.role} neither votes nor refuses ({candidate_id}, {up_to_date}, {pre_vote})")
 
     def after(self, delay_us: int, fire: Callable[[], None]) -> None:
-        """Calls ``fire`` after the delay, unless the role has ended by then."""
+        """Call ``fire`` after the delay, unless the role has ended by then."""
         self.at(self.now_us + delay_us, fire)
 
     def at(self, deadline_us: int, fire: Callable[[], None]) -> None:
@@ -165,24 +165,24 @@ class RoleState:
         self._timers[timer] = None
 
     def when_synced(self, done: Callable[[], None]) -> None:
-        """Calls ``done`` when everything that is in the log now is durable, unless the role has ended by then."""
+        """Call ``done`` when everything that is in the log now is durable, unless the role has ended by then."""
         self.quorum.log_sync.request(self.while_live(done))
 
     def while_live(self, action: Callable[[], None]) -> Callable[[], None]:
-        """A callback that runs ``action`` in its turn, unless the role has ended by then."""
+        """Return a callback that runs ``action`` in its turn, unless the role has ended by then."""
         return lambda: self.quorum.gate.run(lambda: action() if self.live else None)
 
-    def ask_for_log(
+    def fetch_log(
         self,
         peer: int,
         end: OffsetAndEpoch,
         wait_ms: int,
-        replied: Callable[[Answer], None],
+        replied: Callable[[RaftResponse], None],
         failed: Callable[[], None],
     ) -> None:
-        """Asks ``peer`` for what follows ``end`` in its log, with the same callbacks as ``ask``."""
+        """Fetch from ``peer`` what follows ``end`` in its log, with the same callbacks as ``send_request``."""
         quorum = self.quorum
-        question = fetch(
+        request = fetch(
             quorum.cluster_id,
             quorum.node_id,
             quorum.epoch,
@@ -191,37 +191,37 @@ class RoleState:
             quorum.high_watermark,
             wait_ms,
         )
-        self.ask(peer, ApiKey.FETCH, question, read_fetched, replied, failed)
+        self.send_request(peer, ApiKey.FETCH, request, read_fetched, replied, failed)
 
     def fetch_refused(self, error: Error) -> FetchResponse:
-        """Builds the answer to a fetch of the metadata log that has an error."""
+        """Return the response to a fetch of the metadata log that has an error."""
         quorum = self.quorum
         return fetched(error, quorum.leader_id, quorum.epoch, quorum.high_watermark, quorum.log.start_offset)
 
-    def ask(
+    def send_request(
         self,
         peer: int,
         api_key: ApiKey,
         body: object,
-        read: Callable[[object], Answer | None],
-        replied: Callable[[Answer], None],
+        read: Callable[[object], RaftResponse | None],
+        replied: Callable[[RaftResponse], None],
         failed: Callable[[], None],
         timeout_ms: int | None = None,
     ) -> None:
-        """Sends a request to ``peer`` and calls ``replied`` or ``failed``. The timeout is that of the quorum's requests
+        """Send a request to ``peer`` and call ``replied`` or ``failed``. The timeout is that of the quorum's requests
         if none is given.
 
-        Neither is called after the role has ended, nor for an answer that makes the node leave the role. ``failed`` is
-        also called for an answer that cannot be read, that is of an older epoch than the role's, or whose epoch nobody
-        can have.
+        Neither is called after the role has ended, nor for a response that makes the node leave the role. ``failed`` is
+        also called for a response that cannot be read, that is of an older epoch than the role's, or whose epoch no
+        node can have.
         """
 
-        def reply(answer: Answer | None) -> None:
-            if answer is None or not self.quorum.epoch <= answer.epoch <= MAX_EPOCH:
+        def handle(response: RaftResponse | None) -> None:
+            if response is None or not self.quorum.epoch <= response.epoch <= MAX_EPOCH:
                 if self.live:
                     failed()
-            elif not self.quorum.heed(answer.leader_id, answer.epoch) and self.live:
-                replied(answer)
+            elif not self.quorum.learn_leader(response.leader_id, response.epoch) and self.live:
+                replied(response)
 
         self.quorum.ports.send(
             peer,
@@ -230,6 +230,6 @@ class RoleState:
             VERSIONS[api_key][1],
             body,
             timeout_ms or self.quorum.timing.request_timeout_ms,
-            lambda answered: self.quorum.gate.run(lambda: reply(read(answered))),
+            lambda body: self.quorum.gate.run(lambda: handle(read(body))),
             self.while_live(failed),
         )

@@ -6,7 +6,7 @@ leader's ID and epoch (KIP-595). A voter that finds none in time seeks to become
 
 from typing import TYPE_CHECKING
 
-from reference_broker.quorum.messages import Answer, end_epoch, read_epoch_answer
+from reference_broker.quorum.messages import RaftResponse, end_epoch, read_epoch_answer
 from reference_broker.quorum.roles import Role, RoleState
 from reference_broker.quorum.values import NO_NODE
 from reference_broker.wire.apis import ApiKey
@@ -15,49 +15,52 @@ if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
 
-FIRST_DELAY_US = 20_000
-LONGEST_DELAY_US = 500_000
+FIRST_DISCOVERY_DELAY_US = 20_000
+LONGEST_DISCOVERY_DELAY_US = 500_000
 
 
 class Discovery:
-    """Belongs to a role and ends with it. The delay between two questions doubles while no voter knows a leader."""
+    """The search for a leader: Fetch requests to one voter after the other.
+
+    It belongs to a role and ends with it. The delay between two requests doubles while no voter knows a leader.
+    """
 
     def __init__(self, state: RoleState) -> None:
         self._state = state
-        self._asked = state.quorum.random.randrange(len(state.quorum.others)) if state.quorum.others else 0
-        self._delay_us = FIRST_DELAY_US
+        self._position = state.quorum.random.randrange(len(state.quorum.others)) if state.quorum.others else 0
+        self._delay_us = FIRST_DISCOVERY_DELAY_US
 
     def start(self) -> None:
-        """Sends the first question after a short delay, because a leader usually announces itself."""
+        """Send the first request after a short delay, because a leader usually announces itself."""
         if self._state.quorum.others:
-            self._state.after(self._delay_us, lambda: self._state.when_synced(self._ask))
+            self._state.after(self._delay_us, lambda: self._state.when_synced(self._fetch))
 
-    def _ask(self) -> None:
-        """Sends a Fetch to the next voter. That voter may be the leader, which counts the log end that this fetch
-        names towards the high watermark. So ``_ask`` is called only when the log is durable."""
+    def _fetch(self) -> None:
+        """Send a Fetch to the next voter.
+
+        That voter may be the leader, which counts the log end that this fetch names towards the high watermark. So
+        ``_fetch`` is called only when the log is durable.
+        """
         quorum = self._state.quorum
-        self._asked = (self._asked + 1) % len(quorum.others)
-        self._state.ask_for_log(quorum.others[self._asked], quorum.log.end, 0, self._replied, self._again)
+        self._position = (self._position + 1) % len(quorum.others)
+        self._state.fetch_log(quorum.others[self._position], quorum.log.end, 0, self._replied, self._again)
 
-    def _replied(self, _answer: Answer) -> None:
-        """The voter knows no leader. If it did, its answer would have ended this role."""
+    def _replied(self, _response: RaftResponse) -> None:
+        """The voter knows no leader. If it did, its response would have ended this role."""
         self._again()
 
     def _again(self) -> None:
-        self._delay_us = min(2 * self._delay_us, LONGEST_DELAY_US)
-        self._state.after(self._delay_us, lambda: self._state.when_synced(self._ask))
+        self._delay_us = min(2 * self._delay_us, LONGEST_DISCOVERY_DELAY_US)
+        self._state.after(self._delay_us, lambda: self._state.when_synced(self._fetch))
 
 
-RETELL_US = 100_000
-"""A voter that could not be told of a resignation is told again after this delay."""
+RENOTIFY_US = 100_000
+"""A voter that could not be notified of a resignation is notified again after this delay."""
 
 
 class Unattached(RoleState):
-    """The node knows no leader of its epoch. It may have voted for another node, and waits to hear who leads. An
-    observer without a leader is always in this role.
-
-    ``starting`` says that the node has just started, so a leader may exist that it has not found yet. Its first
-    election comes soon, but is careful. In Kafka, each start of a cluster waits for an election timeout.
+    """The node knows no leader of its epoch. It may have voted for another node, and waits for a leader to announce
+    itself. An observer without a leader is always in this role.
     """
 
     role = Role.UNATTACHED
@@ -65,6 +68,8 @@ class Unattached(RoleState):
     def __init__(self, quorum: "Quorum", starting: bool = False) -> None:
         super().__init__(quorum)
         self._starting = starting
+        """The node has just started, so a leader may exist that it has not found yet. Its first election comes soon,
+        but is careful. In Kafka, each start of a cluster waits for an election timeout."""
         self._discovery = Discovery(self)
 
     def start(self) -> None:
@@ -82,11 +87,10 @@ class Unattached(RoleState):
 
 
 class Resigned(RoleState):
-    """The node led this epoch and has resigned. It tells the other voters which of them it prefers, and then waits for
-    a new leader.
+    """The node led this epoch and has resigned. It notifies the other voters which of them it prefers (EndQuorumEpoch),
+    and then waits for a new leader.
 
-    ``successors`` are the other voters, the longest log first. If no new epoch begins within the time of one election,
-    the node asks for votes itself, unless it is shutting down.
+    If no new epoch begins within the time of one election, the node seeks votes itself, unless it is shutting down.
     """
 
     role = Role.RESIGNED
@@ -94,37 +98,38 @@ class Resigned(RoleState):
     def __init__(self, quorum: "Quorum", successors: tuple[int, ...]) -> None:
         super().__init__(quorum)
         self.successors = successors
-        self._untold = dict.fromkeys(quorum.others)
+        """The other voters, the longest log first."""
+        self._unnotified = dict.fromkeys(quorum.others)
 
     def start(self) -> None:
         quorum = self.quorum
         for peer in quorum.others:
-            self._tell(peer)
+            self._notify(peer)
         if not quorum.leaving:
             self.after(quorum.timing.election_us(), quorum.become_prospective)
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
-        """Grants pre-votes only, because the node voted for itself in this epoch."""
+        """Grant pre-votes only, because the node voted for itself in this epoch."""
         return pre_vote and up_to_date
 
-    def _tell(self, peer: int) -> None:
+    def _notify(self, peer: int) -> None:
         quorum = self.quorum
-        self.ask(
+        self.send_request(
             peer,
             ApiKey.END_QUORUM_EPOCH,
             end_epoch(quorum.cluster_id, quorum.node_id, quorum.epoch, self.successors),
             read_epoch_answer,
-            lambda _: self._heard(peer),
-            lambda: self._not_heard(peer),
+            lambda _: self._notified(peer),
+            lambda: self._not_reached(peer),
         )
 
-    def _not_heard(self, peer: int) -> None:
-        """The peer is told again. A shutdown does not wait for that."""
-        self.after(RETELL_US, lambda: self._tell(peer))
-        self._heard(peer)
+    def _not_reached(self, peer: int) -> None:
+        """Notify the peer again later. A shutdown does not wait for that."""
+        self.after(RENOTIFY_US, lambda: self._notify(peer))
+        self._notified(peer)
 
-    def _heard(self, peer: int) -> None:
-        """The peer knows of the resignation, or cannot be told now."""
-        self._untold.pop(peer, None)
-        if not self._untold:
-            self.quorum.all_told()
+    def _notified(self, peer: int) -> None:
+        """Note that the peer knows of the resignation, or cannot be reached now."""
+        self._unnotified.pop(peer, None)
+        if not self._unnotified:
+            self.quorum.all_notified()

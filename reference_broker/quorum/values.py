@@ -62,7 +62,7 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """The content of a DescribeQuorum answer. ``observers`` are those that the leader has heard from in the last five
+    """The content of a DescribeQuorum response. ``observers`` are those that sent the leader a request in the last five
     minutes."""
 
     leader_id: int
@@ -105,13 +105,13 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Rediscover:
-    """The leader does not have this snapshot, or has other bytes for it. The follower must ask the leader again which
-    snapshot to download (S-10)."""
+    """The leader does not have this snapshot, or has other bytes for it. The follower must fetch from the leader again,
+    which names the snapshot to download (S-10)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """The node that was asked reported another leader or another epoch. ``leader_id`` is -1 if it knows no leader."""
+    """The node reported another leader or another epoch. ``leader_id`` is -1 if it knows no leader."""
 
     leader_id: int
     leader_epoch: int
@@ -119,7 +119,7 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The leader could not be reached or cannot answer now."""
+    """The leader could not be reached or cannot serve the snapshot now."""
 
 
 Outcome: TypeAlias = Installed | Rediscover | LeaderChanged | Failed
@@ -136,15 +136,15 @@ class Download(Protocol):
         progress: Callable[[], None],
         outcome: Callable[[Outcome], None],
     ) -> None:
-        """Starts a download. It calls ``progress`` for each piece that arrives, and then ``outcome`` once, unless it is
+        """Start a download. It calls ``progress`` for each piece that arrives, and then ``outcome`` once, unless it is
         cancelled before."""
         ...
 
     def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002 - Kafka's word
-        """How long to wait before this snapshot is fetched from this leader, or 0. It is more after a download whose
-        bytes were damaged or could not be written."""
+        """Return how long to wait before this snapshot is fetched from this leader, or 0. It is more after a download
+        whose bytes were damaged or could not be written."""
         ...
 
     def cancel(self) -> None:
-        """Ends the download without a further callback. The bytes received so far are kept for a later resume."""
+        """End the download without a further callback. The bytes received so far are kept for a later resume."""
         ...

@@ -9,7 +9,7 @@ import pytest
 from chaos.sim.disk import SimDisk
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.disk import KnownFolder
-from reference_broker.quorum.messages import Answer, Vote, read_voted, vote
+from reference_broker.quorum.messages import RaftResponse, Vote, read_voted, vote
 from reference_broker.quorum.node_files import QUORUM_STATE
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -34,7 +34,7 @@ class Voter(NodeWorld):
 
     def grants(self, candidate: int) -> bool:
         answer = read_voted(self.asked_for_its_vote(candidate))
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, RaftResponse)
         return answer.granted
 
 

@@ -40,10 +40,13 @@ LEAST_BYTES = 1024
 
 
 class TransferRate:
-    """The size starts small. It doubles while answers come fast, and falls to a quarter when an answer is lost."""
+    """Chooses how many bytes to request at once, so that even a slow link delivers each piece before the timeout.
+
+    The size starts small. It doubles while responses come fast, and falls to a quarter when one is lost.
+    """
 
     def __init__(self, most_bytes: int, patience_us: int) -> None:
-        """An answer that takes longer than ``patience_us`` counts as lost."""
+        """A response that takes longer than ``patience_us`` counts as lost."""
         self._most_bytes = most_bytes
         self._patience_us = patience_us
         self.chunk_bytes = min(most_bytes, FIRST_BYTES)
@@ -61,8 +64,8 @@ LONGEST_WAIT_US = 10_000_000
 
 
 @dataclass(slots=True)
-class Troubles:
-    """The downloads in a row that were damaged or could not be kept. The wait doubles with each.
+class Postponement:
+    """How long a follower waits after downloads that were damaged or could not be written. The wait doubles with each.
 
     Damage is that of one snapshot on one leader: another snapshot, or the same one from another leader, may be whole.
     So it is tried at once. A disk that is full holds no snapshot at all.
@@ -73,25 +76,25 @@ class Troubles:
     _until_us: int = 0
 
     def damaged(self, leader: int, snapshot: OffsetAndEpoch, now_us: int) -> int:
-        """Counts a damaged download. Returns the wait, in microseconds."""
+        """Count a damaged download. Returns the wait, in microseconds."""
         if self._source != (leader, snapshot):
             self.times = 0
         self._source = (leader, snapshot)
         return self._count(now_us)
 
     def not_written(self, now_us: int) -> int:
-        """Counts a download that this node could not write. Returns the wait, in microseconds."""
+        """Count a download that this node could not write. Returns the wait, in microseconds."""
         if self._source is not None:
             self.times = 0
         self._source = None
         return self._count(now_us)
 
     def over(self) -> None:
-        """A download has succeeded."""
+        """Forget the failures, because a download has succeeded."""
         self.times = self._until_us = 0
 
     def wait_us(self, leader: int, snapshot: OffsetAndEpoch, now_us: int) -> int:
-        """How long to wait before this download begins, or 0."""
+        """Return how long to wait before this download begins, or 0."""
         if self._source not in (None, (leader, snapshot)):
             return 0
         return max(0, self._until_us - now_us)
@@ -116,19 +119,19 @@ _ENTRY_BYTES = _ENTRY.size + _CHECK.size
 
 @dataclass(slots=True, eq=False)
 class Partial:
-    """``length`` is the number of bytes held, from the snapshot's start, and ``crc`` is their CRC-32C. The first
-    ``durable`` of them survive a power loss.
-
-    ``size`` is that of the whole snapshot, or UNKNOWN_SIZE if the leader does not tell it (S-17).
-    """
+    """A snapshot that is being downloaded. Its progress file makes it safe to resume the download (S-11)."""
 
     disk: Disk
     leader: int
     id: OffsetAndEpoch
     size: int
+    """Of the whole snapshot, or UNKNOWN_SIZE if the leader does not send it (S-17)."""
     length: int = 0
+    """The number of bytes received, from the snapshot's start."""
     crc: int = 0
+    """The CRC-32C of these bytes."""
     durable: int = 0
+    """The number of bytes that survive a power loss."""
 
     @property
     def paths(self) -> tuple[str, str]:
@@ -140,14 +143,14 @@ class Partial:
         return self.length == self.size
 
     def begin(self) -> None:
-        """Creates both files, or replaces them. Raises DiskError."""
+        """Create both files, or replace them. Raises DiskError."""
         part, progress = self.paths
         self.disk.write(part, b"")
         self.disk.write(progress, _checked(_ORIGIN.pack(self.leader, self.id.offset, self.id.epoch, self.size)))
 
     def append(self, data: bytes | memoryview) -> None:
-        """Appends ``data`` at ``length``. After a DiskError nothing of it is held. Raises UndoFailed if that could not
-        be made so."""
+        """Append ``data`` at ``length``. After a DiskError nothing of it is kept. Raises UndoFailed if the part that
+        was written could not be cut."""
         part, progress = self.paths
         crc = int(crc32c(data, self.crc))
         self.disk.append(part, [data])
@@ -164,7 +167,7 @@ class Partial:
 
 
 def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, Partial | None]:
-    """Reads the files of a download that an earlier process wrote, in slices, and cuts off what cannot be trusted.
+    """Read the files of a download that an earlier process wrote, in slices, and cut off what cannot be trusted.
 
     The result has length 0 if no length fits its CRC. It is None if even the entry with leader and snapshot cannot be
     read. Raises DiskError.
@@ -184,7 +187,7 @@ def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, 
 
 
 def _longest(disk: Disk, partial: Partial, part: str, journal: bytes) -> Generator[None, None, int]:
-    """Sets the length and CRC of ``partial``. Returns how many bytes of the progress file lead up to that length."""
+    """Set the length and CRC of ``partial``. Returns how many bytes of the progress file lead up to that length."""
     held = disk.size(part)
     position, crc, good = 0, 0, _ORIGIN_BYTES
     at = _ORIGIN_BYTES
@@ -220,12 +223,7 @@ _NOT_THERE = (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range, Err
 
 @dataclass(slots=True, eq=False)
 class SnapshotDownload:
-    """Implements ``quorum.values.Download`` with one transfer at a time.
-
-    ``_job`` is the current transfer. A callback of an earlier one finds that its job is over and does nothing.
-    ``_partial`` holds the bytes received so far, which this process has verified. It is kept after a cancel.
-    ``_troubles`` tells how long to wait after downloads that failed.
-    """
+    """Implements ``quorum.values.Download`` with one transfer at a time."""
 
     _surroundings: Surroundings
     _config: BrokerConfig
@@ -235,11 +233,13 @@ class SnapshotDownload:
     _patience_us: int = field(init=False)
     _rate: TransferRate = field(init=False)
     _partial: Partial | None = None
+    """The bytes received so far, which this process has verified. It is kept after a cancel."""
     _job: "_Job | None" = None
-    _troubles: Troubles = field(default_factory=Troubles)
+    """The current transfer. A callback of an earlier one finds that its job is over and does nothing."""
+    _postponement: Postponement = field(default_factory=Postponement)
 
     def __post_init__(self) -> None:
-        # A lost answer must show before the fetch timeout makes this node leave its leader.
+        # A lost response must show before the fetch timeout makes this node leave its leader.
         config = self._config
         fetch_ms, request_ms = config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms
         self._patience_us = max(1, min(request_ms, fetch_ms * 3 // 4)) * 1000
@@ -253,13 +253,13 @@ class SnapshotDownload:
         progress: Callable[[], None],
         outcome: Callable[[Outcome], None],
     ) -> None:
-        """Starts a transfer in place of the current one. All its work is done in later events."""
+        """Start a transfer in place of the current one. All its work is done in later events."""
         self.cancel()
         self._job = _Job(leader, leader_epoch, id, progress, outcome)
         self._step(self._job, lambda job: self._prepare(job))
 
     def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002 - Kafka's word
-        return self._troubles.wait_us(leader, id, self._surroundings.now_us)
+        return self._postponement.wait_us(leader, id, self._surroundings.now_us)
 
     def cancel(self) -> None:
         self._job = None
@@ -276,29 +276,29 @@ class SnapshotDownload:
         elif self._store.partial == job.id and self._partial is None:
             self._run(job, self._recover(job))
         else:
-            self._anew(job, "another leader or snapshot")
+            self._start_over(job, "another leader or snapshot")
 
     def _known(self, job: "_Job") -> Partial | None:
-        """The bytes that this process holds of this snapshot from this leader."""
+        """Return the bytes that this process has of this snapshot from this leader."""
         partial = self._partial
         same = partial is not None and (partial.leader, partial.id) == (job.leader, job.id)
         return partial if same and self._store.partial == job.id else None
 
     def _recover(self, job: "_Job") -> Generator[None, None, None]:
-        """Resumes a transfer that an earlier process left on disk. The checksums tell how many of its bytes count."""
+        """Resume a transfer that an earlier process left on disk. The checksums say how many of its bytes count."""
         partial = yield from read_partial(self._surroundings.disk, job.id)
         if partial is None or partial.leader != job.leader:
-            self._anew(job, "another leader" if partial is not None else "its progress is unreadable")
+            self._start_over(job, "another leader" if partial is not None else "its progress is unreadable")
         else:
             self._partial = partial
             self._resume(job)
 
-    def _anew(self, job: "_Job", why: str) -> None:
+    def _start_over(self, job: "_Job", why: str) -> None:
         if self._store.partial is not None:
             self._discard(why)
         self._partial = None
         self._note_start(job, 0, UNKNOWN_SIZE)
-        self._ask(job)
+        self._request_piece(job)
 
     def _resume(self, job: "_Job") -> None:
         partial = self._partial
@@ -318,9 +318,9 @@ class SnapshotDownload:
 
     # Piece by piece
 
-    def _ask(self, job: "_Job") -> None:
+    def _request_piece(self, job: "_Job") -> None:
         position = 0 if self._partial is None else self._partial.length
-        asked_us = self._surroundings.now_us
+        sent_us = self._surroundings.now_us
         is_draft = self._config.crucible_metadata_snapshot_fetch_draft
         cluster_id = None if is_draft else self._cluster_id  # The draft has no field for it.
         self._surroundings.ports.send(
@@ -330,7 +330,7 @@ class SnapshotDownload:
             DRAFT_VERSION if is_draft else FETCH_SNAPSHOT_VERSION,
             request_for(cluster_id, self._surroundings.node_id, job.epoch, job.id, position, self._rate.chunk_bytes),
             self._patience_us // 1000,
-            lambda body: self._guarded(job, lambda: self._arrived(job, read_response(body), asked_us)),
+            lambda body: self._guarded(job, lambda: self._arrived(job, read_response(body), sent_us)),
             lambda: self._guarded(job, lambda: self._lost(job)),
         )
 
@@ -338,7 +338,7 @@ class SnapshotDownload:
         self._rate.lost()
         self._end(job, Failed())
 
-    def _arrived(self, job: "_Job", piece: Piece, asked_us: int) -> None:
+    def _arrived(self, job: "_Job", piece: Piece, sent_us: int) -> None:
         if piece.error in _LEADER_ERRORS or (piece.error is ErrorCode.none and piece.epoch > job.epoch):
             self._end(job, LeaderChanged(piece.leader_id, piece.epoch))
         elif piece.error in _NOT_THERE:
@@ -353,14 +353,14 @@ class SnapshotDownload:
         elif piece.id is not None and min(piece.id) < 0:
             self._end(job, Rediscover())
         elif piece.media_type not in ("", MEDIA_TYPE):
-            self._throw_away(job, f"unknown media type {piece.media_type}")
+            self._reject(job, f"unknown media type {piece.media_type}")
             self._end(job, Failed())
         else:
-            self._rate.arrived(self._surroundings.now_us - asked_us)
+            self._rate.arrived(self._surroundings.now_us - sent_us)
             self._take(job, piece)
 
     def _take(self, job: "_Job", piece: Piece) -> None:
-        """Appends the piece. An answer for another position does not belong to this request and fails the transfer, so
+        """Append the piece. A response for another position does not belong to this request and fails the transfer, so
         that every byte is written once."""
         partial = self._partial
         held = 0 if partial is None else partial.length
@@ -368,11 +368,11 @@ class SnapshotDownload:
             self._end(job, Failed())
             return
         if partial is not None and piece.size != partial.size:
-            self._throw_away(job, "its size has changed")
+            self._reject(job, "its size has changed")
             self._end(job, Rediscover())
             return
         if 0 <= piece.size < held + len(piece.data):
-            self._throw_away(job, "more bytes than its size")
+            self._reject(job, "more bytes than its size")
             self._end(job, Rediscover())
             return
         partial = self._begun(job, piece.size) if partial is None else partial
@@ -407,12 +407,12 @@ class SnapshotDownload:
         if partial.is_whole or job.has_last:
             self._run(job, self._verify(job, partial))
         else:
-            self._ask(job)
+            self._request_piece(job)
 
-    # The whole
+    # The whole snapshot
 
     def _verify(self, job: "_Job", partial: Partial) -> Generator[None, None, None]:
-        """Checks the whole file, from its header to its footer, before it gets a snapshot's name."""
+        """Check the whole file, from its header to its footer, before it gets a snapshot's name."""
         checked = 0
         try:
             for batch in read_batches(self._surroundings.disk, partial.paths[0], job.id):
@@ -422,7 +422,7 @@ class SnapshotDownload:
                     job.progress()
                     yield
         except SnapshotDamaged as damage:
-            self._throw_away(job, str(damage))
+            self._reject(job, str(damage))
             self._end(job, Rediscover())
             return
         path = self._store.name(job.id, partial.paths[0])
@@ -431,33 +431,33 @@ class SnapshotDownload:
         self._surroundings.ports.sync((path,), lambda: self._guarded(job, lambda: self._named(job)))
 
     def _named(self, job: "_Job") -> None:
-        """The snapshot's name is durable. If the job is over by then, the snapshot is fetched anew, or found at the
-        next start."""
+        """Add the snapshot, whose name is durable. If the job is over by then, the snapshot is fetched again, or found
+        at the next start."""
         self._store.add(job.id)
         self._install(job)
 
     def _install(self, job: "_Job") -> None:
-        """Cuts the log, then deletes older snapshots. If a crash comes between, the next start repairs it."""
+        """Cut the log, then delete older snapshots. If a crash comes between, the next start repairs it."""
         ports = self._surroundings.ports
         if not self._log.install_snapshot(ports.now(), job.id):
             self._end(job, Failed())
             return
         self._note("download_finished", ("bytes", self._store.size(job.id)))
-        self._troubles.over()
+        self._postponement.over()
         try:
             self._delete_older(job.id)
         except DiskError as error:
-            self._note("snapshot_cleaning_failed", ("why", str(error)))  # The cleaner tries again.
+            self._note("snapshot_cleaning_failed", ("why", str(error)))  # The cleaner retries.
         self._end(job, Installed(job.id))
 
     def _delete_older(self, snapshot: OffsetAndEpoch) -> None:
-        """Deletes older snapshots, because the log no longer continues them."""
+        """Delete older snapshots, because the log no longer continues them."""
         for older in self._store.ids:
             if older.offset < snapshot.offset:
                 self._store.delete(older)
                 self._note("snapshot_deleted", ("end_offset", older.offset), ("epoch", older.epoch))
 
-    # How things run
+    # Running
 
     def _end(self, job: "_Job", outcome: Outcome) -> None:
         if self._job is job:
@@ -465,7 +465,7 @@ class SnapshotDownload:
             job.outcome(outcome)
 
     def _run(self, job: "_Job", slices: Generator[None, None, None]) -> None:
-        """Runs the first slice now, and each further one in an event of its own."""
+        """Run the first slice now, and each further one in an event of its own."""
 
         def run(_job: "_Job") -> None:
             try:
@@ -481,7 +481,7 @@ class SnapshotDownload:
         self._surroundings.after(0, lambda: self._guarded(job, lambda: action(job)))
 
     def _guarded(self, job: "_Job", action: Callable[[], None]) -> None:
-        """Runs ``action`` unless the job is over. A DiskError, such as a full disk, ends the job. The next one resumes
+        """Run ``action`` unless the job is over. A DiskError, such as a full disk, ends the job. The next one resumes
         where this one was. If the job was over before, the error is of what its outcome led to, and ends the node."""
         if self._job is not job:
             return
@@ -491,16 +491,16 @@ class SnapshotDownload:
             if self._job is not job:
                 raise
             self._note("download_failed", ("why", str(error)))
-            self._note_wait(job, str(error), self._troubles.not_written(self._surroundings.now_us))
+            self._note_wait(job, str(error), self._postponement.not_written(self._surroundings.now_us))
             self._end(job, Failed())
 
-    def _throw_away(self, job: "_Job", why: str) -> None:
-        """Discards bytes that are not the snapshot, and postpones the next download of it from this leader."""
+    def _reject(self, job: "_Job", why: str) -> None:
+        """Discard bytes that are not the snapshot, and postpone the next download of it from this leader."""
         self._discard(why)
         self._postpone(job, why)
 
     def _postpone(self, job: "_Job", why: str) -> None:
-        self._note_wait(job, why, self._troubles.damaged(job.leader, job.id, self._surroundings.now_us))
+        self._note_wait(job, why, self._postponement.damaged(job.leader, job.id, self._surroundings.now_us))
 
     def _note_wait(self, job: "_Job", why: str, wait_us: int) -> None:
         self._note(
@@ -509,7 +509,7 @@ class SnapshotDownload:
             ("end_offset", job.id.offset),
             ("epoch", job.id.epoch),
             ("why", why),
-            ("times", self._troubles.times),
+            ("times", self._postponement.times),
             ("wait_ms", wait_us // 1000),
         )
 
@@ -524,7 +524,7 @@ class SnapshotDownload:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """What one ``begin`` asked for. ``has_last`` says that the leader has sent the last piece."""
+    """One transfer."""
 
     leader: int
     epoch: int
@@ -532,3 +532,4 @@ class _Job:
     progress: Callable[[], None]
     outcome: Callable[[Outcome], None]
     has_last: bool = False
+    """The leader has sent the last piece."""

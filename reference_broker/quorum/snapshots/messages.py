@@ -35,7 +35,7 @@ NO_SNAPSHOT = OffsetAndEpoch(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """``position`` is the first byte wanted; a negative one is invalid. A ``max_bytes`` of 0 asks for no bytes."""
+    """``position`` is the first byte wanted; a negative one is invalid. A ``max_bytes`` of 0 requests no bytes."""
 
     cluster_id: str | None
     replica_id: int
@@ -49,9 +49,9 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An answer with bytes, or an error without.
+    """A response with bytes, or an error without.
 
-    ``size`` is that of the whole snapshot. ``is_last`` says that no bytes follow these. The answer may leave out some
+    ``size`` is that of the whole snapshot. ``is_last`` says that no bytes follow these. The response may lack some
     fields: then ``size`` is -1, ``media_type`` is empty and ``id`` is None.
     """
 
@@ -82,7 +82,7 @@ def request_for(
 
 
 def read_requests(body: "request_schema.FetchSnapshotRequest") -> list[SnapshotRequest]:
-    """Returns one request for each partition that the body names, in its order."""
+    """Return one request for each partition that the body names, in its order."""
     return [
         SnapshotRequest(
             cluster_id=body.cluster_id,
@@ -100,36 +100,36 @@ def read_requests(body: "request_schema.FetchSnapshotRequest") -> list[SnapshotR
 
 
 def refused(error: Error) -> "response_schema.FetchSnapshotResponse":
-    """Builds the answer for an error of the whole request."""
+    """Build the response for an error of the whole request."""
     return response_schema.FetchSnapshotResponse(
         throttle_time=i32Timedelta.parse(timedelta(0)), error_code=ErrorCode(int(error)), topics=()
     )
 
 
 def response_of(
-    answered: Sequence[tuple[SnapshotRequest, Piece]], leader_address: tuple[str, int] | None
+    served: Sequence[tuple[SnapshotRequest, Piece]], leader_address: tuple[str, int] | None
 ) -> "response_schema.FetchSnapshotResponse":
     """``leader_address`` is where clients reach the leader, if known."""
     endpoints: tuple[response_schema.NodeEndpoint, ...] = ()
     if leader_address is not None:
         host, port = leader_address
-        leader_id = BrokerId(answered[0][1].leader_id)
+        leader_id = BrokerId(served[0][1].leader_id)
         endpoints = (response_schema.NodeEndpoint(node_id=leader_id, host=host, port=u16(port)),)
     return response_schema.FetchSnapshotResponse(
         throttle_time=i32Timedelta.parse(timedelta(0)),
         error_code=ErrorCode.none,
         topics=tuple(
             response_schema.TopicSnapshot(name=TopicName(name), partitions=tuple(_partition(*each) for each in pairs))
-            for name, pairs in _by_topic(answered)
+            for name, pairs in _by_topic(served)
         ),
         node_endpoints=endpoints,
     )
 
 
 def _by_topic(
-    answered: Sequence[tuple[SnapshotRequest, Piece]],
+    served: Sequence[tuple[SnapshotRequest, Piece]],
 ) -> Iterator[tuple[str, Iterator[tuple[SnapshotRequest, Piece]]]]:
-    return groupby(answered, lambda pair: pair[0].topic)
+    return groupby(served, lambda pair: pair[0].topic)
 
 
 def _partition(request: SnapshotRequest, piece: Piece) -> "response_schema.PartitionSnapshot":
@@ -151,11 +151,11 @@ def draft_refused(error: Error) -> FetchSnapshotResponse1000:
     return FetchSnapshotResponse1000(error_code=int(error), topics=())
 
 
-def draft_response_of(answered: Sequence[tuple[SnapshotRequest, Piece]]) -> FetchSnapshotResponse1000:
+def draft_response_of(served: Sequence[tuple[SnapshotRequest, Piece]]) -> FetchSnapshotResponse1000:
     return FetchSnapshotResponse1000(
         topics=tuple(
             TopicSnapshots(name=name, partitions=tuple(_draft_partition(*each) for each in pairs))
-            for name, pairs in _by_topic(answered)
+            for name, pairs in _by_topic(served)
         )
     )
 
@@ -172,7 +172,7 @@ def _draft_partition(request: SnapshotRequest, piece: Piece) -> PartitionSnapsho
 
 
 def read_response(body: object) -> Piece:
-    """Reads an answer of either version. An answer without the metadata partition becomes its error of the whole
+    """Read a response of either version. A response without the metadata partition becomes its error of the whole
     request, or UNKNOWN_SERVER_ERROR."""
     if not isinstance(body, FetchSnapshotResponse1000 | response_schema.FetchSnapshotResponse):
         return Piece(ErrorCode.unknown_server_error)

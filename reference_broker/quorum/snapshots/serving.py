@@ -25,20 +25,20 @@ GOOD_FOR_US = 10_000_000
 
 @dataclass(slots=True, eq=False)
 class SnapshotChecks:
-    """A snapshot is checked when somebody begins to download it, because bytes can go bad at any time. A damaged one is
-    noted in the store, and ``on_damaged`` is called once for it.
-
-    ``_good_us`` holds when a snapshot was last found to be whole, and ``_waiting`` who waits for a check.
-    """
+    """A snapshot is checked when a replica begins to download it, because bytes can go bad at any time. A damaged one
+    is noted in the store."""
 
     _surroundings: Surroundings
     _store: SnapshotStore
     on_damaged: Callable[[], None] = lambda: None
+    """Called once for each damaged snapshot."""
     _good_us: dict[OffsetAndEpoch, int] = field(default_factory=dict)
+    """When a snapshot was last found to be whole."""
     _waiting: dict[OffsetAndEpoch, list[Callable[[], None]]] = field(default_factory=dict)
+    """The callbacks of each check that is under way."""
 
     def before_serving(self, snapshot: OffsetAndEpoch, position: int, then: Callable[[], None]) -> None:
-        """Calls ``then`` when the bytes from ``position`` on may be served, or the snapshot is known to be damaged. It
+        """Call ``then`` when the bytes from ``position`` on may be served, or the snapshot is known to be damaged. It
         calls at once if a check is not due, or takes only one slice."""
         waiting = self._waiting.get(snapshot)
         if waiting is not None:
@@ -84,7 +84,7 @@ class SnapshotChecks:
 
 
 MOST_BYTES = 8 * 2**20
-"""The limit of one answer, whatever was requested. Kafka's followers request as much
+"""The limit of one response, whatever was requested. Kafka's followers request as much
 (KafkaRaftClient.MAX_FETCH_SIZE_BYTES)."""
 
 
@@ -103,7 +103,7 @@ class Leadership(Protocol):
 
 
 def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, now_us: int, is_draft: bool) -> Piece:
-    """Answers one request. ``SnapshotChecks`` must have looked at the snapshot before.
+    """Serve one request for a snapshot that ``SnapshotChecks`` has checked.
 
     INCONSISTENT_CLUSTER_ID is an error of the whole request, any other one of the partition. A replica's request must
     name the cluster, as it must for a fetch of the log. The draft has no field for that. In the draft a position may
@@ -119,7 +119,7 @@ def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership
 
 
 def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, is_draft: bool) -> Piece | None:
-    """The answer with the error, or None if the request is good. A damaged snapshot is KAFKA_STORAGE_ERROR."""
+    """Return the response with the error, or None if the request is good. A damaged snapshot is KAFKA_STORAGE_ERROR."""
     known = (leadership.leader_id, leadership.epoch)
     error = leadership.leader_check(request.cluster_id, request.leader_epoch)
     if request.cluster_id is None and request.replica_id >= 0 and not is_draft:

@@ -32,18 +32,21 @@ from reference_broker.quorum.snapshots.format import (
 from reference_broker.quorum.values import OffsetAndEpoch
 
 MOST_REPLICAS = 64
-"""How many replicas are tracked for one snapshot. Beyond it, the one that asked longest ago is forgotten."""
+"""The number of replicas that are tracked for one snapshot. Beyond it, the one with the oldest request is dropped."""
 
 
 @dataclass(slots=True, eq=False)
 class SnapshotReaders:
-    """Holds, for each snapshot, the last position that each replica asked for, and when one of them last advanced."""
+    """Tracks which replicas download which snapshot. A superseded snapshot stays while one of them advances (S-15).
+
+    It has, for each snapshot, the last position that each replica requested, and when one of them last advanced.
+    """
 
     _positions: dict[OffsetAndEpoch, dict[int, int]] = field(default_factory=dict)
     _advanced_us: dict[OffsetAndEpoch, int] = field(default_factory=dict)
 
     def asked(self, snapshot: OffsetAndEpoch, replica_id: int, position: int, now_us: int) -> None:
-        """Notes a request. The first request of a replica counts as an advance. A request for the same bytes again, or
+        """Note a request. The first request of a replica counts as an advance. A request for the same bytes again, or
         from the beginning again, does not."""
         positions = self._positions.setdefault(snapshot, {})
         before = positions.pop(replica_id, -1)
@@ -54,7 +57,7 @@ class SnapshotReaders:
             self._advanced_us[snapshot] = now_us
 
     def advanced_us(self, snapshot: OffsetAndEpoch) -> int | None:
-        """When a replica last advanced, or None if no replica ever asked."""
+        """Return when a replica last advanced, or None if no replica requested the snapshot."""
         return self._advanced_us.get(snapshot)
 
     def forget(self, snapshot: OffsetAndEpoch) -> None:
@@ -64,9 +67,7 @@ class SnapshotReaders:
 
 @dataclass(slots=True, eq=False)
 class SnapshotStore:
-    """``partial`` is the download that can be resumed, or None. ``readers`` tracks which replicas download what.
-    ``damaged`` holds the snapshots whose bytes were found to be bad, and why. They are not served. ``on_added`` is
-    called when a snapshot is held from now on."""
+    """The snapshots that this node holds, and the one that it has downloaded in part."""
 
     _disk: Disk
     _ids: list[OffsetAndEpoch] = field(default_factory=list)
@@ -75,11 +76,14 @@ class SnapshotStore:
     _timestamps_ms: dict[OffsetAndEpoch, int] = field(default_factory=dict)
     readers: SnapshotReaders = field(default_factory=SnapshotReaders)
     damaged: dict[OffsetAndEpoch, str] = field(default_factory=dict)
+    """The snapshots whose bytes were found to be bad, and why. They are not served."""
     partial: OffsetAndEpoch | None = None
+    """The download that can be resumed."""
     on_added: Callable[[], None] = lambda: None
+    """Called when a snapshot was added."""
 
     def __post_init__(self) -> None:
-        """Finds the snapshots on disk, and deletes leftovers except the newest download that can be resumed. Raises
+        """Find the snapshots on disk, and delete leftovers except the newest download that can be resumed. Raises
         DiskError."""
         self._scan()
 
@@ -119,8 +123,8 @@ class SnapshotStore:
         return found
 
     def superseded_us(self, snapshot: OffsetAndEpoch, now_us: int) -> int:
-        """Since when there is a newer snapshot. This is the time of the first call, which ``cleaner`` makes after each
-        new snapshot."""
+        """Return since when there is a newer snapshot: the time of the first call, which ``SnapshotCleaner`` makes
+        after each new snapshot."""
         return self._superseded_us.setdefault(snapshot, now_us)
 
     def read(self, snapshot: OffsetAndEpoch, position: int, max_bytes: int) -> bytes:
@@ -128,14 +132,14 @@ class SnapshotStore:
         return self._disk.read(self.path(snapshot), position, max_bytes)
 
     def name(self, snapshot: OffsetAndEpoch, written: str) -> str:
-        """Renames the file ``written``, which is complete and durable, to this snapshot's name. Returns its path, which
+        """Rename the file ``written``, which is complete and durable, to this snapshot's name. Returns its path, which
         must be synced before ``add``. Raises DiskError."""
         path = self.path(snapshot)
         self._disk.rename(written, path)
         return path
 
     def add(self, snapshot: OffsetAndEpoch) -> None:
-        """Holds a snapshot from now on: its file and its name are durable. Raises DiskError."""
+        """Add a snapshot whose file and name are durable. Raises DiskError."""
         size = self._disk.size(self.path(snapshot))
         if snapshot not in self._sizes:
             insort(self._ids, snapshot, key=lambda held: held.age)
@@ -146,7 +150,7 @@ class SnapshotStore:
             self.drop_partial()
 
     def delete(self, snapshot: OffsetAndEpoch) -> None:
-        """Deletes a snapshot; one that is not held is no error. Raises DiskError."""
+        """Delete a snapshot; one that is not held is no error. Raises DiskError."""
         if snapshot not in self._sizes:
             return
         self._disk.delete(self.path(snapshot))
@@ -158,7 +162,7 @@ class SnapshotStore:
         self.readers.forget(snapshot)
 
     def drop_partial(self) -> None:
-        """Deletes the partial download. Raises DiskError."""
+        """Delete the partial download. Raises DiskError."""
         if self.partial is not None:
             self._disk.delete(part_path(self.partial))
             self._disk.delete(progress_path(self.partial))
@@ -197,7 +201,8 @@ RETRY_US = 1_000_000
 
 @dataclass(slots=True, eq=False)
 class SnapshotCleaner:
-    """Checks after each new snapshot, when a snapshot becomes due, and every minute while anything may be deleted."""
+    """Deletes old snapshots, and the log before the oldest that is kept. It checks after each new snapshot, when a
+    snapshot becomes due, and every minute while anything may be deleted."""
 
     _surroundings: Surroundings
     _config: BrokerConfig
@@ -206,26 +211,26 @@ class SnapshotCleaner:
     _timer: int | None = None
 
     def __post_init__(self) -> None:
-        """Deletes the snapshots before the log's start. A crash leaves one there if it comes after the move of the
+        """Delete the snapshots before the log's start. A crash leaves one there if it comes after the move of the
         start and before the deletion of the snapshot."""
         for snapshot in self._store.ids[:-1]:
             if snapshot.offset < self._log.start_offset:
                 self._delete(snapshot)
-        self._look_again()
+        self._set_timer()
 
     def check(self) -> None:
-        """Deletes everything that may be deleted now."""
+        """Delete everything that may be deleted now."""
         try:
             while self._step():
                 pass
         except (DiskError, SnapshotDamaged) as error:
             self._surroundings.ports.note("snapshot_cleaning_failed", ("why", str(error)))
-        self._look_again()
+        self._set_timer()
 
-    # What may go
+    # Choosing
 
     def _step(self) -> bool:
-        """Makes one deletion. Returns False if nothing may be deleted."""
+        """Make one deletion. Returns False if nothing may be deleted."""
         store = self._store
         oldest = store.oldest
         if oldest is None:
@@ -249,7 +254,7 @@ class SnapshotCleaner:
         return 0 <= most_ms < self._surroundings.ports.now().wall_ms - store.timestamp_ms(snapshot)
 
     def _due_us(self, snapshot: OffsetAndEpoch) -> int:
-        """The time from which on the snapshot may be deleted. Only a download that advances moves that time."""
+        """Return from when on the snapshot may be deleted. Only a download that advances moves that time."""
         since_us = self._store.superseded_us(snapshot, self._surroundings.now_us)
         advanced_us = self._store.readers.advanced_us(snapshot)
         if advanced_us is not None:
@@ -259,7 +264,7 @@ class SnapshotCleaner:
     # Deleting
 
     def _remove(self, snapshot: OffsetAndEpoch) -> bool:
-        """Deletes a snapshot. Returns False if the log cannot start at the next snapshot yet, because this node does
+        """Delete a snapshot. Returns False if the log cannot start at the next snapshot yet, because this node does
         not know that the next one's records are committed."""
         ids = self._store.ids
         if snapshot == ids[0] and self._log.start_offset < ids[1].offset and not self._delete_log_before(ids[1]):
@@ -277,7 +282,7 @@ class SnapshotCleaner:
         self._surroundings.ports.note("log_deleted_before", ("offset", snapshot.offset))
         return True
 
-    def _look_again(self) -> None:
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._surroundings.ports.cancel_timer(self._timer)
             self._timer = None

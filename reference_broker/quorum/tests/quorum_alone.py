@@ -10,7 +10,7 @@ from reference_broker.metadata.records import TopicRecord, encode
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now, Surroundings
 from reference_broker.quorum.messages import (
-    Answer,
+    RaftResponse,
     Vote,
     begin_epoch,
     end_epoch,
@@ -207,24 +207,24 @@ class Alone(AroundQuorum):
         pre_vote: bool = False,
         cluster_id: str | None = CLUSTER,
         voter_id: int = -1,
-    ) -> list[Answer]:
+    ) -> list[RaftResponse]:
         """The answers so far: none while something is made durable; a request-level error as epoch -1."""
-        answers: list[Answer] = []
+        answers: list[RaftResponse] = []
         asked = Vote(cluster_id, voter_id, candidate, epoch, end, pre_vote)
         body = vote_request(asked)
         self.quorum.handle_vote(body, lambda body: answers.append(read_voted(body) or _whole(body)))
         return answers
 
-    def begin(self, leader: int, epoch: int, voter_id: int = -1) -> Answer:
-        answers: list[Answer] = []
+    def begin(self, leader: int, epoch: int, voter_id: int = -1) -> RaftResponse:
+        answers: list[RaftResponse] = []
         self.quorum.handle_begin_quorum_epoch(
             begin_epoch(CLUSTER, voter_id, leader, epoch),
             lambda body: answers.append(read_epoch_answer(body) or _whole(body)),
         )
         return answers[0]
 
-    def end(self, leader: int, epoch: int, *successors: int) -> Answer:
-        answers: list[Answer] = []
+    def end(self, leader: int, epoch: int, *successors: int) -> RaftResponse:
+        answers: list[RaftResponse] = []
         self.quorum.handle_end_quorum_epoch(
             end_epoch(CLUSTER, leader, epoch, successors),
             lambda body: answers.append(read_epoch_answer(body) or _whole(body)),
@@ -275,7 +275,7 @@ class Alone(AroundQuorum):
 
 
 def granted(asked: Sent, is_granted: bool, leader: int = -1) -> object:
-    return vote_response(Answer(ErrorCode.none, leader, asked.partition.replica_epoch, is_granted))
+    return vote_response(RaftResponse(ErrorCode.none, leader, asked.partition.replica_epoch, is_granted))
 
 
 def kept(node: Alone) -> tuple[int, int, int]:
@@ -291,5 +291,5 @@ def batch(offset: int, epoch: int, count: int = 1) -> bytes:
     return build(records, base_offset=offset, leader_epoch=epoch)
 
 
-def _whole(body: Any) -> Answer:
-    return Answer(known_error(int(body.error_code)), -1, -1)
+def _whole(body: Any) -> RaftResponse:
+    return RaftResponse(known_error(int(body.error_code)), -1, -1)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from reference_broker.quorum.messages import Answer, begin_epoch
+from reference_broker.quorum.messages import RaftResponse, begin_epoch
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.quorum.roles import START_DELAY_US, Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
@@ -113,8 +113,8 @@ def test_a_vote_is_durable_before_its_answer_and_inputs_wait_in_order() -> None:
     assert kept(node) == (5, -1, 1)
     assert not first + second + fetched, "a power loss could still bring the old file back"
     node.sync_one()
-    assert first == [Answer(ErrorCode.none, -1, 5, True)]
-    assert second == [Answer(ErrorCode.none, -1, 5, False)]
+    assert first == [RaftResponse(ErrorCode.none, -1, 5, True)]
+    assert second == [RaftResponse(ErrorCode.none, -1, 5, False)]
     assert fetched[0].error_code == ErrorCode.not_leader_or_follower
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.quorum.messages import Answer, Vote, begin_epoch, end_epoch, fetch, vote
+from reference_broker.quorum.messages import RaftResponse, Vote, begin_epoch, end_epoch, fetch, vote
 from reference_broker.quorum.messages import voted as vote_response
 from reference_broker.quorum.node_files import QUORUM_STATE, StartRefused, read_quorum_state, write_quorum_state
 from reference_broker.quorum.roles import Role
@@ -44,7 +44,7 @@ def test_an_answer_with_such_an_epoch_counts_as_none() -> None:
     node.pass_ms(50)
     node.answer_fetch(leader=2, epoch=GREATEST_INT32 - 1)
     assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
-    assert not node.quorum.heed(2, GREATEST_INT32), "an outcome of a download tells of epochs, too"
+    assert not node.quorum.learn_leader(2, GREATEST_INT32), "an outcome of a download tells of epochs, too"
 
 
 def test_a_node_whose_epochs_are_used_up_goes_on_without_elections() -> None:
@@ -54,7 +54,7 @@ def test_a_node_whose_epochs_are_used_up_goes_on_without_elections() -> None:
     for _ in range(20):
         node.pass_ms(500)
         for each in node.take(ApiKey.VOTE):
-            each.replied(vote_response(Answer(ErrorCode.none, -1, MAX_EPOCH, True)))
+            each.replied(vote_response(RaftResponse(ErrorCode.none, -1, MAX_EPOCH, True)))
     assert node.quorum.epoch == MAX_EPOCH
     assert not node.quorum.is_leader
     assert ("epochs_used_up", {"epoch": MAX_EPOCH}) in node.notes
@@ -210,4 +210,4 @@ def test_no_sequence_of_forged_requests_ends_a_node_or_takes_back_a_vote(seed: i
 def test_the_outcome_of_a_download_with_such_an_epoch_is_a_failure() -> None:
     node = Alone().following(leader=1, epoch=5)
     outcome = LeaderChanged(2, GREATEST_INT32)
-    assert not node.quorum.heed(outcome.leader_id, outcome.leader_epoch)
+    assert not node.quorum.learn_leader(outcome.leader_id, outcome.leader_epoch)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.quorum.messages import Answer, begun, fetch
+from reference_broker.quorum.messages import RaftResponse, begun, fetch
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests import quorum_roles as roles
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, granted
@@ -30,7 +30,7 @@ def leading(voters: int = 3) -> Alone:
 def test_a_leader_announces_itself_to_the_silent_every_half_fetch_timeout() -> None:
     node = leading()
     for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH):
-        each.replied(begun(Answer(ErrorCode.none, 0, 1)))
+        each.replied(begun(RaftResponse(ErrorCode.none, 0, 1)))
     node.pass_ms(500)
     node.fetch(1, 1, 1)
     node.quorum.contacted(2)
@@ -42,7 +42,7 @@ def test_a_leader_announces_itself_to_the_silent_every_half_fetch_timeout() -> N
     node.pass_ms(1000)
     (again,) = node.take(ApiKey.BEGIN_QUORUM_EPOCH)[:1]
     assert again.peer == 1
-    again.replied(begun(Answer(ErrorCode.none, 0, 1)))
+    again.replied(begun(RaftResponse(ErrorCode.none, 0, 1)))
     node.pass_ms(1000)
     assert 1 in {each.peer for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH)}, "again and again"
 
@@ -130,9 +130,11 @@ def test_a_candidate_that_nobody_answers_asks_for_pre_votes_after_the_time_of_an
 @pytest.mark.clause("KafkaRaftClientTest.testGrantVotesWhenShuttingDown")
 def test_a_leader_takes_no_vote_of_its_epoch_and_ends_at_a_newer_one() -> None:
     node = leading()
-    assert node.ask_vote(1, 1, OffsetAndEpoch(9, 0)) == [Answer(ErrorCode.none, 0, 1, False)]
+    assert node.ask_vote(1, 1, OffsetAndEpoch(9, 0)) == [RaftResponse(ErrorCode.none, 0, 1, False)]
     node.quorum.shut_down(lambda: None)
-    assert node.ask_vote(1, 2, OffsetAndEpoch(9, 1)) == [Answer(ErrorCode.none, -1, 2, True)], "also while it leaves"
+    assert node.ask_vote(1, 2, OffsetAndEpoch(9, 1)) == [RaftResponse(ErrorCode.none, -1, 2, True)], (
+        "also while it leaves"
+    )
 
 
 @pytest.mark.clause(
@@ -150,7 +152,7 @@ def test_a_node_that_does_not_lead_cannot_append_nor_resign() -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testCandidateIgnoreVoteRequestOnSameEpoch", "CandidateStateTest.testGrantVote")
 def test_a_candidate_votes_for_nobody_else() -> None:
     node = roles.candidate()
-    assert node.ask_vote(1, 6, OffsetAndEpoch(9, 5)) == [Answer(ErrorCode.none, -1, 6, False)]
+    assert node.ask_vote(1, 6, OffsetAndEpoch(9, 5)) == [RaftResponse(ErrorCode.none, -1, 6, False)]
     assert (node.quorum.role, node.quorum.voted_id) == (Role.CANDIDATE, 0)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.quorum.messages import Answer, Vote, vote, voted
+from reference_broker.quorum.messages import RaftResponse, Vote, vote, voted
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests import quorum_roles as roles
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, Sent, granted
@@ -13,7 +13,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 LONG_LOG = OffsetAndEpoch(9, 4)
 
 
-def pre_vote(node: Alone, candidate: int, end: OffsetAndEpoch = LONG_LOG, epochs: int = 0) -> Answer:
+def pre_vote(node: Alone, candidate: int, end: OffsetAndEpoch = LONG_LOG, epochs: int = 0) -> RaftResponse:
     (answer,) = node.ask_vote(candidate, node.quorum.epoch + epochs, end, pre_vote=True)
     return answer
 
@@ -49,7 +49,7 @@ def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state:
         long_log = LONG_LOG
     for candidate in (1, 1, 2):
         answer = pre_vote(node, candidate, long_log)
-        assert answer == Answer(ErrorCode.none, before[2], before[1], True)
+        assert answer == RaftResponse(ErrorCode.none, before[2], before[1], True)
     for short in (OffsetAndEpoch(1, 4), OffsetAndEpoch(9, 3)):
         assert pre_vote(node, 1, short).granted is False
     assert told(node) == before
@@ -66,10 +66,10 @@ def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state:
 def test_a_follower_grants_pre_votes_only_until_its_first_fetch_from_the_leader(state: roles.State) -> None:
     node = state()
     before = told(node)
-    assert pre_vote(node, 2) == Answer(ErrorCode.none, 1, 5, True)
+    assert pre_vote(node, 2) == RaftResponse(ErrorCode.none, 1, 5, True)
     node.sent[:] = [each for each in node.sent if each.peer == 1][-1:]
     node.answer_fetch()
-    assert pre_vote(node, 2) == Answer(ErrorCode.none, 1, 5, False)
+    assert pre_vote(node, 2) == RaftResponse(ErrorCode.none, 1, 5, False)
     assert told(node) == before
 
 
@@ -78,7 +78,7 @@ def test_a_follower_grants_pre_votes_only_until_its_first_fetch_from_the_leader(
 )
 def test_a_leader_grants_none() -> None:
     node = roles.leader()
-    assert pre_vote(node, 1, OffsetAndEpoch(9, 6)) == Answer(ErrorCode.none, 0, 6, False)
+    assert pre_vote(node, 1, OffsetAndEpoch(9, 6)) == RaftResponse(ErrorCode.none, 0, 6, False)
     assert node.quorum.is_leader
 
 
@@ -90,7 +90,7 @@ def test_a_leader_grants_none() -> None:
 def test_a_pre_vote_of_a_newer_epoch_ends_every_role_and_binds_nobody(state: roles.State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
-    assert pre_vote(node, 2, OffsetAndEpoch(9, epoch), epochs=1) == Answer(ErrorCode.none, NO_NODE, epoch, True)
+    assert pre_vote(node, 2, OffsetAndEpoch(9, epoch), epochs=1) == RaftResponse(ErrorCode.none, NO_NODE, epoch, True)
     assert told(node) == (Role.UNATTACHED, epoch, NO_NODE, NO_NODE)
 
 
@@ -149,7 +149,7 @@ def test_answers_are_ignored_once_the_node_follows_a_leader() -> None:
 @pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveWithoutLeaderTransitionsToFollower")
 def test_a_grant_that_names_a_leader_makes_a_follower() -> None:
     node = roles.prospective()
-    asked_by(node)[0].replied(voted(Answer(ErrorCode.none, 2, 5, True)))
+    asked_by(node)[0].replied(voted(RaftResponse(ErrorCode.none, 2, 5, True)))
     assert told(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
 
 
@@ -184,7 +184,7 @@ def test_a_prospective_node_with_a_leader_fetches_from_it_again_after_it_has_los
     assert told(node) == (Role.FOLLOWER, 5, 1, NO_NODE)
     assert [each.peer for each in node.take(ApiKey.FETCH)] == [1]
     roles.seeking(node)
-    asked_by(node)[0].replied(voted(Answer(ErrorCode.fenced_leader_epoch, 2, 6)))
+    asked_by(node)[0].replied(voted(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 6)))
     assert told(node) == (Role.FOLLOWER, 6, 2, NO_NODE)
 
 
@@ -297,5 +297,5 @@ def test_who_is_no_voter_is_neither_asked_nor_served(is_pre_vote: bool) -> None:
     body = vote(Vote(CLUSTER, 0, 7, 6, OffsetAndEpoch(9, 5), is_pre_vote))
     answers: list[object] = []
     node.quorum.handle_vote(body, answers.append)
-    assert answers == [voted(Answer(ErrorCode.inconsistent_voter_set, NO_NODE, 6))]
+    assert answers == [voted(RaftResponse(ErrorCode.inconsistent_voter_set, NO_NODE, 6))]
     assert node.quorum.role is Role.CANDIDATE

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.vote.v2.response import VoteResponse
 
-from reference_broker.quorum.messages import Answer, Vote, begun, vote, voted
+from reference_broker.quorum.messages import RaftResponse, Vote, begun, vote, voted
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.roles import START_DELAY_US, Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
@@ -33,7 +33,7 @@ START_MS = START_DELAY_US[1] // 1000
 def test_votes_only_for_a_log_at_least_as_long(end: OffsetAndEpoch, is_granted: bool) -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 4, count=2))
-    assert node.ask_vote(2, 6, end) == [Answer(ErrorCode.none, -1, 6, is_granted)]
+    assert node.ask_vote(2, 6, end) == [RaftResponse(ErrorCode.none, -1, 6, is_granted)]
     assert node.quorum.role is Role.UNATTACHED
 
 
@@ -95,7 +95,7 @@ def test_a_follower_that_hears_its_leader_refuses_a_pre_vote() -> None:
     node = Alone().following(1, 5)
     assert node.ask_vote(2, 5, pre_vote=True)[0].granted, "the leader was not heard yet"
     node.answer_fetch()
-    assert node.ask_vote(2, 5, pre_vote=True) == [Answer(ErrorCode.none, 1, 5, False)]
+    assert node.ask_vote(2, 5, pre_vote=True) == [RaftResponse(ErrorCode.none, 1, 5, False)]
     assert node.ask_vote(1, 5, pre_vote=True)[0].granted, "the leader itself asks: it leads no more"
 
 
@@ -200,14 +200,16 @@ def test_any_answer_may_tell_of_a_newer_epoch() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
     asked = node.take(ApiKey.VOTE)
-    asked[0].replied(begun(Answer(ErrorCode.fenced_leader_epoch, 2, 8)))  # Not an answer to a vote: it says nothing.
+    asked[0].replied(
+        begun(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 8))
+    )  # Not an answer to a vote: it says nothing.
     assert node.quorum.epoch == 0
     asked[1].replied(granted_in(8, 2))
     assert (node.quorum.role, node.quorum.epoch, node.quorum.leader_id) == (Role.FOLLOWER, 8, 2)
 
 
 def granted_in(epoch: int, leader: int) -> object:
-    return voted(Answer(ErrorCode.fenced_leader_epoch, leader, epoch))
+    return voted(RaftResponse(ErrorCode.fenced_leader_epoch, leader, epoch))
 
 
 def test_a_wiped_leader_does_not_believe_that_it_leads() -> None:
@@ -226,7 +228,7 @@ def test_a_wiped_leader_does_not_believe_that_it_leads() -> None:
 )
 def test_follows_a_leader_that_announces_itself() -> None:
     node = Alone().started()
-    assert node.begin(1, 3) == Answer(ErrorCode.none, 1, 3)
+    assert node.begin(1, 3) == RaftResponse(ErrorCode.none, 1, 3)
     assert node.news[-1] == ("leader", 1, 3)
     assert node.begin(1, 2).error is ErrorCode.fenced_leader_epoch
     assert node.begin(2, 3).error is ErrorCode.invalid_request, "two leaders in one epoch"
@@ -261,7 +263,7 @@ def test_the_first_successor_seeks_the_election_at_once_and_is_granted_it() -> N
     first, second = Alone().following(1, 5), Alone(node_id=2).following(1, 5)
     for node, at_once in ((first, True), (second, False)):
         node.answer_fetch()
-        assert node.end(1, 5, 0, 2) == Answer(ErrorCode.none, 1, 5)
+        assert node.end(1, 5, 0, 2) == RaftResponse(ErrorCode.none, 1, 5)
         node.pass_ms(0)
         assert (node.quorum.role is Role.PROSPECTIVE) is at_once
     assert second.ask_vote(0, 5, pre_vote=True)[0].granted

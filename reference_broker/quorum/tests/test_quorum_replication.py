@@ -175,7 +175,7 @@ def test_nobody_is_kept_waiting_for_long_since_the_asker_may_be_gone() -> None:
     answers = node.fetch(-1, 1, 1, wait_ms=2**31 - 1)
     node.pass_ms(2000)
     assert len(answers) == 1
-    assert not node.quorum.state.waiting  # type: ignore[attr-defined]
+    assert not node.quorum.state.parked  # type: ignore[attr-defined]
 
 
 @pytest.mark.clause(

@@ -255,7 +255,7 @@ def _votes_for_short_logs(quorum: Quorum, asked: Vote, _: bool, reply: Callable[
     _JUDGE(quorum, asked, True, reply)
 
 
-_JUDGE = quorum_requests._judge
+_JUDGE = quorum_requests._decide_vote
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ _JUDGE = quorum_requests._judge
         (Quorum, "_persist", _votes_at_once),
         (MetadataLog, "synced_offset", property(_unsynced_end)),
         (Follower, "_continue", _fetch_at_once),
-        (quorum_requests, "_judge", _votes_again),
-        (quorum_requests, "_judge", _votes_for_short_logs),
+        (quorum_requests, "_decide_vote", _votes_again),
+        (quorum_requests, "_decide_vote", _votes_for_short_logs),
     ],
 )
 def test_a_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.quorum.messages import Answer, ended
+from reference_broker.quorum.messages import RaftResponse, ended
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests.quorum_alone import Alone, Sent
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
@@ -19,7 +19,7 @@ def resigned(voters: int = 3) -> Alone:
 
 
 def told(each: Sent) -> None:
-    each.replied(ended(Answer(ErrorCode.none, -1, 1)))
+    each.replied(ended(RaftResponse(ErrorCode.none, -1, 1)))
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testEndQuorumEpochRetriesWhileResigned")
@@ -72,14 +72,14 @@ def test_a_resigned_leader_grants_pre_votes_and_no_vote_of_its_epoch() -> None:
     assert node.ask_vote(1, 1, end, pre_vote=True)[0].granted
     assert node.ask_vote(1, 1, OffsetAndEpoch(0, 0), pre_vote=True)[0].granted is False, "its log is shorter"
     assert node.ask_vote(1, 1, OffsetAndEpoch(9, 0))[0].granted is False
-    assert node.ask_vote(1, 2, OffsetAndEpoch(9, 1), pre_vote=True) == [Answer(ErrorCode.none, -1, 2, True)]
+    assert node.ask_vote(1, 2, OffsetAndEpoch(9, 1), pre_vote=True) == [RaftResponse(ErrorCode.none, -1, 2, True)]
     assert node.quorum.role is Role.UNATTACHED
 
 
 def test_a_resigned_leader_follows_no_other_leader_of_the_epoch_that_it_led() -> None:
     node = resigned()
     first, _ = node.take(ApiKey.END_QUORUM_EPOCH)
-    first.replied(ended(Answer(ErrorCode.none, 1, 1)))
+    first.replied(ended(RaftResponse(ErrorCode.none, 1, 1)))
     assert (node.quorum.role, node.quorum.leader_id) == (Role.RESIGNED, -1)
     assert node.begin(1, 1).error is ErrorCode.invalid_request
     assert node.quorum.role is Role.RESIGNED
@@ -94,7 +94,7 @@ def test_nor_does_it_later_in_that_epoch(comes_back: bool) -> None:
         node.pass_ms(2000)
     role = node.quorum.role
     assert role is (Role.UNATTACHED if comes_back else Role.PROSPECTIVE)
-    assert not node.quorum.heed(1, 1)
+    assert not node.quorum.learn_leader(1, 1)
     assert node.begin(1, 1).error is ErrorCode.invalid_request
     assert (node.quorum.role, node.quorum.leader_id) == (role, -1)
     assert node.begin(1, 2).error is ErrorCode.none
@@ -103,7 +103,7 @@ def test_nor_does_it_later_in_that_epoch(comes_back: bool) -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testHandleBeginQuorumEpochAfterUserInitiatedResign")
 def test_a_resigned_leader_follows_the_next_one() -> None:
     node = resigned()
-    assert node.begin(1, 2) == Answer(ErrorCode.none, 1, 2)
+    assert node.begin(1, 2) == RaftResponse(ErrorCode.none, 1, 2)
     assert (node.quorum.role, node.news[-1]) == (Role.FOLLOWER, ("leader", 1, 2))
 
 
@@ -113,7 +113,7 @@ def test_a_voter_that_did_not_know_the_leader_hears_of_its_resignation() -> None
     node = Alone().started()
     node.ask_vote(1, 5)
     assert node.quorum.role is Role.UNATTACHED
-    assert node.end(1, 5, 0, 2) == Answer(ErrorCode.none, 1, 5)
+    assert node.end(1, 5, 0, 2) == RaftResponse(ErrorCode.none, 1, 5)
     node.pass_ms(0)
     assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, 5)
 
@@ -121,7 +121,7 @@ def test_a_voter_that_did_not_know_the_leader_hears_of_its_resignation() -> None
 @pytest.mark.clause("KafkaRaftClientTest.testHandleEndQuorumRequestWithLowerPriorityToBecomeLeader")
 def test_a_resignation_in_a_newer_epoch_is_heard_too() -> None:
     node = Alone().following(2, 4)
-    assert node.end(1, 5, 2, 0) == Answer(ErrorCode.none, 1, 5)
+    assert node.end(1, 5, 2, 0) == RaftResponse(ErrorCode.none, 1, 5)
     node.pass_ms(0)
     assert node.quorum.role is Role.FOLLOWER, "the other one is first in the row"
     node.pass_ms(50)
@@ -130,6 +130,6 @@ def test_a_resignation_in_a_newer_epoch_is_heard_too() -> None:
 
 def test_a_resignation_of_an_older_epoch_is_refused() -> None:
     node = Alone().following(1, 5)
-    assert node.end(1, 4, 0) == Answer(ErrorCode.fenced_leader_epoch, 1, 5)
+    assert node.end(1, 4, 0) == RaftResponse(ErrorCode.fenced_leader_epoch, 1, 5)
     node.pass_ms(100)
     assert node.quorum.role is Role.FOLLOWER

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.quorum.messages import Answer
+from reference_broker.quorum.messages import RaftResponse
 from reference_broker.quorum.node_files import (
     QUORUM_STATE,
     TEMPORARY_SUFFIX,
@@ -48,7 +48,7 @@ def test_restarted_nominees_vote_in_a_newer_epoch(state: roles.State) -> None:
     again = restarted(state())
     assert (again.quorum.epoch, again.quorum.voted_id) == (6, 0)
     assert again.ask_vote(1, 6, OffsetAndEpoch(9, 5))[0].granted is False
-    assert again.ask_vote(1, 7, OffsetAndEpoch(9, 6)) == [Answer(ErrorCode.none, -1, 7, True)]
+    assert again.ask_vote(1, 7, OffsetAndEpoch(9, 6)) == [RaftResponse(ErrorCode.none, -1, 7, True)]
     assert restarted(again).quorum.voted_id == 1
 
 

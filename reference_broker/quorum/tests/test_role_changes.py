@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reference_broker.quorum.messages import Answer
+from reference_broker.quorum.messages import RaftResponse
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.roles import Role, may_follow
 from reference_broker.quorum.tests.quorum_alone import Alone, granted, kept
@@ -66,7 +66,7 @@ def test_each_role_is_what_its_name_says(state: State) -> None:
 def test_a_newer_epoch_without_a_vote_ends_every_role(state: State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
-    assert node.ask_vote(1, epoch, SHORT_LOG) == [Answer(ErrorCode.none, NO_NODE, epoch, False)]
+    assert node.ask_vote(1, epoch, SHORT_LOG) == [RaftResponse(ErrorCode.none, NO_NODE, epoch, False)]
     assert known(node) == (Role.UNATTACHED, epoch, NO_NODE, NO_NODE)
     assert kept(node) == (epoch, NO_NODE, NO_NODE)
 
@@ -83,7 +83,7 @@ def test_a_newer_epoch_without_a_vote_ends_every_role(state: State) -> None:
 def test_a_vote_in_a_newer_epoch_ends_every_role(state: State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
-    assert node.ask_vote(1, epoch, OffsetAndEpoch(9, epoch - 1)) == [Answer(ErrorCode.none, NO_NODE, epoch, True)]
+    assert node.ask_vote(1, epoch, OffsetAndEpoch(9, epoch - 1)) == [RaftResponse(ErrorCode.none, NO_NODE, epoch, True)]
     assert known(node) == (Role.UNATTACHED, epoch, NO_NODE, 1)
     assert kept(node) == (epoch, NO_NODE, 1)
     assert node.ask_vote(2, epoch, OffsetAndEpoch(9, epoch - 1))[0].granted is False
@@ -104,7 +104,7 @@ def test_a_vote_in_a_newer_epoch_ends_every_role(state: State) -> None:
 def test_a_leader_of_a_newer_epoch_ends_every_role(state: State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
-    assert node.begin(2, epoch) == Answer(ErrorCode.none, 2, epoch)
+    assert node.begin(2, epoch) == RaftResponse(ErrorCode.none, 2, epoch)
     assert known(node) == (Role.FOLLOWER, epoch, 2, NO_NODE)
     assert kept(node) == (epoch, 2, NO_NODE)
 
@@ -124,7 +124,7 @@ def test_a_leader_of_a_newer_epoch_ends_every_role(state: State) -> None:
 def test_without_a_leader_the_node_follows_one_of_its_epoch_and_keeps_its_vote(state: State) -> None:
     node = state()
     epoch, voted_id = node.quorum.epoch, node.quorum.voted_id
-    assert node.begin(1, epoch) == Answer(ErrorCode.none, 1, epoch)
+    assert node.begin(1, epoch) == RaftResponse(ErrorCode.none, 1, epoch)
     assert known(node) == (Role.FOLLOWER, epoch, 1, voted_id)
     assert kept(node) == (epoch, 1, voted_id)
 
@@ -134,7 +134,7 @@ def test_without_a_leader_the_node_follows_one_of_its_epoch_and_keeps_its_vote(s
 def test_a_prospective_node_follows_the_leader_that_it_had_lost(state: State) -> None:
     node = state()
     voted_id = node.quorum.voted_id
-    assert node.begin(1, 5) == Answer(ErrorCode.none, 1, 5)
+    assert node.begin(1, 5) == RaftResponse(ErrorCode.none, 1, 5)
     assert known(node) == (Role.FOLLOWER, 5, 1, voted_id)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.metadata.snapshots import load_snapshot
 from reference_broker.quorum.snapshots import serving
-from reference_broker.quorum.snapshots.download import FIRST_WAIT_US, LONGEST_WAIT_US, Troubles
+from reference_broker.quorum.snapshots.download import FIRST_WAIT_US, LONGEST_WAIT_US, Postponement
 from reference_broker.quorum.snapshots.messages import SnapshotRequest
 from reference_broker.quorum.snapshots.serving import GOOD_FOR_US, SnapshotChecks, serve
 from reference_broker.quorum.snapshots.tests.download_world import begun, changed, goes_on_to_its_end
@@ -136,24 +136,24 @@ def test_one_that_newer_metadata_follows_is_replaced_by_a_newer_one() -> None:
 
 
 def test_the_wait_doubles_with_each_damaged_download_up_to_a_limit() -> None:
-    troubles = Troubles()
-    waits = [troubles.damaged(1, X, 0) for _ in range(12)]
+    postponement = Postponement()
+    waits = [postponement.damaged(1, X, 0) for _ in range(12)]
     assert waits[0] == FIRST_WAIT_US
     assert all(later == min(2 * earlier, LONGEST_WAIT_US) for earlier, later in pairwise(waits))
     assert waits[-1] == LONGEST_WAIT_US
 
 
 def test_another_snapshot_or_leader_is_tried_at_once_and_a_full_disk_waits_for_all() -> None:
-    troubles = Troubles()
-    troubles.damaged(1, X, 0)
-    waits = [troubles.wait_us(leader, snapshot, 0) for leader, snapshot in ((1, X), (2, X), (1, Y))]
+    postponement = Postponement()
+    postponement.damaged(1, X, 0)
+    waits = [postponement.wait_us(leader, snapshot, 0) for leader, snapshot in ((1, X), (2, X), (1, Y))]
     assert waits == [FIRST_WAIT_US, 0, 0]
-    assert troubles.wait_us(1, X, FIRST_WAIT_US) == 0
-    assert troubles.damaged(2, X, 0) == FIRST_WAIT_US, "it is the first of this leader"
-    troubles.not_written(0)
-    assert [troubles.wait_us(leader, X, 0) for leader in (1, 2)] == [FIRST_WAIT_US] * 2
-    troubles.over()
-    assert troubles.wait_us(1, X, 0) == 0
+    assert postponement.wait_us(1, X, FIRST_WAIT_US) == 0
+    assert postponement.damaged(2, X, 0) == FIRST_WAIT_US, "it is the first of this leader"
+    postponement.not_written(0)
+    assert [postponement.wait_us(leader, X, 0) for leader in (1, 2)] == [FIRST_WAIT_US] * 2
+    postponement.over()
+    assert postponement.wait_us(1, X, 0) == 0
 
 
 def test_each_damaged_download_is_told_with_its_wait_and_a_good_one_ends_that() -> None:
