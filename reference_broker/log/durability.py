@@ -1,4 +1,4 @@
-"""Keeps track of which files of one log have bytes that a power loss may take.
+"""The files of one log whose bytes a power loss may lose.
 
 The log reports to ``Durability`` which files changed. When a sync starts, the log takes a sync point, which describes
 what that sync will cover.

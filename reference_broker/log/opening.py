@@ -1,4 +1,4 @@
-"""Opening a partition's log at a start: recovery, quarantine of damage, and what is noted in the trace."""
+"""Opens a partition's log at a start: recovery, quarantine of damage, and notes in the trace."""
 
 from collections.abc import Generator
 from typing import Protocol

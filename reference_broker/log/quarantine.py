@@ -1,9 +1,9 @@
-"""What is done with damage that is no torn tail: bytes that were durable once, and are something else now.
+"""Quarantine of logs with damage that is no torn tail: bytes that were durable once, and have changed.
 
-The damaged segment and all later ones are kept aside: they are renamed to ``<name>.damaged``. The file ``quarantine``
-says why. While it is there, the replica may follow a leader, which fills the log again, but it must not lead, since it
-may lack records that were acknowledged. It goes when the log holds everything again that the leader has committed. The
-file ``quarantine-history`` stays. It distinguishes such a log from an empty one on a new disk.
+The damaged segment and all later ones are set aside: they are renamed to ``<name>.damaged``. The file ``quarantine``
+has the reason. While it is there, the replica may follow a leader, which fills the log again, but it must not lead,
+since it may lack records that were acknowledged. It goes when the log holds everything again that the leader has
+committed. The file ``quarantine-history`` stays. It distinguishes such a log from an empty one on a new disk.
 """
 
 from collections.abc import Sequence

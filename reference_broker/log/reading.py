@@ -1,4 +1,4 @@
-"""Reads records from a log's segments. A fetch costs one disk read, whose position comes from the index in memory."""
+"""Reads records from a log's segments. A fetch costs one disk read, whose position is from the index in memory."""
 
 from bisect import bisect_right
 

@@ -1,6 +1,6 @@
-"""Reads a log's files at a start, decides which of them can be trusted, and cuts the log where it is damaged.
+"""Recovery of a log at a start: which files can be trusted, and where the log is truncated.
 
-The README of this room says how a start walks through.
+The README of this room describes the steps of a start.
 """
 
 from bisect import bisect_right

@@ -94,7 +94,7 @@ def decompressed_pieces(codec: int, data: Buffer, max_bytes: int, piece_bytes: i
 
 
 class TooLarge(InvalidRecords):
-    """The bytes may be right, but they decompress to more than is looked at."""
+    """The bytes may be right, but they decompress to more than the limit."""
 
 
 class _Packer(Protocol):

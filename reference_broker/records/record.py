@@ -98,12 +98,12 @@ _ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
 MOST_PLAIN_BYTES = 16 * 2**20
 MOST_RECORDS = 100_000
-"""The broker does not look into a batch that has more of either once it is unpacked, because a few bytes may unpack to
+"""The broker does not decode a batch that has more of either once it is decompressed, because a few bytes may expand to
 any number of records."""
 
 
 def plain_records(header: BatchHeader, batch: memoryview) -> Generator[None, None, bytes | None]:
-    """The decompressed records of a batch; None if they are too many to look into. Yields after each piece but the
+    """Returns the decompressed records of a batch; None if they are too many to decode. Yields after each piece but the
     last, which takes a few milliseconds. Raises InvalidRecords (CORRUPT_MESSAGE)."""
     body = batch[HEADER_BYTES : header.size_bytes]
     if header.record_count > MOST_RECORDS:
@@ -224,7 +224,7 @@ def build(
     keep_offsets: bool = False,
 ) -> bytes:
     """Builds one batch. Records get consecutive offsets from ``base_offset`` on. With ``keep_offsets`` they keep their
-    own offsets, which must ascend and not lie below ``base_offset``. With ``log_append_time_ms`` the batch has that
+    own offsets, which must ascend and not be below ``base_offset``. With ``log_append_time_ms`` the batch has that
     time as LogAppendTime, and the records' own timestamps do not count."""
     assert records, "a batch holds at least one record"
     base_timestamp_ms = records[0].timestamp_ms

@@ -31,16 +31,16 @@ MIN_RECORD_BYTES = 7
 value length, header count."""
 
 RECORDS_PER_SLICE = 500
-"""To look into so many takes some 2 ms."""
+"""Number of records decoded in a slice, which takes some 2 ms."""
 MOST_RECORD_ERRORS = 1000
-"""An answer names so many wrong records of a batch."""
+"""Maximal number of invalid records of a batch that a response names."""
 
 
 @dataclass(slots=True, frozen=True)
 class Rules:
     """The settings of a topic that the rules depend on.
 
-    ``create_time`` is False for LogAppendTime. A CreateTime timestamp may lie ``before_max_ms`` behind the clock and
+    ``create_time`` is False for LogAppendTime. A CreateTime timestamp may be ``before_max_ms`` behind the clock and
     ``after_max_ms`` ahead of it. ``keys_needed`` is True for a compacted topic. ``codec`` is that of the topic, or None
     if batches stay as the producer compressed them.
     """
@@ -59,7 +59,7 @@ def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:
     """Judges a client's batch by its header. Raises InvalidRecords with Kafka's error code.
 
     The leader gives the offsets, so a client's batch begins at 0 (Kafka's UnifiedLog, for magic 2 and above).
-    Timestamps are judged by the header's first and largest one (Kafka looks at each record).
+    Timestamps are checked by the header's first and largest one (Kafka checks each record).
     """
     if header.base_offset:
         raise InvalidRecords(
@@ -130,7 +130,7 @@ def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
 def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Generator[None, None, None]:
     """Looks into a batch for a compacted topic, in slices. Raises InvalidRecords.
 
-    MESSAGE_TOO_LARGE says that it has too many records or bytes to be looked into, then and by the cleaner.
+    MESSAGE_TOO_LARGE means that it has too many records or bytes to be decoded, then and by the cleaner.
     INVALID_RECORD and INVALID_TIMESTAMP name the first records that have no key, that are not at the next offset of the
     batch (which record is newest would not be known), or whose time is not allowed.
     """

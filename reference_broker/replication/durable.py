@@ -1,6 +1,6 @@
-"""Syncs that ``flush.messages`` and ``flush.ms`` ask for, on leaders and on followers.
+"""Syncs that ``flush.messages`` and ``flush.ms`` require, on leaders and on followers.
 
-A follower syncs what it appended before it tells its leader that it has those records.
+A follower syncs what it appended before its next fetch confirms those records.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[
 
 
 def nobody_waits() -> None:
-    """The sync changes what a crash would lose, and answers no one."""
+    """The completion of a sync that no request waits for."""
 
 
 def _synced(points: Sequence[tuple[PartitionLog, SyncPoint]], done: Callable[[], None]) -> None:

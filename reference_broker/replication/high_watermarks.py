@@ -33,7 +33,7 @@ def read_high_watermarks(disk: Disk) -> Mapping[tuple[str, int], int]:
 class HighWatermarks:
     """Writes the file.
 
-    ``moved`` and ``forget`` cost one look-up. A write costs what moved plus one join of all rows.
+    ``moved`` and ``forget`` cost one lookup. A write costs what moved plus one join of all rows.
     """
 
     def __init__(self, disk: Disk, ports: Ports, interval_ms: int) -> None:
@@ -51,7 +51,7 @@ class HighWatermarks:
         self._timer: int | None = None
 
     def moved(self, log: PartitionLog) -> None:
-        """The log's high watermark changed. The next write of the file will tell it."""
+        """The log's high watermark changed. The next write of the file will have it."""
         self._moved[log] = None
         if self._timer is None:
             self._plan(self._interval_ms)

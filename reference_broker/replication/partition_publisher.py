@@ -84,7 +84,7 @@ class PartitionDirectories:
     _sync: Callable[[tuple[str, ...], Callable[[], None]], None]
     _note: Callable[..., None] = no_note
     deleted_topics: set[bytes] = field(default_factory=set)
-    """The IDs of topics whose deletion the metadata told before this node's partitions were opened."""
+    """The IDs of topics whose deletion was in the metadata before this node's partitions were opened."""
     _leaving: dict[str, str] = field(default_factory=dict)
     """Directories of deleted partitions, and the names that they will get. A directory may not exist."""
     _renamed: list[str] = field(default_factory=list)
@@ -116,7 +116,7 @@ class PartitionDirectories:
             self._renamed.append(target)
 
     def clear(self, directory: str, topic: str, index: int) -> None:
-        """Deletes the directory if the metadata told of its topic's deletion, and otherwise renames it as a stray."""
+        """Deletes the directory if the metadata has its topic's deletion, and otherwise renames it as a stray."""
         topic_id = read_partition_metadata(self._disk, directory) or b""
         if topic_id in self.deleted_topics:
             self._disk.delete(directory)
@@ -196,7 +196,7 @@ class PartitionPublisher:
     """The running start or publication. Later publications wait for it."""
     _changes: int = 0
     _misplaced: list[tuple[tuple[bytes, int], PartitionLog]] = field(default_factory=list)
-    """The replicas of whose directory the controller must be told. They were found at the start."""
+    """The replicas whose directory must be reported to the controller. They were found at the start."""
     _directories: PartitionDirectories = field(init=False)
     _live: LiveConfig = field(init=False)
     _topic_defaults: tuple[BrokerConfig, LogConfig] = field(init=False)
@@ -256,7 +256,7 @@ class PartitionPublisher:
         yield from self._follow_all()
 
     def _is_misplaced(self, state: PartitionImage, log: PartitionLog) -> bool:
-        """Whether the controller must be told of the replica's directory.
+        """Whether the replica's directory must be reported to the controller.
 
         A lost replica is whole again only where its quarantine was. A log that was never in quarantine is another one:
         somebody has replaced the disk, or deleted the files. That replica stays lost until it has been in an ISR.
@@ -267,8 +267,8 @@ class PartitionPublisher:
         return is_lost and was_quarantined(self.disk, log.directory)
 
     def misplaced(self) -> Mapping[tuple[bytes, int], bool]:
-        """The replicas that were found damaged, or whole again, at the start, contrary to what the metadata said. True
-        stands for a replica that cannot lead what it holds. Asked once."""
+        """Returns the replicas that were found damaged, or complete again, at the start, contrary to the metadata. True
+        means that the replica cannot lead. Called once."""
         found = {key: log.quarantine is not None for key, log in self._misplaced}
         self._misplaced.clear()
         return found
@@ -404,7 +404,8 @@ class PartitionPublisher:
             self.roles.follows(topic, index, state, log)
 
     def _counts_for_nothing(self, state: PartitionImage, before: PartitionImage | None) -> bool:
-        """Whether nobody relies on what this node's replica held before its damage, so that its quarantine may end.
+        """Whether the cluster no longer relies on the records that this replica had before its damage, so that its
+        quarantine may end.
 
         That is so when another node leads, and this one is no eligible leader. It may lead again only when it has been
         in sync with a leader, and so holds again all that is committed. Several changes may be published at once, up to
@@ -418,7 +419,7 @@ class PartitionPublisher:
 
     def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: PartitionLog) -> None:
         """This node leads the replica. With one replica, everything in the log is committed, once it is as durable as
-        flush.messages asks for."""
+        flush.messages requires."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch
         if partition is None:

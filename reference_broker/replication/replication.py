@@ -1,4 +1,4 @@
-"""Both halves of one node's part in replication: the partitions that it leads, and those that it follows."""
+"""Both halves of replication on one node: the partitions that it leads, and those that it follows."""
 
 from dataclasses import dataclass, field
 

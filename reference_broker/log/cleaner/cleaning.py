@@ -64,7 +64,7 @@ def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
     """Returns the part of the log that may be cleaned, or None if nothing in it is dirty.
 
     It ends before the active segment, before the last stable offset (and so the high watermark), and before any segment
-    with a record younger than ``min.compaction.lag.ms``. For a log at rest the answer costs a comparison.
+    with a record younger than ``min.compaction.lag.ms``. For a log at rest this costs a comparison.
     """
     if len(log.segments) < 2 or log.bases[-1] <= log.cleaned_offset <= log.log_end_offset:
         return None
@@ -128,8 +128,8 @@ FoundT = TypeVar("FoundT")
 
 @dataclass(slots=True)
 class Cleaned:
-    """What a pass did. Bytes are those of segments. ``records`` is the number of records that were judged, and ``kept``
-    is the number of those that stayed. The log is clean up to ``end_offset``."""
+    """The result of a pass. Bytes are those of segments. ``records`` is the number of records that were checked, and
+    ``kept`` is the number of those that stayed. The log is clean up to ``end_offset``."""
 
     read_bytes: int = 0
     written_bytes: int = 0
@@ -313,7 +313,7 @@ class Cleaning:
 
     def _copy(self, group: list[Segment], waiting: deque[Segment], cleaned: Segment, retention: Retention) -> Steps:
         """Copies what stays of the group, which grows meanwhile. Unlike in Kafka, what stays decides which neighbours
-        become one segment, and not their sizes before: so segments of which little is left leave few empty batches."""
+        become one segment, and not their sizes before: so segments of which little remains leave few empty batches."""
         out: list[Buffer] = []
         out_bytes = 0
         retention.group_end = -1
@@ -370,8 +370,8 @@ class Cleaning:
         least = segment.base_offset
         for _, header, batch in whole_batches(disk, segment.path, position, end, CHUNK_BYTES, self._note_read):
             if header.base_offset < least:
-                told = f"a batch of {segment.path} begins at {header.base_offset}, before {least}"
-                raise InvalidRecords(ErrorCode.corrupt_message, told)
+                problem = f"a batch of {segment.path} begins at {header.base_offset}, before {least}"
+                raise InvalidRecords(ErrorCode.corrupt_message, problem)
             least = header.last_offset + 1
             yield header, batch
 
@@ -415,7 +415,7 @@ def _end_of(log: PartitionLog, segment: Segment) -> int:
 def _fits(config: LogConfig, group: Sequence[Segment], cleaned: Segment, last_bytes: int, segment: Segment) -> bool:
     """Whether ``segment`` may join the group, of which ``cleaned`` and a last batch stay.
 
-    Of a full segment nobody knows how little will stay. So where little has stayed so far, the new segment may become
+    How little of a full segment will stay is unknown. So where little has stayed so far, the new segment may become
     larger than ``segment.bytes`` by an eighth. An empty file does not join, because its name alone keeps where it ends.
     """
     stays, most = cleaned.size_bytes + last_bytes, config.segment_bytes

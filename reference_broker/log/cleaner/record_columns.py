@@ -31,7 +31,7 @@ class Columns(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Where one record lies, and its timestamp, counted from the base timestamp of the batch."""
+    """The position of one record, and its timestamp, counted from the base timestamp of the batch."""
 
     start: int
     end: int

@@ -39,11 +39,12 @@ BYTES_PER_KEY = 176
 
 DIGEST_BYTES = 47
 """The length of a digest. Keys that are shorter are used as they are, since a digest costs as much as all else that is
-done for a record. Their length tells them from digests. Kafka's digests have 16 bytes; so long keys are as safe."""
+done for a record. Their length distinguishes them from digests. Kafka's digests have 16 bytes; so long keys are as
+safe."""
 
 
 def short(key: bytes) -> bytes:
-    """Returns what stands for a key in the map: the key itself if it is short, else its digest."""
+    """Returns a key's entry in the map: the key itself if it is short, else its digest."""
     return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
@@ -118,8 +119,8 @@ class Superseded:
             self._bases.append(header.base_offset)
 
     def settle(self, newest: Iterable[int]) -> Generator[None, None, None]:
-        """Takes the newest offset of each key, in any order, once all batches are noted. An offset that lies in no
-        noted batch counts for the one before it, which is then looked into for nothing. Yields between two slices."""
+        """Takes the newest offset of each key, in any order, once all batches are noted. An offset that is in no
+        noted batch counts for the one before it, which is then decoded for nothing. Yields between two slices."""
         bases, has_newest = self._bases, bytearray(len(self._bases))
         self._has_newest = has_newest
         rest = iter(newest) if bases else iter(())
@@ -178,7 +179,7 @@ class LastBatches:
         if producer is None:
             return False
         last = self._last.get(header.producer_id)
-        if header.last_offset > self.latest_offset:  # The pass did not look so far, so the next pass decides.
+        if header.last_offset > self.latest_offset:  # The pass did not read that far, so the next pass decides.
             return True
         if last is not None:
             return header.last_offset == last.last_offset or (
@@ -215,7 +216,7 @@ class CleanedTransactions:
 
     def taken(self) -> list[Aborted]:
         """Returns the aborted transactions that have a batch left, and whose marker came since the last call. Readers
-        must not hear of the others, or they would wait for markers that are gone."""
+        must not get the others, or they would wait for markers that are gone."""
         taken, self._still_there = self._still_there, []
         return taken
 
@@ -268,7 +269,7 @@ class Retention:
 
     ``now_ms`` is the time at which the pass began. A tombstone stays for ``delete_retention_ms`` after its first
     cleaning. ``group_end`` is one past the last offset of the segments that become one, or -1 while another one may
-    join them. ``records`` counts the records that were judged, and ``kept`` those of them that stay. Only tombstones
+    join them. ``records`` counts the records that were checked, and ``kept`` those of them that stay. Only tombstones
     below ``tombstones_below`` may go (H-2). ``tombstones_gone`` is one past the last one that has gone because of its
     age (H-1).
 
@@ -425,7 +426,7 @@ def _rebuilt(
     header: BatchHeader, plain: bytes, starts: list[int], horizon_ms: int | None
 ) -> Generator[None, None, bytes]:
     """The batch with the records that begin at ``starts`` alone. Offsets, epoch, producer and sequence stay. A horizon
-    stands in the base timestamp (KIP-534), and the records then count their timestamps from it. A large batch takes
+    is in the base timestamp (KIP-534), and the records' timestamps are then relative to it. A large batch takes
     several slices."""
     base_ms, attributes = header.base_timestamp_ms, header.attributes
     if horizon_ms is not None:

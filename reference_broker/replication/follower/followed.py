@@ -26,8 +26,8 @@ class Followed:
     requested: Wanted | None = None
     """Its entry in the latest request that named it, or None if none did since it is followed."""
     resumes_us: int = 0
-    """The monotonic time until which it is left out of the session: 0 if it is fetched now, NEVER if it waits for newer
-    metadata."""
+    """The monotonic time until which it is excluded from the session: 0 if it is fetched now, NEVER if it waits for
+    newer metadata."""
     errors: int = 0
     """The number of errors in a row."""
 

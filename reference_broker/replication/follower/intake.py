@@ -1,4 +1,4 @@
-"""Applies one partition's part of a leader's response to a follower's log: appends, truncates or begins anew."""
+"""Applies one partition's part of a leader's response to a follower's log: appends, truncates or empties it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,14 +110,15 @@ class Intake:
             self.changed(one)
 
     def start_anew(self, one: Followed, offset: int) -> None:
-        """Begins the log anew at ``offset``, since the leader no longer has any of it. Raises DiskError."""
+        """Empties the log, which begins at ``offset`` then, since the leader no longer has any of it. Raises
+        DiskError."""
         one.log.truncate_fully_and_start_at(offset, self.ports.now())
         self.high_watermark_moved(one.log)
         self.ports.note("started_anew", ("partition", one.trace_name), ("offset", offset))
         self.changed(one)
 
     def _take_if_complete(self, one: Followed, data: PartitionData) -> None:
-        """Takes all, or begins anew if the leader has removed tombstones that this log lacks (H-4). The records that
+        """Takes all, or empties the log if the leader has removed tombstones that it lacks (H-4). The records that
         they deleted would stay here for ever. Raises DiskError."""
         log, horizon = one.log, data.tombstone_horizon
         where, position = ("partition", one.trace_name), log.log_end_offset

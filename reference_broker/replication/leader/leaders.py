@@ -57,13 +57,13 @@ class Standings:
         return state.broker_epoch == broker.broker_epoch
 
     def is_stale(self, replica_id: int, replica_epoch: int) -> bool:
-        """Whether a later incarnation is known. False for an epoch below 0, which does not tell the incarnation."""
+        """Whether a later incarnation is known. False for an epoch below 0, which identifies no incarnation."""
         return 0 <= replica_epoch < self.epoch_of(replica_id)
 
     def epoch_of(self, replica_id: int) -> int:
         """The epoch of the incarnation in the metadata, or UNKNOWN_EPOCH if none is registered.
 
-        This node knows its own epoch before the metadata tells it.
+        This node knows its own epoch before the metadata has it.
         """
         if replica_id == self._node_id:
             return self._replica.lifecycle.registered_epoch
@@ -333,8 +333,8 @@ class Leaders:
     # --- high watermark ---------------------------------------------------------------------------------------------
 
     def _advance(self, partition: Partition, followers: Followers) -> bool:
-        """Moves the high watermark as far as it may go, and answers the requests that waited for it. Where
-        flush.messages asks for a sync, this node's own log counts only as far as it is durable."""
+        """Moves the high watermark as far as it may go, and completes the requests that wait for it. Where
+        flush.messages requires a sync, this node's own log counts only as far as it is durable."""
         log = partition.log
         if not self._may_advance(partition, followers):
             return False
@@ -350,15 +350,15 @@ class Leaders:
 
     @staticmethod
     def _may_advance(partition: Partition, followers: Followers) -> bool:
-        """Whether there are as many in-sync replicas as min.insync.replicas asks for.
+        """Whether there are min.insync.replicas in-sync replicas.
 
-        With fewer the high watermark stands still, so that replicas that left the ISR still hold all that is committed,
-        and are eligible leaders (E-2, KIP-966).
+        With fewer the high watermark does not move, so that replicas that left the ISR still have all committed
+        records, and are eligible leaders (E-2, KIP-966).
         """
         return not followers.is_under_min_isr(partition.log.config.min_insync_replicas)
 
     def _verdict(self, partition: Partition, followers: Followers) -> Error:
-        """The answer to requests that are committed now: there may be too few replicas since their append."""
+        """Returns the error of requests that are committed now: there may be too few replicas since their append."""
         wanted = min(partition.log.config.min_insync_replicas, len(followers.states) + 1)
         return ErrorCode.none if len(followers.maximal_isr) >= wanted else ErrorCode.not_enough_replicas_after_append
 
