@@ -1,4 +1,4 @@
-"""Crucible's command line: collects the commands from the rooms, and ends each with an exit code to trust.
+"""Entry point: the group of all commands, their exit codes, and the commands that start nodes.
 
 The commands are in ``commands/``, except those that start nodes, which are here. Each command imports what it needs
 only when it runs, so that help is instant.

@@ -1,4 +1,4 @@
-"""Looks at this machine and says what is missing for which commands, and how to get it: ``crucible doctor``."""
+"""Check what is missing on this machine for which commands, and how to get it: ``crucible doctor``."""
 
 import os
 import re

@@ -1,6 +1,6 @@
-"""What commands share: they find scenarios, play them with real processes, judge them, and tell the verdicts.
+"""Live runs of commands: find scenarios, play them with real processes, judge them, and print the verdicts.
 
-Only ``commands.py`` imports this module, when a command runs. Like that one it imports the rooms lazily.
+Commands import this module when they run. Like them it imports the rooms lazily.
 """
 
 import os

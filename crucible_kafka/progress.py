@@ -1,4 +1,4 @@
-"""Shows how a run with real processes stands: a table that changes on a terminal, and plain lines elsewhere.
+"""Progress of a live run: a table that changes on a terminal, and plain lines elsewhere.
 
 Only ``live_run.py`` imports this module, when a run begins.
 """

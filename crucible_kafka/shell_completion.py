@@ -1,4 +1,4 @@
-"""What a shell offers after ``./crucible COMMAND <Tab>``, and the scripts that make it ask."""
+"""Completion in a shell: what it offers after ``./crucible COMMAND <Tab>``, and the scripts for bash, zsh and fish."""
 
 from pathlib import Path
 

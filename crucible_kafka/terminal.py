@@ -1,4 +1,7 @@
-"""How all commands speak to the person at the terminal. It knows no room, so that every room may import it."""
+"""Output of all commands: progress, tables, one-sentence errors, checks of Java and disk space.
+
+It imports no room.
+"""
 
 import shutil
 import sys

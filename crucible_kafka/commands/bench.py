@@ -1,4 +1,4 @@
-"""The commands that measure and that question brokers. Each imports what it needs only when it runs."""
+"""``crucible bench``, ``probe`` and ``upgrade-path``. Each imports what it needs only when it runs."""
 
 import sys
 from collections.abc import Sequence

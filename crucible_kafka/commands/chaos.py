@@ -1,4 +1,4 @@
-"""The commands that need no judge. Each imports what it needs only when it runs."""
+"""``crucible proxy``, ``mutants`` and ``runs``. Each imports what it needs only when it runs."""
 
 import shutil
 import sys
