@@ -42,11 +42,11 @@ written, and may be replicated later."""
 
 
 def requests(tables: Tables) -> DataFrame:
-    """COMMITS of the coordinator with ``invoke_us``, ``node`` and ``end`` (ok, refused or unknown).
+    """Return COMMITS of the coordinator with ``invoke_us``, ``node`` and ``end`` (ok, refused or unknown).
 
-    ``until_us`` is when the request had taken effect, ``stored_epoch`` the metadata epoch that a commit leaves. A node
+    ``until_us`` is when the request had taken effect, ``stored_epoch`` the metadata epoch that a commit stores. A node
     that hung may have read a commit of unknown end late, but hardly after it had answered a request that was sent
-    later. SETTLED_US after that answer the commit is over.
+    later. SETTLED_US after that response the commit is over.
     """
     error = F.col("error")
     end = F.when(error.isNull(), "ok").when(error.isin(*REFUSED), "refused").otherwise("unknown")
@@ -183,13 +183,13 @@ NEVER_RIGHT = ("UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST")
 
 
 def commits_accepted(tables: Tables) -> DataFrame:
-    """commits-accepted, as far as a group's members tell: a commit is refused that should have passed.
+    """commits-accepted, as far as the members show it: a commit is refused that should have passed.
 
-    M-7: a coordinator refuses a commit if the last one for the partition had a greater metadata epoch. So some commit
-    with a greater epoch must have begun before the refusal came, and no acknowledged commit may be known to have
-    followed it. M-11: a commit in a version without the epoch leaves -1, and any epoch may follow it. An unknown
-    version, an invalid request or an unknown error of the server is never right. The simulator also judges refusals of
-    unknown topics.
+    M-7: a coordinator refuses a commit if the last one for the partition had a greater metadata epoch. So a commit with
+    a greater epoch must have begun before the refusal came, and no acknowledged commit may be known to have followed
+    it. M-11: a commit in a version without the epoch stores -1, and any epoch may follow it. An unknown version, an
+    invalid request or an unknown error of the server is never right. The simulator also judges refusals of unknown
+    topics.
     """
     asked = tables.once(requests).where("kind = 'commit'")
     commits = written(tables)

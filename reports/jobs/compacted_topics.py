@@ -33,10 +33,13 @@ def has_keyed(tables: Tables) -> bool:
 
 
 def writes(tables: Tables) -> DataFrame:
-    """Columns: VALUE, sequence, key, is_tombstone, offset (UNKNOWN_OFFSET if nobody was told), fate (ok: it took
-    effect; fail: it never did, or was aborted; info: nobody knows), from_us (when its writer began to send it),
-    effective_us (when it may have taken effect at the earliest: at the end of its transaction, if it has one) and
-    removable_us (when a tombstone is past delete.retention.ms, else null)."""
+    """Return what was written to compacted topics, one row for each record.
+
+    Columns: VALUE, sequence, key, is_tombstone, offset (UNKNOWN_OFFSET if no response had it), fate (ok: it took
+    effect; fail: it never did, or was aborted; info: unknown), from_us (when its writer began to send it), effective_us
+    (when it may have taken effect at the earliest: at the end of its transaction, if it has one) and removable_us (when
+    a tombstone is past delete.retention.ms, else null).
+    """
     keyed = tables.keyed_writes
     runs = tables.sends.select(*_RUN, "first_offset", "type", "acks", "invoke_us")
     runs = runs.join(F.broadcast(keyed.select(*PARTITION).distinct()), PARTITION, "left_semi")
@@ -59,8 +62,9 @@ def writes(tables: Tables) -> DataFrame:
 
 
 def _implied(tables: Tables, runs: DataFrame) -> DataFrame:
-    """What reads tell of runs that were sent. Columns: _RUN, implied (first offset) and seen_by (the greatest isolation
-    level of its readers). A batch is written whole, so what was read of it tells of all of it."""
+    """Return what reads show of runs that were sent. Columns: _RUN, implied (first offset) and seen_by (the greatest
+    isolation level of its readers). A batch is written whole, so a read of a part of it proves all of it.
+    """
     places = sequences(tables.once(read_values).where("is_ours and is_ok"), [*VALUE, "shift", "isolation"])
     found = meeting(runs, places, VALUE, ("first_sequence", "last_sequence"), ("first", "last"))
     return found.groupBy(*_RUN).agg(
@@ -69,9 +73,11 @@ def _implied(tables: Tables, runs: DataFrame) -> DataFrame:
 
 
 def missable(tables: Tables) -> DataFrame:
-    """Records that readers may miss from ``since_us`` on: since a newer one of the key may have taken effect, since it
-    is a tombstone past its time, or always if it was not committed. One that must be there to the end is left out.
-    Columns: VALUE, sequence, offset, since_us."""
+    """Return the records that readers may miss from ``since_us`` on.
+
+    That is once a newer record of the key may have taken effect, once it is a tombstone past its time, or always if it
+    was not committed. Records that must exist to the end are excluded. Columns: VALUE, sequence, offset, since_us.
+    """
     in_order = Window.partitionBy(*KEY).orderBy("offset", "writer", "sequence")
     later = in_order.rowsBetween(1, Window.unboundedFollowing)
     newer_us = F.min(F.expr("if(fate != 'fail', effective_us, null)")).over(later)
@@ -83,11 +89,11 @@ def missable(tables: Tables) -> DataFrame:
 
 
 def excused(tables: Tables, keys: Sequence[str], level: int) -> DataFrame:
-    """Records that need not have been read, whoever read their partition, as intervals of one sequence. Columns: keys,
-    first_sequence, last_sequence.
+    """Return records that need not have been read, by any reader of their partition, as intervals of one sequence.
+    Columns: keys, first_sequence, last_sequence.
 
-    A cleaner may have taken them before the first reader of at least this isolation level got past them. A reader gets
-    all that is there between its positions before and after an answer (F-16, X-4).
+    A cleaner may have removed them before the first reader of at least this isolation level got past them. A reader
+    gets all records between its positions before and after a response (F-16, X-4).
     """
     numbers = (F.col("sequence").alias("first_sequence"), F.col("sequence").alias("last_sequence"))
     told = with_operation(tables.positions.where("error is null"), tables, "type", "complete_us")
@@ -164,8 +170,9 @@ def _held(tables: Tables, told: DataFrame) -> DataFrame:
 
 
 def _with_passage(found: DataFrame, tables: Tables) -> DataFrame:
-    """Adds when the reader got behind the newest record of a key where it holds an older one (``passed_us``),
-    and whether it was told the tombstone horizon (``is_told``)."""
+    """Add when the reader passed the newest record of a key where it holds an older one (``passed_us``), and whether it
+    received the tombstone horizon (``is_told``).
+    """
     behind = found.where("held_at < newest.offset")
     moves = with_operation(tables.positions, tables, "complete_us", "type").where("type = 'ok'")
     moves = moves.select(*READER, "next_offset", "complete_us")

@@ -57,15 +57,15 @@ _FETCHER_AT_NODE = ("run", "process", "node")
 
 
 def fetch_recoveries(tables: Tables) -> DataFrame:
-    """What a lost answer costs its fetcher: the time until the next good answer from that node, and the bytes.
+    """What a lost response costs its fetcher: the time until the next good response from that node, and the bytes.
 
-    A fetch whose end is unknown opens an episode. The next fetch at the same node that ends ok closes it, and what lies
-    between belongs to it. Full fetches beyond a fetcher's first at a node bring partitions that were sent before, and
-    so does a request that is sent again with its number.
+    A fetch whose end is unknown opens an episode. The next fetch at the same node that ends ok closes it, and the
+    requests in between belong to it. Full fetches beyond a fetcher's first at a node bring partitions that were sent
+    before, and so does a request that is resent with its number.
 
     One row for each episode that ended: run, process, node, lost_us (the fetcher gave up waiting), recovered_us (from
-    then to the good answer), asking_us (of that, between requests and their answers: without the fetcher's own pauses,
-    new connections, and further answers that did not come), request_bytes, response_bytes.
+    then to the good response), asking_us (of that, between requests and their responses: without the fetcher's own
+    pauses, new connections, and further responses that did not come), request_bytes, response_bytes.
     """
     in_order = Window.partitionBy(*_FETCHER_AT_NODE).orderBy("index")
     good = F.count_if(F.col("type") == "ok").over(before(in_order))

@@ -158,9 +158,9 @@ INT_NONMONOTONIC_POLL = GuaranteeJob(
 def fetch_gap(tables: Tables) -> DataFrame:
     """fetch-gap: a fetcher's position is not the high watermark once all is quiet (F-20).
 
-    Each assignment that lasted to the end of the run is judged against the log's bounds in ENDS. A member that asks
-    several nodes at once stands where the answer that came last left it. In a partition that does not exist any more
-    nobody stands anywhere (lost-write).
+    Each assignment that lasted to the end of the run is judged against the bounds of the log in ENDS. The position of a
+    member that fetches from several nodes at once is that after the last response. In a partition that does not exist
+    any more no position is judged (lost-write).
     """
     lasting = tables.assignments.where(F.col("until_us") == END_OF_RUN_US)
     last = lasting.groupBy(*READER).agg(F.max(F.struct("from_us", "from_offset")).alias("last"))
@@ -197,13 +197,13 @@ _SAID = [*READER, "index"]
 
 
 def unrequested_partition(tables: Tables) -> DataFrame:
-    """unrequested-partition: a response contains a partition that the fetcher did not ask for, or no longer.
+    """unrequested-partition: a response contains a partition that the fetcher did not request, or no longer.
 
-    A partition is asked for if it was assigned before the response came, and if no answer had acknowledged its forget
-    when the request was sent.
+    A partition is requested if it was assigned before the response came, and if no response had acknowledged that it
+    was forgotten when the request was sent.
 
-    The frames before a broker that is not ours show it, too, whoever the client is: a session's answer tells a
-    partition that no request of the session named since it was last forgotten (``wire_sessions``).
+    The frames before another broker show it for any client: a session's response contains a partition that no request
+    of the session named since it was last forgotten (``wire_lines``).
     """
     found = _unrequested_in_the_history(tables)
     return found.unionByName(_unrequested_on_the_wire(tables)) if tables.runs_with("frame_lines") else found

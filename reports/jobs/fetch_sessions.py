@@ -57,18 +57,18 @@ _RIGHT_RESPONSE = (
 def session_epoch_order(tables: Tables) -> DataFrame:
     """session-epoch-order: a node accepts the epochs 1, 2, 3, ... of a session, each once; after 2^31-1 comes 1.
 
-    It is a breach to accept another epoch, to refuse the expected one, and to refuse with another error than the
-    clauses name (F-9, F-10, G-10). If the trace does not tell the answer to a request, the epoch may or may not have
-    advanced, and both continuations are allowed. A preset (FAULTS, kind ``preset...``) names the epoch that each new
-    session expects first, instead of 1. In the first revision numbers only grow, and the last accepted one may come
-    again as a retransmission.
+    It is a violation to accept another epoch, to refuse the expected one, or to refuse with another error than the
+    clauses name (F-9, F-10, G-10). If the trace lacks the reply to a request, the epoch may or may not have advanced,
+    and both continuations are allowed. A preset (FAULTS, kind ``preset...``) names the epoch that each new session
+    expects first, instead of 1. In the first revision numbers only grow, and the last accepted one may come again as a
+    retransmission.
 
-    A request with the expected epoch may wait. It is refused then if a later one overtakes it in its session, or if the
-    session ends. A request that comes again is no later one.
+    A request with the expected epoch may be parked. It is refused then if a later one overtakes it in its session, or
+    if the session ends. A retransmitted request is no later one.
 
-    A broker that is not ours leaves no trace. Its frames are judged then (``wire_sessions``): whether a clear request
-    had the expected epoch and was told that it is wrong, or had another one and was accepted; and whether one epoch was
-    accepted twice, in whatever order the node took the two.
+    Another broker than ours has no trace, so its frames are judged (``wire_requests``): whether a clear request had the
+    expected epoch and was refused for its epoch, or had another one and was accepted; and whether one epoch was
+    accepted twice, in whatever order the node handled the two.
     """
     found = _order_in_the_trace(tables)
     return found.unionByName(_order_on_the_wire(tables)) if tables.runs_with("frames") else found
@@ -155,9 +155,10 @@ def _with_state(tables: Tables) -> DataFrame:
 
 
 def _with_overtaking(refused: DataFrame, tables: Tables) -> DataFrame:
-    """Adds ``overtaken``: between the request and its answer the session took one with a later epoch, or a full one.
+    """Add ``overtaken``: between the request and its reply the session accepted one with a later epoch, or a full one.
 
-    An older epoch that was taken overtakes nothing: only a later one says that its client has done with this answer.
+    An older epoch that was accepted overtakes nothing: only a later one shows that its client no longer waits for this
+    reply.
     """
     taken = tables.once(answered_requests).where("error = 0 or error is null or not at_once")
     full = tables.once(session_rows).where("what = 'request' and session_epoch = 0")
@@ -205,22 +206,24 @@ with about half the square of that."""
 
 
 def session_lost(tables: Tables) -> DataFrame:
-    """session-lost: a session that a node made stays known until it is closed or evicted, and answers carry its ID.
+    """session-lost: a session that a node created is known until it is closed or evicted, and responses carry its ID.
 
-    It is a breach if
-    - its ID is refused as unknown while it is there (F-9);
-    - a request with a wrong epoch closes it (F-10, G-3): in the trace the note of the closing stands between that
-      request and its refusal;
-    - an accepted request is answered with the ID of another session, or without its ID while it is there (F-7), or is
-      served though there is no such session (G-4);
-    - its ID is made again while it is there, or IDs of sessions that have ended are made again more often than chance
-      allows (F-2);
-    - a full fetch is answered with a session that is not new, or with one though it wants none (F-4, F-5, F-6, F-8).
+    It is a violation if
 
-    A broker that is not ours leaves no trace. Its frames show (``wire_sessions``) another session's ID in an answer, a
-    session that is not new, and one for who wants none. That it forgot a session is known only where F-18 allows no
-    eviction: in the first 120 s of the session, in a cluster of one node, which has no followers. The connection must
-    still be that on which the session was given, since a node that was started again knows no session.
+    - its ID is refused as unknown while the session exists (F-9);
+    - a request with a wrong epoch closes it (F-10, G-3): the trace has the note of the closing between that request and
+      its refusal;
+    - the response to an accepted request has the ID of another session, or lacks its ID while the session exists (F-7),
+      or a request is served though there is no such session (G-4);
+    - its ID is created again while the session exists, or IDs of sessions that have ended are created again more often
+      than chance allows (F-2);
+    - the response to a full fetch has a session that is not new, or has one though the request wants none (F-4, F-5,
+      F-6, F-8).
+
+    Another broker than ours has no trace. Its frames show (``wire_requests``) the ID of another session in a response,
+    a session that is not new, and one for a request that wants none. That it lost a session is certain only where F-18
+    allows no eviction: in the first 120 s of the session, in a cluster of one node, which has no followers. The
+    connection must still be the one on which the session was given, since a restarted node knows no session.
     """
     found = [_wrongly_answered(tables), _closed_for_an_epoch(tables), _created_twice(tables), _wrongly_given(tables)]
     if tables.runs_with("frames"):
@@ -343,17 +346,18 @@ _NEW = "judged and incremental and named and not held and not forgotten and told
 
 
 def incremental_answer_exact(tables: Tables) -> DataFrame:
-    """incremental-answer-exact, as far as the frames before a broker that is not ours tell (F-14).
+    """incremental-answer-exact, as far as the frames before another broker show it (F-14).
 
-    It is a breach if an incremental answer
-    - tells a partition again that has no records, no error, no diverging epoch and no preferred replica, and the same
-      high watermark and log start as it was told last in this session, which was no error;
-    - does not tell a partition that came into the session with this request;
-    - does not tell a partition although the node had told anybody a greater high watermark or log start of it, before
-      the request was sent, than it told last in this session.
+    It is a violation if an incremental response
 
-    That data is due cannot be seen from outside: how much a limit leaves out, and what compaction has left, is known
-    only inside. Only clear requests are judged (``wire_sessions``).
+    - contains a partition again that has no records, no error, no diverging epoch and no preferred replica, and the
+      same high watermark and log start as the session last sent of it, which was no error;
+    - lacks a partition that this request added to the session;
+    - lacks a partition although the node had sent to any client a greater high watermark or log start of it, before the
+      request was sent, than it last sent in this session.
+
+    That data is due cannot be seen from outside: how much a limit omits, and what compaction has removed, is known only
+    inside. Only clear requests are judged (``wire_requests``).
     """
     return reduce(DataFrame.unionByName, (_told_again(tables), _new_and_not_told(tables), _change_not_told(tables)))
 
@@ -367,8 +371,10 @@ def _new_and_not_told(tables: Tables) -> DataFrame:
 
 
 def _change_not_told(tables: Tables) -> DataFrame:
-    """A told line holds until the next one, or until the partition is forgotten. What others were told meanwhile is a
-    change that the next request in the session must be answered with."""
+    """Find changes that a session was not sent. A line is valid until the next one, or until the partition is
+    forgotten. What was sent to others meanwhile is a change that the response to the session's next request must
+    contain.
+    """
     in_order = Window.partitionBy(*WIRE_LINE).orderBy("seq").rowsBetween(1, Window.unboundedFollowing)
     over = F.min(F.expr("if(told is not null or forgotten, seq, null)")).over(in_order)
     held = tables.once(wire_lines).withColumn("over", F.coalesce(over, F.lit(2**63 - 1)))

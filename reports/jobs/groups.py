@@ -31,9 +31,11 @@ _GROUP = ["run", "group"]
 
 
 def group_totals(tables: Tables) -> DataFrame:
-    """Columns: run, group, members (processes), partitions (that were given to somebody), generations, records (read),
-    again (read more than once), committed, refused, unknown (the last three count offsets by how their commit
-    ended)."""
+    """Return the totals of each group.
+
+    Columns: run, group, members (processes), partitions (that were assigned), generations, records (read), again (read
+    more than once), committed, refused, unknown (the last three count offsets by how their commit ended).
+    """
     reads = tables.once(group_reads)
     once = merged(reads, STORED, "first_offset", "last_offset").groupBy(*_GROUP)
     distinct = once.agg(F.sum(F.col("last") - F.col("first") + 1).alias("distinct"))
@@ -53,9 +55,12 @@ def group_totals(tables: Tables) -> DataFrame:
 
 
 def group_rebalances(tables: Tables) -> DataFrame:
-    """Columns: run, group, generation, members, from_us (the first of them began to ask), until_us (the last knew its
-    part), slowest_us (the longest that one of them took). A static member that comes back to its generation does not
-    count again."""
+    """Return the rebalances of each group.
+
+    Columns: run, group, generation, members, from_us (the first member sent its JoinGroup), until_us (the last member
+    had its assignment), slowest_us (the longest time of one member). A static member that returns to its generation
+    does not count again.
+    """
     joins = tables.memberships.where("event = 'joined'")
     joined = joins.groupBy(*_GROUP, "generation", "process").agg(
         F.min("at_us").alias("at_us"), F.min_by("since_us", "at_us").alias("since_us")
@@ -138,10 +143,10 @@ def _with_loads(moves: DataFrame, tables: Tables) -> DataFrame:
 
 
 def one_group_leader(tables: Tables) -> DataFrame:
-    """one-group-leader, as far as a group's members tell: a generation gives one partition to two of them.
+    """one-group-leader, as far as the members show it: a generation assigns one partition to two of them.
 
-    A generation has one leader, which makes one assignment. Members hear of it only when it was written to the group's
-    log, so its number is not used again, also by another coordinator. The simulator also compares the leaders that
+    A generation has one leader, which makes one assignment. Members receive it only after it was written to the group's
+    log, so its number is not used again, not even by another coordinator. The simulator also compares the leaders that
     coordinators write.
     """
     given = tables.memberships.where("event = 'assigned' and generation >= 0")
@@ -184,10 +189,10 @@ def first_reads(tables: Tables) -> DataFrame:
 
 
 def redelivery(tables: Tables) -> DataFrame:
-    """redelivery: a member that was given a partition begins to read below the group's committed offset.
+    """redelivery: a member that was assigned a partition begins to read below the group's committed offset.
 
-    The next owner reads again what was read but not committed. Groups promise no more, so ``groups.py`` only counts it.
-    ``rewinds`` judges positions that were out of range or truncated.
+    The next owner reads again what was read but not committed. Groups promise no more than that, so ``group_totals``
+    only counts it. ``rewinds`` judges positions that were out of range or truncated.
     """
     commits = written(tables)
     reads = tables.once(first_reads)
@@ -223,12 +228,12 @@ REDELIVERY = GuaranteeJob(
 
 
 def group_skip(tables: Tables) -> DataFrame:
-    """group-skip: no member of a group read a record that lies between two records that members did read.
+    """group-skip: no member of a group read a record that is between two records that members did read.
 
-    The owner of a partition goes on at the group's committed offset, so nothing may be left out between owners. Offsets
+    The owner of a partition starts at the group's committed offset, so nothing may be skipped between owners. Offsets
     below a log start that was seen do not count, because they may be deleted. Neither do offsets over which a reset
-    moved a member's position forward (its reset policy is ``latest``), and records that a cleaner may have taken before
-    a member read on behind them (X-11).
+    moved a member's position forward (its reset policy is ``latest``), and records that a cleaner may have removed
+    before a member read on behind them (X-11).
     """
     reads = tables.once(group_reads)
     mine = merged(reads, STORED, "first_offset", "last_offset")

@@ -32,11 +32,12 @@ CLEANUP_US = 10_000_000
 
 
 def hanging_transaction(tables: Tables) -> DataFrame:
-    """hanging-transaction: the last stable offset stands below the high watermark once all is quiet.
+    """hanging-transaction: the last stable offset is below the high watermark once all is quiet.
 
-    A transaction may do that as long as its coordinator need not have aborted it: within its timeout and the interval
-    in which coordinators look for old ones (``transaction.abort.timed.out.transaction.cleanup.interval.ms``, 10 s by
-    default). Only transactions that the history knows, and of which nobody was told the end, may still be open.
+    A transaction may cause that as long as its coordinator need not have aborted it: within its timeout and the
+    interval in which coordinators look for old transactions
+    (``transaction.abort.timed.out.transaction.cleanup.interval.ms``, 10 s by default). Only transactions in the history
+    whose end no client was sent may still be open.
     """
     held = tables.ends.where("last_stable_offset >= 0 and last_stable_offset < high_watermark")
     untold = tables.once(transactions).where("outcome != 'ok'")
@@ -68,14 +69,14 @@ def hanging_found(tables: Tables) -> DataFrame:
     """hanging-found (X-12): an admin's tools find each hanging transaction and no other, and end what they abort
     (KIP-664).
 
-    Three things break it:
+    There are three violations:
 
-    - A look at a partition tells nothing of a transaction that hangs there: its write was acknowledged before, no
-      coordinator ever heard of it (``error`` not_added), and nobody has asked to abort it.
+    - A description of a partition lacks a transaction that hangs there: its write was acknowledged before, it was never
+      added at a coordinator (``error`` not_added), and no admin has requested its abort.
     - A transaction was found hanging and aborted, although its producer had it open, within its timeout.
-    - A later look tells a transaction as open that was aborted with success.
+    - A later description lists a transaction as open that was aborted successfully.
 
-    Leaders that are cut off or paused may tell old news. Scenarios with such faults must not promise it.
+    Leaders that are cut off or paused may respond with old state. Scenarios with such faults must not promise it.
     """
     told = tables.told_transactions
     written = _acknowledged_writes(tables)
@@ -146,11 +147,11 @@ _LEADER = [*PARTITION, "node", "leader_epoch"]
 
 
 def lso_regression(tables: Tables) -> DataFrame:
-    """lso-regression: a node tells a smaller last stable offset than it had told before as the same leader (X-4).
+    """lso-regression: a node sends a smaller last stable offset than it had sent before as the same leader (X-4).
 
     Only responses to fetches that named the leader epoch count, because a leader of another epoch refuses such a fetch.
-    They have an order if one had come before the other was requested. A new leader may show less, so each node and
-    epoch is judged by itself. A follower, which serves the consumers of its rack (KIP-392), may show less after a
+    Two responses have an order if one had come before the other was requested. A new leader may show less, so each node
+    and epoch is judged by itself. A follower, which serves the consumers of its rack (KIP-392), may show less after a
     restart: it knows the high watermark of its checkpoint only. So nodes are excluded if the trace names another leader
     of that epoch.
     """

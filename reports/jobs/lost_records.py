@@ -144,15 +144,15 @@ def written(tables: Tables) -> DataFrame:
 
 
 def lost_write(tables: Tables) -> DataFrame:
-    """lost-write: nobody read an acknowledged record, although reads went beyond it, or it is not in its log at the
+    """lost-write: an acknowledged record was never read although reads went beyond it, or it is not in its log at the
     end.
 
-    A log whose end is below what was acknowledged has lost it, and so has a partition that does not exist any more,
-    even if somebody had read the records before. So has a log that begins above it, unless retention may have deleted
-    the record.
+    A log whose end is below an acknowledged record has lost it, and so has a partition that does not exist any more,
+    even if the records had been read before. So has a log that begins above it, unless retention may have deleted the
+    record.
 
-    While the run goes on, a later read may still show the record. If a fetcher's read jumped over it, though, somebody
-    is wrong in any case: if nobody reads it, it is lost, and if somebody does, that fetcher has skipped it.
+    While the run goes on, a later read may still return the record. But if a fetcher's read jumped over it, there is a
+    violation in any case: the record is lost if it is never read, and otherwise that fetcher has skipped it.
     """
     found = tables.once(lost)
     return _told(found.where("not is_gone and first_offset <= reach")).unionByName(_gone(found.where("is_gone")))
@@ -213,9 +213,9 @@ LOST_WRITE = GuaranteeJob(
 
 
 def unseen(tables: Tables) -> DataFrame:
-    """unseen: nobody read an acknowledged record, although the partition was read to its end (ENDS).
+    """unseen: an acknowledged record was never read, although the partition was read to its end (ENDS).
 
-    Those that reads overtook belong to lost-write, too.
+    Those that reads overtook are also violations of lost-write.
     """
     ends = tables.ends.select(*PARTITION, "high_watermark")
     missing = tables.once(unread).join(ends, PARTITION)

@@ -33,8 +33,8 @@ def no_fetch_before_epoch(tables: Tables) -> DataFrame:
     epoch.
 
     That epoch was committed with the offset (M-10), or stored with it outside (M-13). The consumer's first fetch after
-    it learnt an offset is judged, by the newest metadata that it had taken until then. A client that left and came back
-    knows nothing, so it begins anew.
+    it learnt an offset is judged, by the newest metadata that it had accepted until then. A client that left and came
+    back knows nothing, so its state is reset.
     """
     in_time = ("at_us", "step", "index")
     left = F.count_if(F.col("step") == _LEFT).over(Window.partitionBy(*_CONSUMER).orderBy(*in_time))
@@ -121,7 +121,7 @@ def _at_nodes(tables: Tables) -> DataFrame:
 
 
 def _in_the_log(tables: Tables) -> DataFrame:
-    """All nodes that note where a committed epoch lies must say the same of it."""
+    """Find epochs that the metadata log has twice. All nodes that note the offset of a committed epoch must agree."""
     noted = notes(tables, METADATA_EPOCH).select("run", "node", "at_us", number("epoch"), number("offset"))
     places = noted.groupBy("run", "offset", "epoch").agg(F.min("at_us").alias("at_us"), F.min("node").alias("node"))
     in_order = Window.partitionBy("run").orderBy("offset", "epoch")
@@ -140,11 +140,11 @@ NONMONOTONIC_METADATA_EPOCH = GuaranteeJob(
 
 
 def rewinds(tables: Tables) -> DataFrame:
-    """rewinds: a fetcher is told OFFSET_OUT_OF_RANGE at a position that its partition holds, and goes elsewhere.
+    """rewinds: a fetcher gets OFFSET_OUT_OF_RANGE at a position that exists in its partition, and moves elsewhere.
 
     Only clients with metadata epochs are judged (M-15), and not those that began at an offset which was committed
     without an epoch (M-11). Some positions do not count: those below a log start that was seen (deleted), those above
-    the log's end once all is quiet (lost), and those above a place where a replica truncated its log after somebody had
+    the log's end once all is quiet (lost), and those above a place where a replica truncated its log after a fetch had
     read up to there. Earlier truncations explain nothing, since the log has grown again since then. Later ones, by a
     stale leader that comes back, explain nothing either.
     """

@@ -20,14 +20,14 @@ _TOPIC = ["run", "topic"]
 
 
 def lost_metadata(tables: Tables) -> DataFrame:
-    """lost-metadata: an acknowledged change is missing at the end, had more than one effect, or nobody asked for it.
+    """lost-metadata: an acknowledged change is missing at the end, had more than one effect, or was never requested.
 
     Each topic's name is used once, so a second ID, or a return after the topic was gone, is a second effect. Changes of
     unknown end may have happened or not. So may a late copy of a configuration that was sent more than once.
 
-    A node of a broker that is not ours may ask the next controller again on its client's behalf, once the first one has
-    died: Apache Kafka puts a forwarded request (KIP-590) whose connection ended back into its queue (its class
-    NodeToControllerRequestThread). There TOPIC_ALREADY_EXISTS tells of what the first controller made.
+    A node of another broker may resend a client's request to the next controller, once the first one has died: Apache
+    Kafka puts a forwarded request (KIP-590) whose connection ended back into its queue (its class
+    NodeToControllerRequestThread). There TOPIC_ALREADY_EXISTS reports what the first controller created.
     """
     described = tables.operations.where("f = 'final_describe' and type = 'ok'")
     nodes = described.groupBy("run").agg(
@@ -49,7 +49,7 @@ def lost_metadata(tables: Tables) -> DataFrame:
 
 
 def _requested_changes(tables: Tables) -> DataFrame:
-    """What the admins asked for each topic, and how each request ended.
+    """Return what the admins requested for each topic, and how each request ended.
 
     A configuration may still take effect late if its end is unknown, or if it was sent more than once.
     """
@@ -100,7 +100,7 @@ def _described_topics(tables: Tables) -> DataFrame:
 
 
 def _first_violation() -> Column:
-    """The first breach that applies to a topic, with its time (null means the end). It is null if all is well."""
+    """Return the first violation that applies to a topic, with its time (null means the end), or null."""
     missing = F.expr("array_except(nodes, coalesce(at_nodes, array()))")
     acked_or_unset = F.expr("coalesce(value_acked, -1)")
     foreign = F.array_except("values", F.array_append("values_possible", acked_or_unset))
@@ -172,14 +172,14 @@ LOST_METADATA = GuaranteeJob(
 
 
 def torn_metadata(tables: Tables) -> DataFrame:
-    """torn-metadata: somebody saw only a part of what is written whole.
+    """torn-metadata: a client or a node saw only a part of what is written atomically.
 
     - A reader saw some topics of a set, or some partitions of a topic. One request creates, or deletes, the topics of a
-      set. A reader records all that changed since its last answer from that node. If a part of a set changes in one
-      answer, all of it must.
+      set. A reader records all that changed since its last response from that node. If a part of a set changes in one
+      response, all of it must.
     - Two nodes had different content at one offset of the metadata log.
     - A node published its metadata as of an offset inside a transaction, as the nodes noted its markers (T-8).
-    - An admin sent a request again, and it found a part of its topics.
+    - An admin resent a request, and it found a part of its topics.
     """
     return (
         _partly_seen(tables)
@@ -190,7 +190,7 @@ def torn_metadata(tables: Tables) -> DataFrame:
 
 
 def _partly_seen(tables: Tables) -> DataFrame:
-    """The first torn answer of each reader, node and set: later ones only repeat it."""
+    """Return the first torn response of each reader, node and set: later ones only repeat it."""
     short = F.expr("present and partitions_seen != partitions_wanted")
     answers = tables.metadata_reads.groupBy("run", "process", "node", "index", "topic_set", "topics_wanted").agg(
         F.count("*").alias("topics"),

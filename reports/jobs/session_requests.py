@@ -52,17 +52,20 @@ def session_notes(tables: Tables) -> DataFrame:
 
 
 def session_rows(tables: Tables) -> DataFrame:
-    """Requests and replies of fetches that name a session, or go on in one (``_ROW``), and the notes on sessions.
+    """Return requests and replies of fetches that name a session, or continue one (``_ROW``), and the notes on
+    sessions.
 
-    ``session`` is the session's ID. ``alive`` says whether that session stood in the cache after the row. ``life``
-    counts how often it had been created until then.
+    ``session`` is the session's ID. ``alive`` says whether that session was in the cache after the row. ``life`` counts
+    how often it had been created until then.
     """
     return _with_life(session_notes(tables).select(*_ROW), _fetches(tables).where(f"session != 0 or {INCREMENTAL}"))
 
 
 def full_answers(tables: Tables) -> DataFrame:
-    """Answers of the final revision to full fetches that carry a session's ID, as rows of that session. ``asked`` is
-    the session that the request had named. Other columns are those of ``session_rows``."""
+    """Return the replies of the final revision to full fetches that have a session's ID, as rows of that session.
+
+    ``asked`` is the session that the request had named. Other columns are those of ``session_rows``.
+    """
     given = _fetches(tables).where(f"what = 'reply' and not ({INCREMENTAL}) and answered_session_id != 0")
     given = given.where(f"api_version not in {FIRST_REVISIONS}").withColumn("asked", F.col("session"))
     given = given.withColumn("session", F.col("answered_session_id"))
@@ -84,11 +87,11 @@ def _fetches(tables: Tables) -> DataFrame:
 
 
 def answered_requests(tables: Tables) -> DataFrame:
-    """One row per incremental fetch request: SESSION, seq, at_us, connection, client_id, session_epoch, ``alive``,
-    ``life``, ``of_first`` (of the first revision).
+    """Return one row for each incremental fetch request: SESSION, seq, at_us, connection, client_id, session_epoch,
+    ``alive``, ``life``, ``of_first`` (of the first revision).
 
-    Of its answer, null if the trace does not tell it: ``error``, ``reply_seq``, ``reply_us``, ``ended`` (the session
-    had ended until then), ``at_once`` (nothing else happened in the session between the two).
+    Of its reply, null if the trace lacks it: ``error``, ``reply_seq``, ``reply_us``, ``ended`` (the session had ended
+    until then), ``at_once`` (nothing else happened in the session between the two).
     """
     in_order = Window.partitionBy(*SESSION).orderBy("seq")
     same = Window.partitionBy(*SESSION, "connection", "session_epoch", "what").orderBy("seq")
@@ -189,12 +192,12 @@ def wire_requests(tables: Tables) -> DataFrame:
 
 
 def wire_answers(tables: Tables) -> DataFrame:
-    """The answers by which a session's partitions are known: SESSION, ``seq``, ``answered_seq``, ``until_us``,
-    ``client_id``, ``incremental`` and ``judged``. The first of a session is the answer that gave it.
+    """Return the responses by which a session's partitions are known: SESSION, ``seq``, ``answered_seq``, ``until_us``,
+    ``client_id``, ``incremental`` and ``judged``. The first of a session is the response that gave it.
 
-    Of all others only those to clear requests are judged. An answer that asks its client to wait (KIP-219) may leave
-    out everything, so it is not judged either. Whether an epoch is accepted shows in its answer, and accepted epochs
-    stand in their order. So what was accepted beside another request is known once all is answered.
+    Of all others only those to clear requests are judged. A response that throttles its client (KIP-219) may omit
+    everything, so it is not judged either. Whether an epoch is accepted shows in its response, and epochs are accepted
+    in their order. So what was accepted beside another request is known once all have responses.
     """
     first = wire_creations(tables).where("session_id != session and session_epoch = 0")
     first = first.select(
@@ -223,10 +226,10 @@ def wire_answers(tables: Tables) -> DataFrame:
 
 
 def wire_lines(tables: Tables) -> DataFrame:
-    """One row for each partition in a request or an answer of ``answers``: its columns, ``topic``, ``partition``,
-    ``named``, ``forgotten``, and ``told`` (null, or what the answer said).
+    """Return one row for each partition in a request or a response of ``wire_answers``: its columns, ``topic``,
+    ``partition``, ``named``, ``forgotten``, and ``told`` (null, or the partition's line in the response).
 
-    ``held``: the partition was in the session before. ``told_before`` is what the session's answers said of it last,
+    ``held``: the partition was in the session before. ``told_before`` is what the session's responses last had of it
     since it came into the session; null if nothing.
     """
     said = tables.frame_lines.drop("node", "offset")

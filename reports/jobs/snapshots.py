@@ -104,13 +104,13 @@ DAMAGE = r"\.checkpoint\.part at byte \d+"
 
 
 def snapshot_transfer_bounded(tables: Tables) -> DataFrame:
-    """snapshot-transfer-bounded: a download goes on where it stood, and costs little more than its snapshot (S-11,
+    """snapshot-transfer-bounded: a download resumes where it stopped, and costs little more than its snapshot (S-11,
     S-15).
 
-    A download fetches again at most one chunk for each time that it began. It asks for bytes, and takes them, only at
-    the end of the bytes that it holds of the same snapshot from the same leader. Newer snapshots may appear meanwhile.
-    Until a node has one of them whole, it fetches from one leader at most as many bytes as the first three snapshots
-    have that it began, and one chunk for each beginning. The file that it has put together is whole.
+    A download fetches again at most one chunk for each start. It requests and accepts bytes only at the end of the
+    bytes that it has of the same snapshot from the same leader. Newer snapshots may appear meanwhile. Until a node has
+    one of them whole, it fetches from one leader at most as many bytes as the first three snapshots have that it began,
+    and one chunk for each start. The file that results is whole.
     """
     found = tables.once(download_steps)
     breaches = (_fetched_again(found), _elsewhere(found), _without_end(found), _damaged(found))
@@ -153,7 +153,9 @@ def _too_much(found: DataFrame, of: list[str], size: Column) -> DataFrame:
 
 
 def _elsewhere(found: DataFrame) -> DataFrame:
-    """A beginning may ask for less than is held. Of another snapshot, or from another leader, it must ask for all."""
+    """Find requests for, or chunks of, bytes beyond what the node has. A start may request fewer. For another snapshot,
+    or from another leader, it must request all bytes.
+    """
     started = found.where(F.col("what") == STARTED).withColumn("allowed", F.expr("if(begins, 0, held)"))
     asked = sentence(
         "Node %s asked for snapshot %s-%s of node %s from byte %s and held %s bytes of it.",

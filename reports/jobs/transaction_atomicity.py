@@ -16,11 +16,11 @@ def torn_transaction(tables: Tables) -> DataFrame:
     """torn-transaction: a part of a transaction took effect, and a part did not.
 
     Internally torn: some of its values were seen by readers with read_committed, and others are missing. That also
-    proves torn what nobody knows to be committed.
+    proves a transaction torn whose commit has an unknown end.
 
-    Externally torn: its values and its offsets disagree. Either it was committed, and the group is told an older offset
-    than the one that it sent, or it was not, and the group is told an offset that only such transactions sent. A commit
-    that may have taken effect since the transaction's end was asked for explains any offset.
+    Externally torn: its values and its offsets disagree. Either it was committed, and the group fetches an older offset
+    than the transaction sent, or it was not, and the group fetches an offset that only such transactions sent. A commit
+    that may have taken effect since the end of the transaction was requested explains any offset.
     """
     return _internal(tables).unionByName(_older_offset(tables)).unionByName(_offset_of_nobody(tables))
 
@@ -65,7 +65,7 @@ def _fetched_offsets(tables: Tables) -> DataFrame:
 
 
 def _older_offset(tables: Tables) -> DataFrame:
-    """The group is told less than a transaction that had ended before it asked has committed."""
+    """Find fetched offsets that are older than one that a transaction had committed before the fetch."""
     told = tables.once(offset_effects)
     sent = F.broadcast(tables.commits.where("kind = 'transaction'").select(*OPERATION).distinct())
     done = told.where("fate = 'ok'").join(sent, OPERATION, "left_semi")
@@ -87,7 +87,7 @@ def _older_offset(tables: Tables) -> DataFrame:
 
 
 def _offset_of_nobody(tables: Tables) -> DataFrame:
-    """The group is told an offset that was sent only by transactions that were not committed."""
+    """Find fetched offsets that only transactions sent which were not committed."""
     told = tables.once(offset_effects)
     failed = told.where("fate = 'fail'").select(*STORED, "offset", F.col("since_us").alias("sent_us"))
     shown = _fetched_offsets(tables).join(failed.distinct(), [*STORED, "offset"]).where("sent_us <= at_us")

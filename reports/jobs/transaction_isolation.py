@@ -57,10 +57,11 @@ ABORTED_READ = GuaranteeJob(
 
 
 def precommitted_read(tables: Tables) -> DataFrame:
-    """precommitted-read: a reader with read_committed had a value before its producer asked to commit the transaction.
+    """precommitted-read: a reader with read_committed had a value before its producer requested the transaction's
+    commit.
 
-    All times are of one clock. The request to commit is sent at ``at_us`` at the earliest, so an answer that came
-    before cannot follow from it.
+    All times are of one clock. The commit is requested at ``at_us`` at the earliest, so a response that came before
+    cannot follow from it.
     """
     sends = tables.once(sent).where("asked = 'commit'")
     values = sends.select(*VALUES, F.col("first_sequence").alias("low"), F.col("last_sequence").alias("high"), "at_us")
@@ -139,7 +140,7 @@ def effective_sends(tables: Tables) -> DataFrame:
 
 
 def _read_before_asked(tables: Tables) -> DataFrame:
-    """G1c: a transaction's commit was asked for after a reader with read_committed had a value of it."""
+    """G1c: a transaction's commit was requested after a reader with read_committed had a value of it."""
     early = (
         tables.once(effective_sends).where("read.complete_us < at_us").select(*OPERATION, "at_us", "read").distinct()
     )
@@ -159,9 +160,10 @@ def _read_before_asked(tables: Tables) -> DataFrame:
 
 
 def _before_what_was_there(tables: Tables) -> DataFrame:
-    """G0 and G1c: an operation began after a record was there, and its own record stands before that.
+    """G0 and G1c: an operation began after a record existed, and its own record precedes that one in the log.
 
-    Each partition is swept from its end: what is known to be there, against what begins at the same offset or before.
+    Each partition is swept from its end: the records that are known to exist, against the operations that begin at the
+    same offset or before.
     """
     bounds = together(_cycle_bounds(tables), *PARTITION)
     from_the_end = Window.partitionBy(*PARTITION).orderBy(F.desc("offset"), "kind")
