@@ -13,7 +13,7 @@ from crucible_kafka.terminal import progress
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from chaos.live.run_view import RunView, Show
+    from chaos.live.runner import RunView, Show
 
 PLAIN_EVERY_S = 10.0
 """Where no terminal is there, a line of figures comes so often. A run's log stays short then."""

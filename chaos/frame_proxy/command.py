@@ -15,8 +15,8 @@ import psutil
 from chaos.frame_proxy.control import Control
 from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rules
-from chaos.frame_proxy.target import nodes_of
 from chaos.live.errors import SetupError, TargetDied
+from chaos.live.external.target import nodes_of
 from reference_broker.serve.listeners import parse_address
 from reference_broker.serve.process import StartError, await_end_signals
 from scenarios.fields import ScenarioError
@@ -46,7 +46,7 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
 
     ``announce`` gets the ready line, JSON with ``bootstrap_servers`` and ``control``.
     """
-    from chaos.live.outside.standing import standing  # A proxy that is part of a run starts nothing.
+    from chaos.live.external.cluster import standing  # A proxy that is part of a run starts nothing.
 
     try:
         listen, control = parse_address(wish.listen, "--listen"), parse_address(wish.control, "--control")

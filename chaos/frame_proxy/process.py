@@ -19,7 +19,7 @@ import msgspec
 from chaos.frame_proxy.command import new_loop
 from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import BETWEEN_NODES, PLACES
-from chaos.live.casting import cast
+from chaos.live.fault_selection import select_live_faults
 from chaos.live.processes import READY_LIMIT_S, Child
 from chaos.rules import Rule, between_nodes, rules_of
 from chaos.seeds import random_for
@@ -84,7 +84,7 @@ def frame_rules(spec: Spec) -> Sequence[Rule]:
     if not spec.scenario:
         return ()
     scenario = loader.find(spec.scenario)
-    played = cast(scenario if spec.outside is None else from_outside(scenario), spec.seed)
+    played = select_live_faults(scenario if spec.outside is None else from_outside(scenario), spec.seed)
     places = PLACES if spec.outside is None else BETWEEN_NODES
     rules = [rule for rule in rules_of(played, random_for(spec.seed, "rules")) if rule.on in places]
     here = [rule for rule in rules if (spec.pairs if between_nodes(rule) else spec.nodes)]

@@ -1,263 +1,277 @@
-"""``crucible cluster`` runs a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM.
-
-The nodes and Toxiproxy end with it, even if it is killed or they are stopped (``bench.children``)."""
+"""All nodes of a live run: each over all its incarnations, voters before observers, and the links between them."""
 
 import json
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from bench.ports import free_ports
-from chaos.live.cluster_folder import claim, write_running
-from chaos.live.errors import NodeDied, SetupError
-from chaos.live.links import ANY_PORT, Links
-from chaos.live.processes import READY_LIMIT_S, Child
-from chaos.live.quorum import CLUSTER_ID_KEY, LISTENERS_KEY, VOTERS_KEY, introductions, separate_listeners, shared_store
-from chaos.live.toxiproxy_server import ToxiproxyServer
-from reference_broker.serve.process import await_end_signals
-
-SIZES = (1, 3, 5)
-RESTART_AFTER_S = 2.0
-LOOK_EVERY_S = 0.1
-EXIT_CLEAN = 0
-EXIT_SETUP = 2
-EXIT_CRASH = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterPlan:
-    """What a person asked for.
-
-    ``port`` is the clients' port of node 0, and the other nodes have the ports above it. 0 means any free ports.
-    ``toxiproxy`` puts a proxy on every directed link, clients to node and node to node. With ``restart`` a dead node is
-    started again after 2 s.
-    """
-
-    data: Path
-    nodes: int = 1
-    port: int = 0
-    config: Mapping[str, str] = field(default_factory=dict)
-    toxiproxy: bool = False
-    restart: bool = False
+from bench.ports import free_port, free_ports
+from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError
+from chaos.live.links import Links
+from chaos.live.node_side.evidence import ROLE
+from chaos.live.node_side.node_process import NOT_YET, NodeSpec
+from chaos.live.processes import READY_LIMIT_S, Child, EvidencePipe
+from chaos.live.quorum import Dial, introductions, new_cluster_id, shared_store
+from chaos.live.run_folder import RunFolder
+from chaos.live.targets import Roles
+from chaos.seeds import random_for
+from scenarios.model import Scenario
+from scenarios.revisions import revision_of
 
 
 @dataclass(slots=True)
-class Member:
-    """One node over all its incarnations. ``has_listeners`` says that ``config`` names its listeners.
+class LiveNode:
+    """One node. ``logs`` is the folder of its log.
 
-    ``again_at`` is when it is started again, on the monotonic clock. It is None while the node runs, or if it stays
-    dead.
+    ``spec`` is that of the latest start. ``changes`` holds settings for the next start, which add to or replace those
+    of the spec. ``child`` is None before the first start. ``is_ready`` speaks of the incarnation that runs.
     """
 
-    node_id: int
-    listen: str
-    advertised: str
-    config: Mapping[str, str]
-    data: Path
-    has_listeners: bool = False
+    spec: NodeSpec
+    logs: Path
+    changes: Mapping[str, str] = field(default_factory=dict)
     child: Child | None = None
-    again_at: float | None = None
-    is_awaited: bool = False
-    """Whether it was started again and does not serve yet."""
+    is_ready: bool = False
+    load_from_us: int = NOT_YET
+    _pipe: EvidencePipe | None = None
+
+    @property
+    def name(self) -> str:
+        return f"node-{self.spec.node_id}"
+
+    @property
+    def listen(self) -> str:
+        """HOST:PORT without a proxy before it."""
+        return self.spec.listen
+
+    @property
+    def advertised(self) -> str:
+        """HOST:PORT of the proxy that leads clients here."""
+        return self.spec.advertised
+
+    @property
+    def data(self) -> Path:
+        return Path(self.spec.data)
 
     def launch(self) -> None:
-        words = [word for key, value in self.config.items() for word in ("--config", f"{key}={value}")]
-        self.again_at = None
+        """Starts the next incarnation."""
+        assert not self.running, f"{self.name} runs already"
+        self.close()
+        self.is_ready = False
+        pipe = self._pipe = EvidencePipe()
+        self.spec = replace(
+            self.spec,
+            incarnation=self.spec.incarnation + 1,
+            evidence_fd=pipe.write_end,
+            config={**self.spec.config, **self.changes},
+            load_from_us=self.load_from_us,
+        )
         self.child = Child(
-            f"node-{self.node_id}",
-            [
-                sys.executable,
-                "-m",
-                "reference_broker.serve.main",
-                *(() if self.has_listeners else ("--listen", self.listen, "--advertised", self.advertised)),
-                "--node-id",
-                str(self.node_id),
-                "--data",
-                str(self.data / f"node-{self.node_id}"),
-                "--end-with-stdin",  # Child holds the other end. It ends the node where the kernel does not.
-                *words,
-            ],
-            self.data / f"node-{self.node_id}.log",
+            self.name,
+            [sys.executable, "-m", "chaos.live.node_side.node_process", json.dumps(asdict(self.spec))],
+            self.logs / f"{self.name}.log",
+            pass_fds=(pipe.write_end,),
         )
+        pipe.close_write_end()
+
+    def await_ready(self) -> None:
+        """Waits until the node serves. Raises NotBack for a node that was started again and does not, NodeDied,
+        SetupError."""
+        assert self.child is not None
+        if not self.is_ready:
+            with self._no_first_start():
+                if self.child.said("ready", READY_LIMIT_S) is None:
+                    story = f"within {READY_LIMIT_S:g} s; its log: {self.child.log}"
+                    if self.spec.incarnation == 0:
+                        raise NodeDied(f"{self.name} was not ready {story}")
+                    raise NotBack(f"{self.name} did not come back {story}")
+            self.is_ready = True
+
+    def look_for_ready(self) -> None:
+        """Notes that the node serves, if it does. It does not wait for that, and an announced death is no error."""
+        assert self.child is not None
+        if self.is_ready or (self.child.exit_status is not None and self.child.expected_end):
+            return
+        with self._no_first_start():
+            self.is_ready = self.child.said("ready", 0.0 if self.child.exit_status is None else 2.0) is not None
+
+    @contextmanager
+    def _no_first_start(self) -> Iterator[None]:
+        """Raises EndedItself for a node that refuses to start again from its own data. If it refuses its first start,
+        the SetupError stays."""
+        try:
+            yield
+        except SetupError as refusal:
+            if self.spec.incarnation == 0:
+                raise
+            raise EndedItself(f"{self.name} could not start again: {refusal}") from refusal
+
+    def load_starts(self, at_us: int) -> None:
+        """Tells the node that the load starts. Faults at states may hit from now on. Their times and the interval to
+        the next metadata snapshot count from here."""
+        self.load_from_us = at_us
+        if self.child is not None:
+            self.child.order(load_from_us=at_us)
+
+    def disarm(self) -> None:
+        """Tells the node that the load is over. No fault at a state hits any more."""
+        self.load_from_us = NOT_YET
+        if self.child is not None:
+            self.child.order(disarm=True)
+
+    def evidence(self) -> list[dict[str, Any]]:
+        """Returns the lines that came since the last call."""
+        return [] if self._pipe is None else self._pipe.lines()
+
+    @property
+    def running(self) -> bool:
+        return self.child is not None and self.child.exit_status is None
+
+    def end_cleanly(self) -> None:
+        """Waits for the end, which was asked for. Raises NodeDied if the node does not shut down as it should."""
+        assert self.child is not None, f"{self.name} was never started"
+        how = self.child.terminate()
+        if self.child.exit_status != 0:
+            raise NodeDied(f"{self.name} did not shut down cleanly: {how}; {self.child.last_words()}")
+
+    def close(self) -> None:
+        """Closes the pipes of a process that has ended."""
+        if self.child is not None:
+            self.child.close()
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
 
 
-def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
-    """Runs the cluster until it is told to end, and returns the exit code. ``announce`` gets the ready line, JSON with
-    ``bootstrap_servers`` and the process ID of each node. ``cluster.json`` has them, too, also after a restart."""
-    try:
-        return _run(plan, announce)
-    except SetupError as wrong:
-        _tell(str(wrong))
-        return EXIT_SETUP
-    except NodeDied as death:
-        _tell(str(death))
-        return EXIT_CRASH
+class Cluster:
+    """The nodes of one run. A run against a foreign target has none. ``on_line`` gets each line of evidence with its
+    node's ID."""
 
+    def __init__(
+        self,
+        scenario: Scenario,
+        folder: RunFolder,
+        seed: int,
+        mutant: str,
+        origin_us: int,
+        on_line: Callable[[int, dict[str, Any]], None],
+    ) -> None:
+        self._scenario = scenario
+        self._folder = folder
+        self._seed = seed
+        self._mutant = mutant
+        self._origin_us = origin_us
+        self._on_line = on_line
+        self.nodes: list[LiveNode] = []
+        cluster = scenario.cluster
+        self.roles = Roles(cluster.nodes, cluster.total, random_for(seed, "targets"), self.lives)
 
-def check_plan(plan: ClusterPlan) -> None:
-    """Raises SetupError for a plan that cannot be carried out."""
-    if plan.nodes not in SIZES:
-        raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority is left when a minority dies.")
-    if VOTERS_KEY in plan.config:
-        raise SetupError(f"--config {VOTERS_KEY}: the cluster names its voters itself; leave it out.")
-    if LISTENERS_KEY in plan.config:
-        raise SetupError(f"--config {LISTENERS_KEY}: each node needs its own, which the cluster names; leave it out.")
-    if plan.port and plan.port + plan.nodes - 1 > 65_535:
-        raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes need the ports from it on: give a lower one.")
+    def launch(self, links: Links, lead: Callable[[Dial], Dial]) -> tuple[str, ...]:
+        """Starts all nodes behind their links, on which ``lead`` may put something more. Returns where clients reach
+        them. Call ``look`` until ``is_ready``."""
+        cluster, folder = self._scenario.cluster, self._folder
+        listen = [f"127.0.0.1:{port}" for port in free_ports(cluster.total)]
+        told = introductions(new_cluster_id(), listen, cluster.nodes, links, lead)
+        store = shared_store(dict(cluster.config), folder.data)
+        for number, address in enumerate(listen):
+            spec = NodeSpec(
+                node_id=number,
+                listen=address,
+                advertised=links.add("client", number, address).listen,
+                metrics_listen=f"127.0.0.1:{free_port()}",
+                data=str(folder.data / f"node-{number}"),
+                spools=str(folder.spools),
+                claims=str(folder.claims),
+                config={**cluster.config_of(number), **told[number], **store},
+                is_voter=number < cluster.nodes,
+                scenario=self._scenario.path,
+                revision=revision_of(self._scenario),
+                seed=self._seed,
+                mutant=self._mutant,
+                origin_us=self._origin_us,
+            )
+            self.nodes.append(LiveNode(spec, folder.logs))
+        for node in self.nodes:
+            node.launch()
+        return tuple(node.spec.advertised for node in self.nodes)
 
+    @property
+    def is_ready(self) -> bool:
+        return all(node.is_ready for node in self.nodes)
 
-def _run(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
-    cluster_id = _claimed(plan)
-    ending = threading.Event()
-    await_end_signals(ending.set)
-    with ExitStack() as stack:
-        links, facts = None, {}
-        if plan.toxiproxy:
-            server = stack.enter_context(ToxiproxyServer(plan.data / "toxiproxy.log"))
-            links, facts = Links(server.client), {"toxiproxy": server.address}
-        members = stack.enter_context(_running(plan_members(plan, cluster_id, links), ending))
-        told = pids_of(members)
-        write_running(plan.data, told, addresses_of(members))
-        if not ending.is_set():
-            announce(_ready_line(members, facts))
-            sys.stdout.flush()
-        while not ending.wait(LOOK_EVERY_S):
-            _look_after(members, plan.restart, time.monotonic())
-            if told != pids_of(members):
-                told = pids_of(members)
-                write_running(plan.data, told, addresses_of(members))
-    write_running(plan.data, {}, ())
-    return EXIT_CLEAN
+    def lives(self, node: int) -> bool:
+        """Returns whether the node's process exists, even if it is stopped. A foreign target's nodes count as alive."""
+        return not self.nodes or self.nodes[node].running
 
+    def restart(self, node: int) -> None:
+        """Starts the node again if it has ended. It waits until a single node is ready. One of several is not waited
+        for, because it may need a quorum."""
+        if self.nodes[node].running:
+            return
+        self.nodes[node].launch()
+        if len(self.nodes) == 1:
+            self.nodes[node].await_ready()
 
-@contextmanager
-def started(plan: ClusterPlan) -> Iterator[list[Member]]:
-    """Runs a cluster without proxies for as long as the block lasts. Raises SetupError, NodeDied."""
-    with _running(plan_members(plan, _claimed(plan), None), threading.Event()) as members:
-        yield members
+    def look(self) -> None:
+        """Hands on new evidence, then raises NodeDied for a death that nobody announced, or SetupError if the node said
+        that it cannot start."""
+        for number, node in enumerate(self.nodes):
+            self.read(number)
+            if node.child is None:
+                continue
+            if node.child.exit_status is not None:
+                # The pipe may hold the announcement of this death, so it is read again before the death is called
+                # unexpected.
+                self.read(number)
+            node.look_for_ready()
+            node.child.check()
 
+    def read(self, number: int) -> None:
+        """Hands on new evidence of one node."""
+        for line in self.nodes[number].evidence():
+            if ROLE in line:
+                self.roles.told(number, line[ROLE])
+            self._on_line(number, line)
 
-def _claimed(plan: ClusterPlan) -> str:
-    """Makes the data folder this cluster's, and returns the cluster's ID. Raises SetupError."""
-    check_plan(plan)
-    return claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, "")).cluster_id
+    def heal(self) -> None:
+        """Lets everything that was struck run again, and waits until it is ready. Raises NodeDied."""
+        for number, node in enumerate(self.nodes):
+            if node.child is not None:
+                node.child.resume()
+            self.restart(number)
+        for node in self.nodes:
+            node.await_ready()
 
+    def end_cleanly(self) -> None:
+        """Asks all nodes at once to end, because the run is over. Raises NodeDied if one does not shut down cleanly."""
+        for child in self._children:
+            child.check()
+        for child in self._children:
+            child.ask_to_end()
+        for node in self.nodes:
+            node.end_cleanly()
 
-@contextmanager
-def _running(members: list[Member], ending: threading.Event) -> Iterator[list[Member]]:
-    try:
-        _start_all(members, ending)
-        yield members
-    finally:
-        end_all([member.child for member in members if member.child is not None])
+    def close(self) -> None:
+        """Ends every process in any state, and hands on the last evidence."""
+        for child in self._children:
+            child.ask_to_end()
+        for child in self._children:
+            child.terminate()
+        for number, node in enumerate(self.nodes):
+            self.read(number)
+            node.close()
 
+    @property
+    def _children(self) -> list[Child]:
+        return [node.child for node in self.nodes if node.child is not None]
 
-def addresses_of(members: Sequence[Member]) -> tuple[str, ...]:
-    """Returns HOST:PORT of each node, as clients are told."""
-    return tuple(member.advertised for member in members)
-
-
-def pids_of(members: Sequence[Member]) -> dict[int, int]:
-    """Returns the process IDs of the nodes that run, by the IDs of the nodes."""
-    return {member.node_id: member.child.pid for member in members if member.child is not None}
-
-
-def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Member]:
-    """Plans where each node listens and how it dials the others. With ``links`` the proxies are made.
-
-    Without proxies, nodes of a quorum have listeners of their own for what nodes ask of brokers and of controllers.
-    With proxies, one listener takes all, so that whoever cuts a link cuts all that goes over it.
-    """
-    nodes = range(plan.nodes)
-    config = {**plan.config, **shared_store(plan.config, plan.data)}
-    separate = plan.nodes > 1 and links is None
-    shown = [f"127.0.0.1:{plan.port + node}" if plan.port else ANY_PORT for node in nodes]
-    listen = shown if plan.port and links is None else [f"127.0.0.1:{port}" for port in free_ports(plan.nodes)]
-    advertised = (
-        listen if links is None else [links.add("client", node, listen[node], shown[node]).listen for node in nodes]
-    )
-    if not separate:
-        told = introductions(cluster_id, listen, plan.nodes, links)
-        return [Member(node, listen[node], advertised[node], {**config, **told[node]}, plan.data) for node in nodes]
-    ports = free_ports(2 * plan.nodes)
-    replication, controllers = (
-        [f"127.0.0.1:{port}" for port in each] for each in (ports[: plan.nodes], ports[plan.nodes :])
-    )
-    told = introductions(cluster_id, controllers, plan.nodes, None)
-    return [
-        Member(
-            node,
-            listen[node],
-            listen[node],
-            {**config, **told[node], **separate_listeners(listen[node], replication[node], controllers[node])},
-            plan.data,
-            has_listeners=True,
-        )
-        for node in nodes
-    ]
-
-
-def _start_all(members: Sequence[Member], ending: threading.Event) -> None:
-    """Starts all nodes at once, because none is ready before a majority runs. Raises NodeDied, SetupError."""
-    for member in members:
-        member.launch()
-    deadline = time.monotonic() + READY_LIMIT_S
-    starting = [member.child for member in members if member.child is not None]
-    while starting and not ending.is_set():
-        starting = [child for child in starting if not child.said("ready", LOOK_EVERY_S / len(members))]
-        if starting and time.monotonic() > deadline:
-            raise NodeDied(f"{starting[0].name} was not ready within {READY_LIMIT_S:g} s: {starting[0].last_words()}")
-
-
-def _ready_line(members: Sequence[Member], facts: Mapping[str, str]) -> str:
-    return json.dumps(
-        {
-            "ready": True,
-            "bootstrap_servers": ",".join(addresses_of(members)),
-            "nodes": [member.listen for member in members],
-            "pids": pids_of(members),
-            **facts,
-        }
-    )
-
-
-def _look_after(members: Sequence[Member], restart: bool, now: float) -> None:
-    """Reports each death once. With ``restart`` it starts the dead node again, and reports that, and when it serves.
-    Raises NodeDied when no node is left."""
-    for member in members:
-        if member.again_at is not None and now >= member.again_at:
-            member.launch()
-            _tell(f"node-{member.node_id} is started again")
-            member.is_awaited = True
-        if member.is_awaited and member.child is not None:
-            with suppress(NodeDied, SetupError):  # Its end is reported below.
-                if member.child.said("ready", 0) is not None:
-                    _tell(f"node-{member.node_id} serves again")
-                    member.is_awaited = False
-        dead = member.child
-        if dead is None or dead.exit_status is None:
-            continue
-        if not restart and not any(each.child is not None and each is not member for each in members):
-            dead.check()
-        member.child, member.is_awaited = None, False
-        member.again_at = now + RESTART_AFTER_S if restart else None
-        _tell(f"{dead.name} {dead.how_it_ended()}; the last line of its log: {dead.last_words()}")
-        dead.close()
-
-
-def end_all(children: Sequence[Child]) -> None:
-    """Ends all nodes. All get SIGTERM first, so that a leader hands over and no node waits for a majority that is
-    ending too."""
-    for child in children:
-        child.ask_to_end()
-    for child in children:
-        child.terminate()
-        child.close()
-
-
-def _tell(sentence: str) -> None:
-    print(f"crucible cluster: {sentence}", file=sys.stderr)  # noqa: T201
+    def samples(self) -> list[tuple[int, str, int]]:
+        """Returns node ID, metrics address and pid of each node."""
+        return [
+            (node.spec.node_id, node.spec.metrics_listen, node.child.pid)
+            for node in self.nodes
+            if node.child is not None
+        ]

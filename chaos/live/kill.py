@@ -1,7 +1,7 @@
 """``crucible cluster --data DIR kill ...``: SIGKILL the node that leads a partition, is the active controller or
 coordinates a group.
 
-The data folder says which nodes run (``cluster_folder``). They report the node that has the role, and it is killed.
+The data folder says which nodes run (``local_cluster``). They report the node that has the role, and it is killed.
 """
 
 import json
@@ -15,8 +15,8 @@ from typing import Any, Final
 import psutil
 
 from bench.probe.conversation import body
-from chaos.live.cluster_folder import Running, running
 from chaos.live.errors import SetupError
+from chaos.live.local_cluster import Running, running
 from reference_broker.blocking.connections import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
+from chaos.faults.kinds import KINDS
 from chaos.live.links import Dialler, Link, Links
 from chaos.roles import is_role
 from scenarios.model import Fault, NodeChoice
@@ -85,9 +86,10 @@ class Roles:
         ends = (link.dialler, link.node)
         if node not in ends:
             return False
-        if fault.kind == "node_isolated":
+        cuts = KINDS[fault.kind].cuts
+        if cuts == "others":
             return fault.clients or link.dialler != "client"
-        return fault.kind == "node_cut_from_controller" and all(end in (node, *range(self._voters)) for end in ends)
+        return cuts == "controller" and all(end in (node, *range(self._voters)) for end in ends)
 
     def _aim_at_links(self, fault: Fault, ends: list[NodeChoice], links: Links) -> Target | None:
         for place in sorted((0, 1), key=lambda place: ends[place] in DRAWN):  # A drawn end comes last and may differ.

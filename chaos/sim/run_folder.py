@@ -11,7 +11,7 @@ from chaos.checks.check import Check
 from chaos.checks.fetch_responses import FullResponseExact
 from chaos.guarantee_selection import is_judged
 from chaos.live import identity
-from chaos.live.trace_spool import write_table
+from chaos.live.run_folder import write_table
 from chaos.sim.agenda import START_WALL_MS
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import World

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from chaos.disk_damage import DamageCheck, aim, flips, is_aimed_at
-from chaos.faults.disk_bit_flipped import begin, damaged
+from chaos.faults.disk_faults import damaged, disk_bit_flipped
 from chaos.live.targets import Target
 from reference_broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from reference_broker.log.config import LogConfig
@@ -95,7 +95,7 @@ def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_top
             restart=lambda node: None,  # noqa: ARG005
             damage=DamageCheck(("hot",)),
         )
-        ended = begin(place, Target(fault, (), "node-1"))()
+        ended = disk_bit_flipped(place, Target(fault, (), "node-1"))()
         assert ended is not None
         (check,) = place.damage.judged(7)
         assert check.holds

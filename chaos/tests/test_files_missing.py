@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from chaos.faults.files_missing import deleted
+from chaos.faults.disk_faults import deleted
 from chaos.sim.agenda import Agenda
 from chaos.sim.machine import Machine
 

@@ -234,7 +234,7 @@ def fleet(
 
     need_java()
     from chaos.live.errors import NodeDied, SetupError
-    from chaos.live.load.load_alone import LoadPlan, drive
+    from chaos.live.load_alone import LoadPlan, drive
     from scenarios.revisions import in_revision
 
     (found,) = find_scenarios([scenario], False)
@@ -431,8 +431,7 @@ def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_ru
 
         end_with_parent(beside_run)
     need_java()
-    from chaos.live.run_folder import RunFolder
-    from chaos.live.trace_spool import SpoolFollower
+    from chaos.live.run_folder import RunFolder, SpoolFollower
     from reports.errors import SetupError
     from reports.judge import verdicts_of
     from reports.manifest import ManifestError

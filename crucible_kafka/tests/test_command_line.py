@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_written_is_refused(file: Path, tmp_path: Path) 
 def test_a_target_that_is_not_there_or_lacks_something_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaos.live.foreign_target.PATIENCE_S", 0.1)
+    monkeypatch.setattr("chaos.live.external.target.PATIENCE_S", 0.1)
     out = tmp_path / "run"
     for target in ("nonsense", "127.0.0.1:0", "127.0.0.1:99999", ":9092"):
         assert "give HOST:PORT" in refused(typed_in("run", "plain-load", "--target", target, "--out", out))
@@ -209,7 +209,7 @@ def test_a_broker_that_cannot_start_says_why(
         (sentence,) = (result.stderr + capfd.readouterr().err).strip().splitlines()
         return sentence
 
-    monkeypatch.setattr("chaos.live.cluster.await_end_signals", lambda _: None)  # It blocks signals for good.
+    monkeypatch.setattr("chaos.live.local_cluster.await_end_signals", lambda _: None)  # It blocks signals for good.
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         data = ("--data", tmp_path / "data")

@@ -12,8 +12,8 @@ import pytest
 from bench.probe.tests.answering import answering
 from chaos.frame_proxy.command import Wish, _processes_of, _runs, run_proxy
 from chaos.frame_proxy.proxy import Node
-from chaos.live import foreign_target
 from chaos.live.errors import SetupError
+from chaos.live.external import target as external_target
 
 NOBODY = "127.0.0.1:1"
 
@@ -33,8 +33,7 @@ NOBODY = "127.0.0.1:1"
 def test_a_start_that_cannot_be_is_one_sentence(
     wish: Wish, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaos.frame_proxy.target.PATIENCE_S", 0.0)
-    assert foreign_target.PATIENCE_S
+    monkeypatch.setattr("chaos.live.external.target.PATIENCE_S", 0.0)
     assert run_proxy(wish) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -53,7 +52,7 @@ def test_a_web_server_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> Non
     with answering(serve) as (host, port):
         assert run_proxy(Wish(f"{host}:{port}")) == 2
         with pytest.raises(SetupError, match=r"--target: What answers at .* speaks HTTP, not the Kafka protocol"):
-            foreign_target.look(f"{host}:{port}")
+            external_target.look(f"{host}:{port}")
     assert f"What answers at {host}:{port} speaks HTTP" in capsys.readouterr().err
 
 
@@ -103,7 +102,7 @@ def test_a_target_that_does_not_speak_kafka_is_known_at_once(
     with answering(serve) as (host, port):
         began = time.monotonic()
         assert run_proxy(Wish(f"{host}:{port}")) == 2
-        assert time.monotonic() - began < foreign_target.PATIENCE_S / 2
+        assert time.monotonic() - began < external_target.PATIENCE_S / 2
     shown = capsys.readouterr().err
     assert told in shown
     assert shown.count("\n") == 1
@@ -112,7 +111,7 @@ def test_a_target_that_does_not_speak_kafka_is_known_at_once(
 def test_a_target_that_says_nothing_costs_the_patience_and_a_look_at_what_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaos.frame_proxy.target.PATIENCE_S", 0.1)
+    monkeypatch.setattr("chaos.live.external.target.PATIENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.monotonic()
         assert run_proxy(Wish(f"127.0.0.1:{server.getsockname()[1]}")) == 2

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.children import ends_with_me
-from chaos.live.cluster import ClusterPlan, addresses_of, started
+from chaos.live.local_cluster import ClusterPlan, addresses_of, started
 
 pytestmark = [pytest.mark.live]
 LOOK_S = 0.05

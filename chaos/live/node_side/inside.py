@@ -1,25 +1,31 @@
-"""What runs inside the process of a node under test, around its core: trace, faults at states, faults of the disk."""
+"""What runs inside the process of a node under test, around its core: trace, faults at states, faults of the disk.
+
+``RequestsKept`` keeps the requests that other nodes send to this one, for the fault that replays them. Each node has
+one file for all its incarnations. A line has the time of the run in microseconds and the frame as hexadecimal digits.
+"""
 
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chaos.frame_faults import RequestStream
 from chaos.interceptor import Interceptor
 from chaos.live.node_side.checks_inside import ChecksInside
-from chaos.live.node_side.evidence import FAULT, ROLE, Evidence
-from chaos.live.node_side.faulty_disk import DiskFaults
+from chaos.live.node_side.evidence import DISK, FAULT, ROLE, Evidence
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
-from chaos.live.node_side.requests_kept import RequestsKept, kept_at
-from chaos.live.trace_spool import TraceSpool, costs_beside
+from chaos.live.run_folder import TraceSpool, costs_beside
 from chaos.metadata_digest import ROW, Published, Watch
+from chaos.node_requests import OF_NODES, Recorded
 from chaos.presets import presets_for
+from chaos.raw_frames import request_frame
 from chaos.roles import role_of, topic_of_roles
 from chaos.rules import FileHitCounter, at_a_link, rules_for
 from chaos.seeds import random_for
 from chaos.trace import PassiveHook, TraceRecorder
-from reference_broker.core.events import Effect, Event, Hooks, Note
-from reference_broker.ports.disk import Disk
+from chaos.watched_disk import Strike, WatchedDisk
+from reference_broker.core.events import Effect, Event, Hooks, Note, Request
+from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.driver import DriverPowers
 from reference_broker.serve.server import Attached
@@ -30,6 +36,90 @@ from scenarios.vocabulary import NODE_REQUESTS
 if TYPE_CHECKING:
     from chaos.live.node_side.node_process import NodeSpec
     from reference_broker.core.node import Node
+
+
+class DiskFaults(PassiveHook):
+    """Carries out the runner's orders. When an order strikes for the first time, one line of evidence says so."""
+
+    def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:
+        self._powers = powers
+        self._evidence = evidence
+        self._full = False
+        self._full_told = False
+        self._slow_ms = 0
+        self._names_only = False
+        self._slow_now_ms = 0
+        self._slow_from = 0
+        self._slow_told = False
+
+    def order(self, slow_ms: int | None = None, full: bool | None = None, names_only: bool = False) -> None:
+        """Takes an order, in another thread than the node's. ``acted`` carries it out in the node's thread. A parameter
+        that is None changes nothing."""
+        if slow_ms is not None:
+            self._slow_told = False
+            self._names_only = names_only
+            self._slow_ms = slow_ms
+        if full is not None:
+            self._full_told = False
+            self._full = full
+
+    def watch(self, disk: Disk) -> Disk:
+        """Returns the disk to give to the node."""
+        return WatchedDisk(disk, self._before_write)
+
+    def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if self._slow_now_ms != self._slow_ms:
+            self._slow_now_ms = self._slow_ms
+            self._slow_from = self._powers.syncs_delayed
+            self._powers.slow_syncs(self._slow_now_ms, self._names_only)
+        if self._slow_ms and not self._slow_told and self._powers.syncs_delayed > self._slow_from:
+            self._slow_told = True
+            what = "syncs of folders" if self._names_only else "syncs"
+            self._evidence.tell(DISK, ["disk_slowed", f"{what} take {self._slow_ms} ms longer"])
+
+    def _before_write(self, path: str, position: int, size: int) -> Strike | None:
+        if not self._full:
+            return None
+        if not self._full_told:
+            self._full_told = True
+            self._evidence.tell(DISK, ["disk_full", f"no space for {size} bytes of {path} at {position}"])
+        return Strike(0, lambda: _refuse(path))
+
+
+def _refuse(path: str) -> None:
+    raise DiskError(f"{path}: no space left on device (injected)")
+
+
+def kept_at(claims: Path, node: int) -> Path:
+    return claims / f"requests-of-{node}"
+
+
+class RequestsKept(PassiveHook):
+    """Implements core.events.Hooks."""
+
+    def __init__(self, path: Path, origin_us: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._origin_us = origin_us
+
+    def arrives(self, now: Now, event: Event) -> None:
+        if isinstance(event, Request) and event.api_key in OF_NODES and event.tag.role == "peer":
+            with self._path.open("a", encoding="ascii") as file:
+                file.write(f"{now.mono_us - self._origin_us} {request_frame(event).hex()}\n")
+
+
+def recorded(claims: Path, node: int) -> Recorded:
+    """Reads what the node has kept so far. A line that is still being written is left out."""
+    found = Recorded()
+    path = kept_at(claims, node)
+    text = path.read_text(encoding="ascii") if path.exists() else ""
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            at_us, frame = line.split()
+            for request in RequestStream().arrived(0, bytes.fromhex(frame)):
+                asked = (request.api_key, request.api_version, request.client_id, request.body)
+                found.add(int(at_us), node, *asked)
+    return found
 
 
 class Inside:

@@ -78,7 +78,7 @@ class Orders(threading.Thread):
 
 def run(spec: NodeSpec) -> int:
     """Serves the node until it ends, and returns the exit code."""
-    from chaos.live.casting import cast
+    from chaos.live.fault_selection import select_live_faults
     from chaos.live.node_side.evidence import MUTANT_REACHED, Evidence
     from reference_broker.serve.main import run_broker
     from reference_broker.serve.server import Wrapper
@@ -86,7 +86,7 @@ def run(spec: NodeSpec) -> int:
     from scenarios.revisions import in_revision
 
     evidence = Evidence(spec.evidence_fd)
-    scenario = cast(in_revision(load(Path(spec.scenario)), spec.revision), spec.seed)
+    scenario = select_live_faults(in_revision(load(Path(spec.scenario)), spec.revision), spec.seed)
     if spec.mutant:
         from chaos.mutants.mutant import apply
         from chaos.mutants.registry import by_name

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from chaos.faults import rolling_bounce
-from chaos.faults.registry import LIVE
-from chaos.faults.timed import Blow, End, Ended, Place
-from chaos.live.strikes import ASK_AGAIN_S
+from chaos.faults.node_faults import rolling_bounce
+from chaos.faults.timed import End, Ended, FaultContext, Hit
+from chaos.live.fault_scheduler import BEGIN, RETRY_S
 from chaos.live.targets import Target
 from chaos.live.tests.test_strikes import SECOND_US, World
 from scenarios.model import Fault
@@ -70,7 +69,7 @@ class FakePlace:
 
 def begun(place: FakePlace) -> End:
     some_place: Any = place
-    return rolling_bounce.begin(some_place, Target(BOUNCE, (), "node-0"))
+    return rolling_bounce(some_place, Target(BOUNCE, (), "node-0"))
 
 
 def through(place: FakePlace, end: End, within_s: float) -> Ended | None:
@@ -91,8 +90,8 @@ def test_one_after_the_other_ends_and_comes_back_with_the_new_settings() -> None
     assert ended is not None
     assert list(place.settings.items()) == [(node, {"key": "new"}) for node in range(3)]
     assert ended.evidence.count("exited with 0") == 3
-    assert [each.target for each in ended.blows] == ["node-0", "node-1", "node-2"]
-    assert all(one.until_us < next_one.at_us for one, next_one in zip(ended.blows, ended.blows[1:], strict=False))
+    assert [each.target for each in ended.hits] == ["node-0", "node-1", "node-2"]
+    assert all(one.until_us < next_one.at_us for one, next_one in zip(ended.hits, ended.hits[1:], strict=False))
 
 
 def test_a_node_that_somebody_else_has_struck_is_waited_for() -> None:
@@ -114,8 +113,8 @@ def test_a_bounce_that_the_end_of_the_load_cuts_short_did_not_happen() -> None:
 
 
 def test_each_node_that_a_bounce_struck_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    blows = tuple(Blow(f"node-{node}", node, node + 1, f"node-{node}: came back") for node in range(3))
-    monkeypatch.setitem(LIVE, "rolling_bounce", lambda place, target: lambda: Ended("all", blows))  # noqa: ARG005
+    hits = tuple(Hit(f"node-{node}", node, node + 1, f"node-{node}: came back") for node in range(3))
+    monkeypatch.setitem(BEGIN, "rolling_bounce", lambda place, target: lambda: Ended("all", hits))  # noqa: ARG005
     world = World(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(2.0)
     rows = [(row.name, row.target, row.hit, row.at_us, row.until_us) for row in world.strikes.rows]
@@ -125,27 +124,27 @@ def test_each_node_that_a_bounce_struck_has_a_row(monkeypatch: pytest.MonkeyPatc
 def test_what_is_not_through_is_looked_at_again_and_has_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
-    def begin(place: Place, target: Target) -> End:  # noqa: ARG001
+    def begin(place: FaultContext, target: Target) -> End:  # noqa: ARG001
         def end() -> Ended | None:
             looks.append(place.now_us())
             return Ended("done") if len(looks) == 4 else None
 
         return end
 
-    monkeypatch.setitem(LIVE, "rolling_bounce", begin)
+    monkeypatch.setitem(BEGIN, "rolling_bounce", begin)
     world = World(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(3.0)
     (row,) = world.strikes.rows
     assert row.detail == "done"
     assert len(looks) == 4
-    assert row.until_us - row.at_us >= 3 * int(ASK_AGAIN_S * SECOND_US)
+    assert row.until_us - row.at_us >= 3 * int(RETRY_S * SECOND_US)
 
 
 def test_the_end_of_the_load_is_told_to_what_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(place: Place, target: Target) -> End:  # noqa: ARG001
+    def begin(place: FaultContext, target: Target) -> End:  # noqa: ARG001
         return lambda: Ended("") if place.is_over else None
 
-    monkeypatch.setitem(LIVE, "rolling_bounce", begin)
+    monkeypatch.setitem(BEGIN, "rolling_bounce", begin)
     world = World(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(2.0)
     world.strikes.end_all()
@@ -154,7 +153,7 @@ def test_the_end_of_the_load_is_told_to_what_still_goes_on(monkeypatch: pytest.M
 
 def test_settings_of_a_bounce_are_those_of_the_next_start() -> None:
     world = World()
-    node: Any = world.strikes._crew.nodes[1]
+    node: Any = world.strikes._cluster.nodes[1]
     node.changes = {"a": "1", "b": "1"}
     world.strikes.reconfigure(1, {"b": "2"})
     assert node.changes == {"a": "1", "b": "2"}

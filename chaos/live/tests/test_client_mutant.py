@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from bench.fleet.spec import FleetSpec, SpecError, call_prelude
-from chaos.live.load import client_mutant
+from chaos.live import client_mutant
 from chaos.live.run_folder import RunFolder
 from chaos.mutants import mutant
 from chaos.mutants.mutant import Mutant

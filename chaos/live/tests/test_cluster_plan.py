@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from chaos.live.cluster import ClusterPlan, check_plan, plan_members, run_cluster
-from chaos.live.cluster_folder import claim, write_running
 from chaos.live.errors import SetupError
 from chaos.live.kill import kill_controller, kill_coordinator, kill_leader
 from chaos.live.links import Links
+from chaos.live.local_cluster import ClusterPlan, check_plan, claim, plan_members, run_cluster, write_running
 from chaos.live.quorum import introductions, new_cluster_id
 from chaos.live.toxiproxy import Proxy, Toxiproxy
 from reference_broker.configuration.broker_config import BrokerConfig

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from chaos.live.node_side.evidence import Evidence
-from chaos.live.node_side.faulty_disk import DiskFaults
+from chaos.live.node_side.inside import DiskFaults
 from chaos.live.processes import EvidencePipe
 from reference_broker.core.events import TimerFired
 from reference_broker.ports.disk import DiskError

@@ -8,7 +8,8 @@ from typing import Any
 from kio.schema.update_features.v2.response import UpdateFeaturesResponse
 
 from bench.fleet.behaviours.bodies import milliseconds
-from chaos.faults import feature_finalized
+from chaos.faults import request_faults
+from chaos.faults.request_faults import feature_finalized
 from chaos.faults.timed import Ended
 from chaos.live.targets import Target
 from reference_broker.wire.errors import ErrorCode
@@ -74,7 +75,7 @@ def test_the_next_node_is_asked_where_one_refuses() -> None:
     first, second = FakeNode(ErrorCode.not_controller), FakeNode()
     place: Any = FakePlace(first, second)
     try:
-        found = ended(feature_finalized.begin(place, Target(FAULT, (), "node-0")))
+        found = ended(feature_finalized(place, Target(FAULT, (), "node-0")))
     finally:
         first.close()
         second.close()
@@ -86,11 +87,11 @@ def test_where_nobody_grants_it_until_the_load_is_over_it_did_not_happen() -> No
     node = FakeNode(*[ErrorCode.feature_update_failed] * 100)
     place: Any = FakePlace(node)
     try:
-        end = feature_finalized.begin(place, Target(FAULT, (), "node-0"))
+        end = feature_finalized(place, Target(FAULT, (), "node-0"))
         assert ended(end, 0.5) is None
         place.is_over = True
-        feature_finalized.LAST_WAIT_S = 0.2
+        request_faults.FEATURE_LAST_WAIT_S = 0.2
         assert end() == Ended("")
     finally:
-        feature_finalized.LAST_WAIT_S = 5.0
+        request_faults.FEATURE_LAST_WAIT_S = 5.0
         node.close()

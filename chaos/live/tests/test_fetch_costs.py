@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
-from chaos.live.run_folder import RunFolder
-from chaos.live.trace_spool import TraceSpool, costs_beside
+from chaos.live.run_folder import RunFolder, TraceSpool, costs_beside
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request, TimerFired
 from reference_broker.ports.node_ports import Now

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from chaos.live import load_alone
 from chaos.live.errors import NodeDied, SetupError
-from chaos.live.load import load_alone
-from chaos.live.load.load_alone import LoadPlan, drive, sized
+from chaos.live.load_alone import LoadPlan, drive, sized
 from reports.guarantees import SeenFrom, names_seen_from
 from reports.manifest import read_manifest
 from scenarios.loader import find

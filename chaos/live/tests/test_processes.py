@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 import pytest
 
-from chaos.live.agenda import Agenda
+from chaos.live.cluster import LiveNode
 from chaos.live.errors import EndedItself, NodeDied, SetupError
+from chaos.live.external.node import TargetProcess
+from chaos.live.fault_scheduler import Agenda
 from chaos.live.node_side.node_process import NodeSpec
-from chaos.live.nodes import LiveNode
-from chaos.live.outside.process import TargetProcess
 from chaos.live.processes import MAX_WORDS, Child, EvidencePipe
 
 pytestmark = pytest.mark.live

@@ -6,9 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from chaos.live.errors import SetupError
-from chaos.live.run_folder import RunFolder
+from chaos.live.run_folder import RunFolder, TraceSpool
 from chaos.live.sampler import read_exposition
-from chaos.live.trace_spool import TraceSpool
 from reports.rows import BrokerSample, FaultRow, TraceRow
 from reports.schema import BROKER, FAULTS, TRACE
 

@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 
-from chaos.live.run_view import RunView, seen_by_clients
+from chaos.live.runner import RunView, seen_by_clients
 from crucible_kafka import progress as progress_table
 
 REPORT = {

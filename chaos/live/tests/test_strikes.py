@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from chaos.faults.registry import LIVE
-from chaos.faults.timed import End, Ended, Place
+from chaos.faults.kinds import KINDS, FaultKind
+from chaos.faults.timed import End, Ended, FaultContext
+from chaos.live.fault_scheduler import BEGIN, ERROR_LIMIT_S, NOBODY_LIMIT_S, FaultScheduler
 from chaos.live.links import Links
-from chaos.live.strikes import ERROR_LIMIT_S, NOBODY_LIMIT_S, Strikes
 from chaos.live.targets import Roles, Target
 from reports.rows import FaultRow
 from scenarios.model import Fault
@@ -51,7 +51,7 @@ class World:
         )
         self.roles = crew.roles
         scenario: Any = SimpleNamespace(faults=faults, load=SimpleNamespace(topics=(), hot=SimpleNamespace(name="hot")))
-        self.strikes = Strikes(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
+        self.strikes = FaultScheduler(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
         self.strikes.plan(0)
 
     def run_until(self, at_s: float) -> None:
@@ -65,12 +65,13 @@ def tickle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A kind of fault that does nothing but say whom it hit."""
     hit: list[int] = []
 
-    def begin(place: Place, target: Target) -> End:  # noqa: ARG001
+    def begin(place: FaultContext, target: Target) -> End:  # noqa: ARG001
         assert isinstance(target.fault.node, int)
         hit.append(target.fault.node)
         return lambda: Ended("it laughed")
 
-    monkeypatch.setitem(LIVE, "tickle", begin)
+    monkeypatch.setitem(BEGIN, "tickle", begin)
+    monkeypatch.setitem(KINDS, "tickle", FaultKind("tickle"))
     return hit
 
 

@@ -1,0 +1,143 @@
+"""Faults for which a client of ours sends requests straight to a node, without a proxy between."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.fleet.behaviours.protocol import Address, Now
+from bench.fleet.driver import BlockingDriver
+from bench.fleet.spec import address_of
+from chaos.faults.timed import Begin, End, Ended, FaultContext, node_of
+from chaos.live.node_side.inside import recorded
+from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY
+from chaos.live.targets import Target
+from chaos.node_requests import Forger, NodeRequest
+from chaos.seeds import random_for
+from chaos.sim.stepwise_faults import FeatureSwitch
+from reference_broker.blocking.connections import Connection, LostError, TransportError
+
+
+def requests_replayed(context: FaultContext, target: Target) -> End:
+    """A client of ours sends the node one old request of each kind that other nodes sent to it earlier in this run."""
+    node, spec = node_of(target), context.spec(node_of(target))
+    random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
+
+    def requests() -> Sequence[NodeRequest]:
+        return recorded(Path(spec.claims), node).replays(node, random)
+
+    return sent(context, address_of(spec.listen), requests)
+
+
+def requests_forged(context: FaultContext, target: Target) -> End:
+    """A client of ours sends the node one forged request of each kind in the name of other nodes."""
+    node, spec = node_of(target), context.spec(node_of(target))
+    random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
+
+    voters = tuple(range(len(spec.config[VOTERS_KEY].split(","))))
+
+    def requests() -> Sequence[NodeRequest]:
+        kept = recorded(Path(spec.claims), node)
+        return Forger(kept, spec.config[CLUSTER_ID_KEY], voters, node, random).requests()
+
+    return sent(context, address_of(spec.listen), requests)
+
+
+FEATURE_LAST_WAIT_S = 5.0
+"""How long a client may still take once the load is over."""
+
+
+def feature_finalized(context: FaultContext, target: Target) -> End:
+    """A client of ours sends an UpdateFeatures request to node after node until one grants it."""
+    fault = target.fault
+    granted: list[int] = []
+
+    def note_granted(now: Now, node: int) -> None:  # noqa: ARG001
+        granted.append(node)
+
+    nodes = [address_of(each) for each in context.addresses()]
+    driver = BlockingDriver(
+        FeatureSwitch("feature-switch", nodes, fault.feature, fault.level, note_granted), lambda _: None
+    )
+    asking = threading.Thread(target=driver.run, name="feature_finalized", daemon=True)
+    asking.start()
+
+    def end() -> Ended | None:
+        if asking.is_alive() and not context.is_over:
+            return None
+        asking.join(FEATURE_LAST_WAIT_S)
+        driver.stop()
+        return Ended(f"node-{granted[0]} granted {fault.feature} {fault.level}" if granted else "")
+
+    return end
+
+
+ANSWER_US = 1_500_000
+AGAIN_S = 0.1
+PATIENCE_S = 8.0
+"""For this long we wait for a node that starts, or that has got no request yet that could be replayed."""
+LAST_WAIT_S = 2.0
+"""How long we still wait for the answers once the load is over."""
+
+
+def sent(context: FaultContext, address: Address, requests: Callable[[], Sequence[NodeRequest]]) -> End:
+    """Sends the requests, each on a connection of its own, in a thread. The evidence is what became of them."""
+    outcomes: list[str] = []
+
+    def send() -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        found = requests() if _is_up(address, until_s) else ()
+        while not found and time.monotonic() < until_s:
+            time.sleep(AGAIN_S)
+            found = requests()
+        outcomes.extend(f"{asked.told}: {_outcome(address, asked)}" for asked in found)
+
+    sending = threading.Thread(target=send, name="requests", daemon=True)
+    sending.start()
+
+    def end() -> Ended | None:
+        if sending.is_alive() and not context.is_over:
+            return None
+        sending.join(LAST_WAIT_S)
+        arrived = any(not each.endswith(_NOT_SENT) for each in outcomes)
+        return Ended("; ".join(outcomes) if arrived else "")
+
+    return end
+
+
+_NOT_SENT = "not sent"
+
+
+def _is_up(address: Address, until_s: float) -> bool:
+    while time.monotonic() < until_s:
+        try:
+            Connection.open(address.host, address.port, ANSWER_US).close()
+        except TransportError:
+            time.sleep(AGAIN_S)
+        else:
+            return True
+    return False
+
+
+def _outcome(address: Address, asked: NodeRequest) -> str:
+    try:
+        connection = Connection.open(address.host, address.port, ANSWER_US)
+    except TransportError:
+        return _NOT_SENT
+    try:
+        connection.call(asked.api_key, asked.api_version, asked.client_id, asked.body, ANSWER_US)
+    except LostError:
+        return "closed"
+    except TransportError:
+        return "no answer"
+    finally:
+        connection.close()
+    return "answered"
+
+
+BEGIN: Final[dict[str, Begin]] = {
+    "requests_replayed": requests_replayed,
+    "requests_forged": requests_forged,
+    "feature_finalized": feature_finalized,
+}

@@ -1,0 +1,166 @@
+"""What a scenario needs of a target that is not ours, and what of it the target lacks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bench.targets.layout import OURS, name_of
+from bench.targets.loader import find
+from bench.targets.model import Chosen, TargetError
+from chaos.faults.kinds import KINDS
+from chaos.frame_proxy.rules_file import why_not
+from chaos.live.errors import SetupError
+from chaos.live.external.roles import names_a_role
+from chaos.live.external.target import REFERENCE, look
+from chaos.live.fault_selection import select_live_faults
+from chaos.rules import AT_THE_REQUESTER
+from scenarios.model import Fault, Scenario
+from scenarios.outside import from_outside
+from scenarios.revisions import revision_of
+from scenarios.vocabulary import NODE_ROLES
+
+DIRECTED = "directed links between nodes, which need a target that we start with proxies between its nodes"
+STRIKE = 1
+"""Stands for any process in what a proxy is asked."""
+
+
+def chosen(target: str) -> Chosen:
+    """Raises SetupError."""
+    try:
+        return find(target)
+    except TargetError as wrong:
+        raise SetupError(f"--target: {wrong}") from wrong
+
+
+def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
+    """Returns what ``from_outside`` made of a scenario, without optional faults that cannot be played in front of the
+    target.
+
+    Raises SetupError, in one sentence that names what is missing. It may ask a target that runs already for its nodes.
+    """
+    for lack in _of_scenario(scenario, wanted):
+        raise _refusal(scenario, wanted, lack)
+    for fault in scenario.faults:  # Before anybody is asked for nodes.
+        lack = _of_fault(fault, wanted, 0) if fault.timed else _beyond(fault, wanted)
+        if lack and not fault.optional:
+            raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
+    nodes = _nodes(wanted, scenario)
+    if scenario.cluster.total > len(nodes):
+        raise _refusal(scenario, wanted, f"{scenario.cluster.total} nodes (it has {len(nodes)})")
+    kept = []
+    for fault in scenario.faults:
+        lack = _of_fault(fault, wanted, len(nodes))
+        if not lack:
+            kept.append(fault)
+        elif not fault.optional:
+            raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
+    spoken = replace(scenario, faults=tuple(kept))
+    if names_a_role(spoken) and wanted.file.node is not None and wanted.file.node.one_process:
+        raise _refusal(scenario, wanted, "nodes with roles, each a process of its own")
+    return spoken
+
+
+def needs_links(scenario: Scenario) -> bool:
+    """Returns whether a fault strikes a directed link between nodes."""
+    return any(_between_nodes(fault) for fault in scenario.faults)
+
+
+def _refusal(scenario: Scenario, wanted: Chosen, lack: str) -> SetupError:
+    return SetupError(
+        f"--target {wanted.text} lacks what {scenario.name} needs: {lack}; use --target {REFERENCE} or another."
+    )
+
+
+def _nodes(wanted: Chosen, scenario: Scenario) -> Sequence[str]:
+    """Returns the nodes that there are or will be. Only addresses alone are asked: others may have to be started."""
+    if wanted.file.node is not None:
+        return [name_of(number) for number in range(wanted.nodes + scenario.cluster.observers)]
+    return look(wanted.file.addresses[0])[0] if wanted.file.commands is None else wanted.file.addresses
+
+
+def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
+    cluster, load, file = scenario.cluster, scenario.load, wanted.file
+    if revision_of(scenario) == "first":
+        yield "the first revision of fetch sessions, which is a draft"
+    if scenario.state:
+        yield "[state], which is set inside the broker's process"
+    if wanted.nodes and cluster.nodes > wanted.nodes:
+        yield f"{cluster.nodes} nodes (it has {wanted.nodes})"
+    if cluster.observers and not file.addresses and (file.node is None or not file.node.observer):
+        yield "nodes without a vote"
+    if "topics" in file.lacks:
+        yield "topics of its own (it has no CreateTopics)"
+    if "replicas" in file.lacks and any(topic.replicas > 1 for topic in load.topics):
+        yield "replicas"
+    if "groups" in file.lacks and (load.groups or load.workers or load.mirror is not None):
+        yield "groups"
+    if "transactions" in file.lacks and load.has_transactions:
+        yield "transactions"
+
+
+def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
+    """Returns what a fault needs and the target lacks, or nothing."""
+    if not fault.timed:
+        process = STRIKE if not _lacks_process(fault.kind, wanted) else 0
+        told = why_not(fault, dict.fromkeys(range(nodes), process), _has_links(wanted), NODE_ROLES)
+        return _beyond(fault, wanted) or told
+    if not KINDS[fault.kind].is_external:
+        return f"{fault.kind} needs what only our own broker's process has"
+    return _beyond(fault, wanted)
+
+
+def _beyond(fault: Fault, wanted: Chosen) -> str:
+    """Returns what a fault needs beyond the way to nodes, and the target lacks: processes, or links between nodes."""
+    lack = _lacks_process(fault.kind, wanted) or _lacks_files(fault, wanted) or _lacks_proof(fault, wanted)
+    return lack or (DIRECTED if _between_nodes(fault) and not _has_links(wanted) else "")
+
+
+def _lacks_files(fault: Fault, wanted: Chosen) -> str:
+    """Returns why what a node keeps cannot be changed. It is empty for faults that leave it alone."""
+    changes_files = fault.kind in KINDS and KINDS[fault.kind].changes_files
+    if wanted.file.node is not None:
+        is_one = changes_files and wanted.file.node.one_process and wanted.nodes > 1
+        return "a data directory for each node (all nodes are one process)" if is_one else ""
+    if changes_files:
+        return "the data directory of a node, which is known only if we start it"
+    if any(not key.startswith(OURS) for key, _ in fault.config):
+        return "other settings for a node, which it gets only if we start it"
+    return ""
+
+
+def _lacks_proof(fault: Fault, wanted: Chosen) -> str:
+    """A proxy kills by a command at once, and nobody but ``alive`` can tell whether that worked."""
+    commands = wanted.file.commands
+    is_blind = commands is not None and not commands.alive
+    return "process control: commands.alive" if is_blind and fault.kind == "node_killed" and not fault.timed else ""
+
+
+def _has_links(wanted: Chosen) -> bool:
+    return wanted.file.node is not None and wanted.file.node.links != "none"
+
+
+def _between_nodes(fault: Fault) -> bool:
+    is_cut = fault.timed and bool(KINDS[fault.kind].cuts)
+    return is_cut or fault.on == AT_THE_REQUESTER or (fault.link is not None and fault.link.source != "client")
+
+
+def _lacks_process(kind: str, wanted: Chosen) -> str:
+    """Returns why the target's processes cannot be struck so. It is empty for kinds that strike no process."""
+    words = KINDS[kind].commands if kind in KINDS else ()
+    if not words:
+        return ""
+    file = wanted.file
+    if file.node is not None:
+        is_one = file.node.one_process and wanted.nodes > 1
+        return "one process for each node (all nodes are one process)" if is_one else ""
+    if file.commands is None:
+        return f"process control, to do {kind} (nobody can strike an address; give a target's file)"
+    missing = [word for word in words if not getattr(file.commands, word)]
+    return f"process control: commands.{missing[0]}" if missing else ""
+
+
+def check_target(scenario: Scenario, target: str, mutant: str) -> None:
+    """Raises SetupError for what cannot be played in front of this target."""
+    wanted = chosen(target)
+    if mutant:
+        raise SetupError("A mutant changes the reference broker: leave --target out.")
+    playable(select_live_faults(from_outside(scenario), 0), wanted)

@@ -1,0 +1,173 @@
+"""An external broker in one run: its nodes, the way to them through our proxies, and the rules at frames."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from bench.targets.model import Chosen
+from chaos.frame_proxy.proxy import Node, Pair
+from chaos.guarantee_selection import promised_on_the_wire
+from chaos.live.closed_segments import GUARANTEE, ClosedSegments, segments_of
+from chaos.live.errors import SetupError
+from chaos.live.external.cluster import ExternalCluster
+from chaos.live.external.needs import chosen, needs_links, playable
+from chaos.live.external.roles import watched
+from chaos.live.external.target import behind_proxies, nodes_of
+from chaos.live.fleet import Way
+from chaos.live.frame_proxies import ExternalFrames, Frames, LinkFrames, has_frame_rules, has_link_rules
+from chaos.live.links import Links
+from chaos.live.run_folder import RunFolder
+from reports.manifest import Check
+from scenarios.model import Scenario
+
+STAYS_UP = "target-stays-up"
+TOLD_LIMIT_S = 60.0
+"""How long a cluster whose nodes all serve may take until it tells clients of all of them."""
+ASK_EVERY_S = 0.3
+TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
+"""``(done, limit_s, complaint)`` goes on with the run until ``done()``."""
+
+
+class ExternalRun:
+    """``scenario`` is what is played, ``crew`` the target's nodes. Raises SetupError, TargetDied."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        target: str,
+        folder: RunFolder,
+        seed: int,
+        origin_us: int,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._wanted = chosen(target)
+        self.scenario = playable(scenario, self._wanted)
+        self.crew = ExternalCluster(self._wanted, self.scenario.cluster, folder.data, folder.logs, seed)
+        self._folder = folder
+        self._seed = seed
+        self._origin_us = origin_us
+        self._progress = progress
+        self._before: ExternalFrames | None = None
+        self._between: LinkFrames | None = None
+        self.segments: ClosedSegments | None = None
+
+    @property
+    def frames(self) -> Sequence[Frames]:
+        """The frame proxies that stand."""
+        return [each for each in (self._before, self._between) if each is not None]
+
+    def reach(self, links: Links, prefix: str, tick_until: TickUntil) -> Way:
+        """Starts the target's nodes if that is ours to do, and puts a proxy before each of them. The run's topics begin
+        with ``prefix``, so it touches nothing else on the broker."""
+        crew = self.crew
+        if crew.total:
+            self._progress(f"{told(self._wanted)}: {crew.total} nodes")
+        lead = self._lead if has_link_rules(self.scenario, is_ours=False) else None
+        crew.launch(links if needs_links(self.scenario) else None, lead)
+        tick_until(lambda: crew.is_ready, float("inf"), "")
+        nodes = self._wait_for_all(tick_until)
+        self._check_order(nodes)
+        way = behind_proxies(crew.bootstrap, links, prefix)
+        for address, dialled in way.dial.items():
+            self._progress(f"{address} is reached through {dialled}")
+        ids = [each.node_id for each in nodes]
+        version = way.versions["metadata"]
+        if all(each.layout is not None for each in crew.nodes):  # Otherwise their files are not known.
+            self.segments = segments_of(self.scenario, crew.nodes, prefix, version)
+        crew.seen = watched(self.scenario, prefix, way.bootstrap, ids, crew.voters, version, crew.lives)
+        if not has_frame_rules(self.scenario) and not promised_on_the_wire(self.scenario):
+            return way
+        frames = self._before = ExternalFrames(
+            self.scenario,
+            nodes,
+            way,
+            crew.processes(),
+            self._folder,
+            self._seed,
+            self._origin_us,
+            crew.seen is not None,
+        )
+        for address, dialled in frames.way.dial.items():
+            self._progress(f"before that, frames to {address} pass {dialled}")
+        return frames.way
+
+    def _check_order(self, nodes: Sequence[Node]) -> None:
+        """Faults call a node by its place among the addresses, and rules by its place among the IDs."""
+        given, told_ones = self._wanted.file.addresses, [f"{each.host}:{each.port}" for each in nodes]
+        if sorted(given) == sorted(told_ones) and list(given) != told_ones:
+            raise SetupError(f"{told(self._wanted)}: addresses must stand in the order of IDs: {', '.join(told_ones)}.")
+
+    def _lead(self, pairs: Sequence[Pair]) -> Sequence[str]:
+        """Puts the frame proxy on all links between nodes."""
+        logs = self._folder.logs
+        frames = self._between = LinkFrames(self.scenario, pairs, logs, self._seed, self._origin_us, is_ours=False)
+        return frames.fronts
+
+    def _wait_for_all(self, tick_until: TickUntil) -> Sequence[Node]:
+        """Waits until the cluster tells clients of as many nodes as it has. Returns them."""
+        found: list[Node] = []
+        deadline_s = time.monotonic() + TOLD_LIMIT_S
+        again_s = 0.0
+
+        def all_told() -> bool:
+            nonlocal again_s
+            now_s = time.monotonic()
+            if now_s < again_s:
+                return False
+            try:
+                found[:] = nodes_of(self.crew.bootstrap)
+            except SetupError:
+                if not self.crew.total or now_s > deadline_s:
+                    raise
+            if now_s > deadline_s:
+                raise SetupError(
+                    f"{told(self._wanted)} told clients of {len(found)} nodes within {TOLD_LIMIT_S:g} s; it has "
+                    f"{self.crew.total}."
+                )
+            again_s = time.monotonic() + ASK_EVERY_S
+            return len(found) >= max(self.crew.total, 1)
+
+        tick_until(all_told, float("inf"), "")
+        return found
+
+    # The course
+
+    def tick(self) -> None:
+        roles, processes = {} if self.crew.seen is None else self.crew.seen.now(), self.crew.processes()
+        for frames in self.frames:
+            frames.has_processes(processes)
+            for node, role in roles.items():
+                frames.role(node, role)
+
+    # What the manifest says
+
+    def checks(self, died: str, at_us: int) -> tuple[Check, ...]:
+        """``died`` says how a node ended by itself, or is empty."""
+        if not self.crew.nodes:
+            return ()
+        up = Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.crew.nodes), at_us=at_us, detail=died)
+        return (up,) if self.segments is None else (up, self.segments.judged(at_us))
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns what a reader must know, for the report."""
+        return (f"Played against {told(self._wanted)}. {_FOREIGN}",)
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The settings that the target's nodes were given, by Kafka's names."""
+        return self.crew.settings(0) if self._wanted.file.node is not None else {}
+
+    @property
+    def guarantees(self) -> tuple[str, ...]:
+        of_tier = () if self.segments is None else (GUARANTEE,)
+        return (STAYS_UP, *of_tier) if self.crew.nodes else ()
+
+
+def told(wanted: Chosen) -> str:
+    return f"{wanted.file.title} {wanted.version}".strip()
+
+
+_FOREIGN = (
+    "The broker is not ours: nothing is known of what happened inside it. Its fetch sessions are judged by the frames "
+    "that passed the proxy before it, as far as these tell. What only a node's inside or its trace tells is left out."
+)

@@ -1,0 +1,97 @@
+"""Where the nodes of an external broker are, what it speaks, and a proxy on the way to each node.
+
+Its nodes advertise their own addresses and not those of our proxies. The fleet's clients are ours, so they get a dial
+map: whatever address a node advertises, they connect to the proxy in front of that node.
+"""
+
+from typing import TYPE_CHECKING, cast
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.protocol import Address
+from bench.fleet.negotiation import CALL_LIMIT_US, CONNECT_LIMIT_US, UnreachableError, negotiate
+from bench.fleet.negotiation import nodes_of as advertised_nodes
+from bench.fleet.spec import SpecError, address_of
+from bench.ports import stranger_at
+from chaos.frame_proxy.proxy import Node
+from chaos.live.errors import SetupError
+from chaos.live.fleet import Way
+from chaos.live.links import Links
+from reference_broker.blocking.connections import Connection, TransportError
+from reference_broker.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from reference_broker.wire.retired_fields import MetadataResponse
+
+
+REFERENCE = "reference"
+PATIENCE_S = 3.0
+
+
+def parse_target(text: str) -> Address:
+    """Returns the address that was asked for. Raises SetupError if it is none."""
+    try:
+        address = address_of(text)
+    except SpecError:
+        address = Address("", 0)
+    if not address.host or not 0 < address.port < 65_536:
+        raise SetupError(f"--target is {text!r}: give HOST:PORT, such as 127.0.0.1:9092, or leave it out.")
+    return address
+
+
+def kafka_at(text: str) -> Address:
+    """Returns the same, unless something else than a broker speaks there. Raises SetupError."""
+    address = parse_target(text)
+    if stranger := stranger_at(address.host, address.port):
+        raise SetupError(f"--target: {stranger}")
+    return address
+
+
+def look(text: str) -> tuple[list[str], dict[str, int]]:
+    """Returns the nodes as advertised, in the order of their IDs, and API versions. Raises SetupError if nobody answers
+    there."""
+    address = kafka_at(text)
+    try:
+        versions = negotiate([address], PATIENCE_S)
+        nodes = advertised_nodes(address, versions["metadata"])
+    except (UnreachableError, TransportError) as nobody:
+        raise SetupError(f"--target: {nobody}") from nobody
+    return [_shown(each) for each in nodes], versions
+
+
+def behind_proxies(text: str, links: Links, topic_prefix: str) -> Way:
+    """Puts a proxy before each node, and returns the way there. Raises SetupError."""
+    nodes, versions = look(text)
+    dial = {told: links.add("client", number, told).listen for number, told in enumerate(nodes)}
+    return Way(tuple(nodes), topic_prefix, versions, dial)
+
+
+def _shown(address: Address) -> str:
+    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+
+
+CLIENT_ID = "crucible-proxy"
+
+
+def nodes_of(target: str) -> list[Node]:
+    """Returns the nodes by ID, with the addresses that they tell clients. Raises SetupError if nobody answers."""
+    address = kafka_at(target)
+    try:
+        version = negotiate([address], PATIENCE_S)["metadata"]
+        found = _asked(address, version)
+    except (UnreachableError, TransportError) as nobody:
+        raise SetupError(f"--target: {nobody}") from nobody
+    if not found:
+        raise SetupError(f"--target: {target} names no node of its cluster; is it ready?")
+    return found
+
+
+def _asked(address: Address, version: int) -> list[Node]:
+    connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
+    try:
+        answer = connection.call(int(ApiKey.METADATA), version, CLIENT_ID, bodies.metadata_request(()), CALL_LIMIT_US)
+    finally:
+        connection.close()
+    brokers = cast("MetadataResponse", answer.body).brokers
+    return sorted(
+        (Node(int(each.node_id), str(each.host), int(each.port)) for each in brokers), key=lambda node: node.node_id
+    )

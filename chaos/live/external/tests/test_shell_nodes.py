@@ -1,0 +1,108 @@
+"""A node that shell commands reach is struck by these, and its state is asked for by them."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bench.targets.loader import find
+from bench.targets.model import Chosen, Commands, TargetFile
+from chaos.live.errors import SetupError, TargetDied
+from chaos.live.external.cluster import ExternalCluster
+from chaos.live.external.node import ShellNode, of_commands
+from scenarios.model import Cluster
+
+pytestmark = pytest.mark.live
+
+
+def node(folder: Path, **commands: str) -> ShellNode:
+    """A node that runs while a file ``up`` exists."""
+    up = folder / "up"
+    usual = {
+        "start": f"touch {up}; echo start {{id}} >> {folder}/told",
+        "alive": f"test -e {up}",
+        "kill": f"rm {up}",
+        "stop": f"rm {up}; echo stop {{address}} >> {folder}/told",
+        "pause": "true",
+        "resume": f"echo resume >> {folder}/told",
+        "log": "echo last words",
+    }
+    made = ShellNode("node-1", 1, "127.0.0.1:9", Commands(**{**usual, **commands}), folder / "log")  # type: ignore[arg-type]
+    made.start()
+    return made
+
+
+def test_it_is_killed_stopped_started_and_paused(tmp_path: Path) -> None:
+    struck = node(tmp_path)
+    assert struck.exit_status is None
+    assert "SIGKILL" in struck.kill()
+    assert struck.exit_status is not None
+    assert struck.how_it_ended() == f"was ended: rm {tmp_path / 'up'}"
+    struck.start()
+    assert struck.terminate().endswith("told")
+    struck.start()
+    assert struck.pause() == "T"
+    struck.resume()
+    assert (tmp_path / "told").read_text().split("\n") == [
+        "start 1", "start 1", "stop 127.0.0.1:9", "start 1", "resume", "",
+    ]  # fmt: skip
+
+
+def test_an_end_that_nobody_asked_for_is_told_with_its_log(tmp_path: Path) -> None:
+    struck = node(tmp_path)
+    struck.check()
+    (tmp_path / "up").unlink()
+    struck._looked_s = 0.0
+    with pytest.raises(TargetDied, match="node-1 ended, and no fault had struck it: last words"):
+        struck.check()
+
+
+def test_a_command_that_fails_is_one_sentence(tmp_path: Path) -> None:
+    struck = node(tmp_path, kill="echo no permission; false")
+    with pytest.raises(SetupError, match=r"node-1: commands\.kill failed with 1: no permission"):
+        struck.kill()
+
+
+def test_a_kill_that_does_nothing_is_told(tmp_path: Path) -> None:
+    struck = node(tmp_path, kill="true")
+    struck.struck_elsewhere("node_killed")
+    with pytest.raises(SetupError, match=r"node-1 still runs after commands\.kill: true"):
+        struck.wait(0.1)
+    (tmp_path / "up").unlink()
+    assert struck.wait(0.1)
+
+
+def test_a_look_that_does_not_end_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.live.external.node.ALIVE_LIMIT_S", 0.1)
+    monkeypatch.setattr("chaos.live.external.node.COMMAND_LIMIT_S", 0.1)
+    assert node(tmp_path, alive="sleep 5").exit_status is None
+
+
+def test_a_node_is_started_again_once(tmp_path: Path) -> None:
+    file = TargetFile(name="mine", title="Mine", addresses=("127.0.0.1:9",))
+    commands = Commands(start=f"echo start >> {tmp_path}/told", kill="true", ready="true")
+    made = of_commands(0, Chosen("mine", file, "", 1), commands, tmp_path / "log")
+    made.launch()
+    assert made.child is not None
+    made.child.kill()
+    made.launch()
+    made.close()
+    assert (tmp_path / "told").read_text() == "start\n" * 2
+
+
+def test_a_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -> None:
+    crew = ExternalCluster(find("reference.toml"), Cluster(), tmp_path, tmp_path, 1)
+    nodes = [node(tmp_path, resume="false"), node(tmp_path)]
+    crew.nodes = cast(Any, nodes)
+    for each in nodes:
+        each.pause()
+    with pytest.raises(SetupError, match=r"commands\.resume failed"):
+        crew.close()
+    assert nodes[1].state() == "S"
+
+
+def test_what_we_ended_runs_again_when_we_leave(tmp_path: Path) -> None:
+    struck = node(tmp_path)
+    struck.kill()
+    struck.close()
+    assert (tmp_path / "up").exists()

@@ -1,0 +1,289 @@
+"""The faults of a live run. Faults at times begin and end here. Faults at states begin inside a node, and are helped to
+their end."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any, Final
+
+from bench.fleet.spec import IDLE_TOPIC
+from chaos import roles
+from chaos.disk_damage import DamageCheck
+from chaos.faults import disk_faults, link_faults, node_faults, request_faults
+from chaos.faults.kinds import KINDS
+from chaos.faults.timed import Begin, End, Hit
+from chaos.live.cluster import Cluster
+from chaos.live.external.cluster import ExternalCluster
+from chaos.live.external.node import ShellNode, TargetNode
+from chaos.live.links import Links
+from chaos.live.node_side.checks_inside import Findings
+from chaos.live.node_side.evidence import DISK, FAULT, MUTANT_REACHED
+from chaos.live.node_side.node_process import NodeSpec
+from chaos.live.processes import Child
+from chaos.live.targets import Target
+from reports.rows import FaultRow
+from scenarios.model import Fault, Scenario
+
+BEGIN: Final[dict[str, Begin]] = {
+    **node_faults.BEGIN,
+    **link_faults.BEGIN,
+    **disk_faults.BEGIN,
+    **request_faults.BEGIN,
+}
+"""Begins a fault at a time, by kind."""
+RETRY_S = 0.05
+NOBODY_LIMIT_S = 10.0
+"""How long a fault waits until a node has the role that it is for."""
+HELPED = ("node_killed", "node_paused")
+"""After a fault of these kinds at a state, the runner must bring the node back."""
+ERROR_LIMIT_S = 5.0
+"""A node that ends itself within this time after an error of its disk has ended because of it."""
+
+
+class FaultScheduler:
+    """Gives the faults of ``chaos.faults`` what they need, and plans their times.
+
+    ``rows`` holds the faults that fired so far, and ``findings`` what the checks inside the nodes reported. Once
+    ``is_over`` is true the load is over, and faults that go on by themselves must end. ``now_us`` gives the time since
+    the run's start.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        cluster: Cluster | ExternalCluster,
+        links: Links,
+        now_us: Callable[[], int],
+        progress: Callable[[str], None],
+    ) -> None:
+        self.rows: list[FaultRow] = []
+        self.mutant_reached = False
+        self.findings = Findings()
+        self.is_over = False
+        self.now_us = now_us
+        self._scenario = scenario
+        self._cluster = cluster
+        self._links = links
+        self._progress = progress
+        self._agenda = Agenda()
+        self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
+        self._faults = {fault.name: fault for fault in scenario.faults}
+        self._disk_struck: dict[tuple[int, str], str] = {}
+        self._may_end_until_us: dict[Child, int] = {}
+        self._planned: list[tuple[int, str]] = []
+        self.under_way: list[str] = []
+        """The names of the faults at a time that have begun and not ended."""
+
+    # What the faults need.
+
+    def child(self, node: int) -> Child | ShellNode:
+        child = self._cluster.nodes[node].child
+        assert child is not None
+        return child
+
+    def restart(self, node: int) -> None:
+        """Starts the node's next incarnation, if the one before has ended."""
+        self._progress(f"node-{node} is started again")
+        self._cluster.restart(node)
+
+    def spec(self, node: int) -> NodeSpec:
+        """Returns what the node was started with."""
+        struck = self._cluster.nodes[node]
+        assert not isinstance(struck, TargetNode)
+        return struck.spec
+
+    def folder(self, node: int) -> Path:
+        """Returns the node's data folder. Only a stopped node's may be changed."""
+        return self._cluster.nodes[node].data
+
+    def addresses(self) -> tuple[str, ...]:
+        """Returns HOST:PORT of each node in the order of the numbers, without a proxy before it."""
+        return tuple(node.listen for node in self._cluster.nodes)
+
+    def reconfigure(self, node: int, config: dict[str, str]) -> None:
+        """Gives these settings to the node's next incarnations, beside or instead of what they had."""
+        struck = self._cluster.nodes[node]
+        if isinstance(struck, TargetNode):
+            assert isinstance(self._cluster, ExternalCluster)
+            self._cluster.reconfigure(node, config)
+        else:
+            struck.changes = {**struck.changes, **config}
+
+    def directory(self, node: int) -> Path:
+        """Returns the node's data directory."""
+        return self._cluster.nodes[node].data
+
+    def is_ready(self, node: int) -> bool:
+        """Returns whether the node serves."""
+        struck = self._cluster.nodes[node]
+        return struck.running and struck.is_ready
+
+    def order_disk(self, node: int, order: dict[str, object]) -> None:
+        """Gives the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
+        self._disk_struck = {key: what for key, what in self._disk_struck.items() if key[0] != node}
+        child = self.child(node)
+        assert not isinstance(child, ShellNode)
+        child.order(disk=order)
+
+    def disk_struck(self, node: int, kind: str) -> str:
+        """Returns what a fault of the node's disk has struck since the last order. It is empty if nothing was."""
+        self._cluster.read(node)
+        return self._disk_struck.get((node, kind), "")
+
+    # The run's course.
+
+    def plan(self, load_start_us: int) -> None:
+        for fault in self._scenario.faults:
+            for repeat in range(fault.repeat if fault.timed else 0):
+                at_us = load_start_us + int((fault.at_s + repeat * fault.repeat_every_s) * 1e6)
+                self._agenda.add(at_us, partial(self._due, fault, repeat + 1, at_us))
+                self._planned.append((at_us, fault.name))
+
+    def do_due(self) -> None:
+        self._agenda.do_due(self.now_us())
+
+    def next_fault(self) -> tuple[str, float] | None:
+        """Returns the name of the next fault at a time, and how many seconds are left until then. None if all began."""
+        now_us = self.now_us()
+        at_us, name = min((each for each in self._planned if each[0] > now_us), default=(0, ""))
+        return (name, (at_us - now_us) / 1e6) if name else None
+
+    def end_all(self) -> None:
+        """Notes that the load is over. No fault begins any more, and those that last end now."""
+        self.is_over = True
+        self._agenda.do_all()
+
+    def evidence_line(self, node: int, line: dict[str, Any]) -> None:
+        """Takes one line that a node's process told."""
+        self.findings.line(node, line)
+        if MUTANT_REACHED in line:
+            self.mutant_reached = True
+        if FAULT in line:
+            self._fired(node, FaultRow(*line[FAULT]))
+        if DISK in line:
+            kind, what = line[DISK]
+            self._disk_struck[node, kind] = what
+
+    # Faults at times.
+
+    def _due(self, fault: Fault, hit: int, since_us: int) -> None:
+        if self.is_over:
+            return
+        waits = fault.alone and not all(map(self.is_ready, range(len(self._cluster.nodes))))
+        target = None if waits else self._cluster.roles.aim(fault, self._links)
+        if target is not None:
+            self._begin(target, hit)
+        elif self.now_us() - since_us < NOBODY_LIMIT_S * 1e6:
+            self._retry_soon(partial(self._due, fault, hit, since_us))
+        else:
+            self._progress(f"fault {fault.name} found no node to strike")
+
+    def _begin(self, target: Target, hit: int) -> None:
+        fault = target.fault
+        self._progress(f"fault {fault.name} begins at {target.told}")
+        at_us = self.now_us()
+        self.under_way.append(fault.name)
+        end, kind = BEGIN[fault.kind](self, target), KINDS[fault.kind]
+        lasts_s = fault.restart_after_s if kind.ends_node else fault.duration_s
+        until_us = at_us if kind.in_steps else at_us + int(max(lasts_s, 0.0) * 1e6)
+        self._agenda.add(until_us, partial(self._end, target, hit, at_us, end))
+
+    def _end(self, target: Target, hit: int, at_us: int, end: End) -> None:
+        ended, fault = end(), target.fault
+        if ended is None:
+            self._retry_soon(partial(self._end, target, hit, at_us, end))
+            return
+        self.under_way.remove(fault.name)
+        self._progress(f"fault {fault.name} ends: {ended.evidence or 'no sign that it had an effect'}")
+        if ended.evidence:
+            hits = ended.hits or (Hit(target.told, at_us, self.now_us(), ended.evidence),)
+            for number, each in enumerate(hits, hit):
+                when = (each.at_us, each.until_us)
+                role = roles.told(target.role, self._scenario.load.hot.name)
+                detail = f"{role}: {each.evidence}" if role else each.evidence
+                self.rows.append(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=detail))
+
+    def _retry_soon(self, action: Callable[[], None]) -> None:
+        self._agenda.add(self.now_us() + int(RETRY_S * 1e6), action)
+
+    # Faults at states.
+
+    def _fired(self, node: int, row: FaultRow) -> None:
+        """Keeps a hit of the interceptor. A node that was killed or paused needs our help to come back."""
+        place = len(self.rows)
+        self.rows.append(row)
+        fault = self._faults.get(row.name)
+        if fault is not None and row.kind == "disk_error":
+            self._may_end(node, fault)
+        if fault is None or fault.kind != row.kind or row.kind not in HELPED:
+            return
+        self._progress(f"fault {row.name} struck {row.target}")
+        lasts_s = fault.duration_s
+        child = self.child(node)
+        child.expected_end |= row.kind == "node_killed"
+        if isinstance(child, ShellNode):
+            child.struck_elsewhere(row.kind)
+        if row.kind == "node_killed":
+            lasts_s = max(fault.restart_after_s, 0.0)
+        self._agenda.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
+
+    def _help(self, node: int, fault: Fault, place: int) -> None:
+        child = self.child(node)
+        if fault.kind == "node_paused":
+            child.resume()
+            what = "continued"
+        else:
+            child.wait(5)
+            what = f"{child.who} {child.how_it_ended()}"
+            if fault.restart_after_s >= 0:
+                self.restart(node)
+        row = self.rows[place]
+        self.rows[place] = replace(row, until_us=self.now_us(), detail=f"{row.detail} {what}".strip())
+
+    def _may_end(self, node: int, fault: Fault) -> None:
+        """A node may end itself after an error of its disk. It is started again then."""
+        child = self.child(node)
+        assert not isinstance(child, ShellNode)
+        child.expected_end = True
+        is_looked_after = self.now_us() < self._may_end_until_us.get(child, 0)
+        self._may_end_until_us[child] = self.now_us() + int(ERROR_LIMIT_S * 1e6)
+        if is_looked_after:
+            return
+        again_us = self.now_us() + int(max(fault.restart_after_s, 0.0) * 1e6)
+        self._agenda.add(again_us, partial(self._look_after, node, child, fault))
+
+    def _look_after(self, node: int, child: Child, fault: Fault) -> None:
+        if child.exit_status is not None:
+            if fault.restart_after_s >= 0:
+                self.restart(node)
+        elif self.now_us() < self._may_end_until_us[child] and not self.is_over:
+            self._retry_soon(partial(self._look_after, node, child, fault))
+        else:
+            child.expected_end = False
+
+
+class Agenda:
+    """Actions by time (microseconds since the run's start). Actions with equal times keep the order of adding."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, Callable[[], None]]] = []
+        self._added = 0
+
+    def add(self, at_us: int, action: Callable[[], None]) -> None:
+        self._added += 1
+        heappush(self._entries, (at_us, self._added, action))
+
+    def do_due(self, now_us: int) -> None:
+        while self._entries and self._entries[0][0] <= now_us:
+            heappop(self._entries)[2]()
+
+    def do_all(self) -> None:
+        """Does at once everything that is still planned at the end of the load (heals, restarts), in the order of the
+        times."""
+        while self._entries:
+            heappop(self._entries)[2]()
+
+    def __len__(self) -> int:
+        return len(self._entries)

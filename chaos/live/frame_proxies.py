@@ -1,0 +1,132 @@
+"""The frame proxies of a run: for rules at requests and replies before an external broker, and between nodes of ours.
+
+A frame proxy is a process of its own between the dialling side and Toxiproxy.
+"""
+
+import queue
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
+from chaos.frame_proxy.proxy import Node, Pair
+from chaos.frame_proxy.rules_file import PLACES
+from chaos.live.fleet import Way
+from chaos.live.quorum import Dial
+from chaos.live.run_folder import RunFolder
+from chaos.rules import at_a_link, between_nodes
+from reports.rows import FaultRow
+from scenarios.loader import typed
+from scenarios.model import Scenario
+
+__all__ = ["FAULT", "ExternalFrames", "Frames", "LinkFrames", "has_frame_rules", "has_link_rules"]
+
+
+def has_frame_rules(scenario: Scenario) -> bool:
+    """Returns whether a rule strikes what clients ask or are answered."""
+    return any(fault.on in PLACES and not at_a_link(fault) for fault in scenario.faults)
+
+
+def has_link_rules(scenario: Scenario, is_ours: bool = True) -> bool:
+    """Returns whether a rule strikes between nodes, where a proxy must stand. Our own nodes see answers themselves."""
+    is_there = at_a_link if is_ours else between_nodes
+    return any(is_there(fault) for fault in scenario.faults if not fault.timed)
+
+
+class Frames:
+    """A frame proxy of one run. Raises SetupError, NodeDied."""
+
+    def __init__(self, spec: Spec, log: Path) -> None:
+        self._hits: queue.SimpleQueue[FaultRow] = queue.SimpleQueue()
+        self._process = ProxyProcess(spec, log, self._hits.put)
+        self.check = self._process.check
+        self._roles: dict[int, str] = {}
+        self._processes: dict[int, int | str] = dict(spec.processes)
+
+    def load_starts(self, at_us: int) -> None:
+        self._process.order(load_from_us=at_us)
+
+    def disarm(self) -> None:
+        self._process.order(disarm=True)
+
+    def role(self, node: int, role: str) -> None:
+        """Tells what a node is now, for rules that name a role."""
+        if self._roles.get(node) != role:
+            self._roles[node] = role
+            self._process.order(role=[node, role])
+
+    def has_processes(self, processes: Mapping[int, int | str]) -> None:
+        """Takes the processes of nodes, some of which may have been started again."""
+        if processes != self._processes:
+            self._processes = dict(processes)
+            self._process.order(processes={str(node): process for node, process in processes.items()})
+
+    def hits(self) -> Iterator[FaultRow]:
+        """Yields what was struck since the last call."""
+        while True:
+            try:
+                yield self._hits.get_nowait()
+            except queue.Empty:
+                return
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.close()
+
+
+class ExternalFrames(Frames):
+    """Stands before each node of a target.
+
+    ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
+    too. ``processes`` are those of nodes (``chaos.frame_proxy.fault_actions``). ``roles_are_told`` says that somebody
+    calls ``role``.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        nodes: Sequence[Node],
+        way: Way,
+        processes: Mapping[int, int | str],
+        folder: RunFolder,
+        seed: int,
+        origin_us: int,
+        roles_are_told: bool,
+    ) -> None:
+        spec = Spec(
+            [(each.node_id, each.host, each.port) for each in nodes],
+            dict(way.dial),
+            scenario=typed(scenario),
+            seed=seed,
+            origin_us=origin_us,
+            frames=str(folder.spools),
+            topic=way.topic_prefix + scenario.load.hot.name,
+            outside=names_of(scenario),
+            roles_are_told=roles_are_told,
+            processes=dict(processes),
+        )
+        super().__init__(spec, folder.logs / "frame-proxy.log")
+        self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
+
+
+class LinkFrames(Frames):
+    """Stands on each link between nodes. ``fronts`` are HOST:PORT on each of the ``pairs``."""
+
+    def __init__(
+        self, scenario: Scenario, pairs: Sequence[Pair], logs: Path, seed: int, origin_us: int, is_ours: bool = True
+    ) -> None:
+        names = None if is_ours else names_of(scenario)
+        spec = Spec(pairs=list(pairs), scenario=typed(scenario), seed=seed, origin_us=origin_us, outside=names)
+        super().__init__(spec, logs / "link-frames.log")
+        self.fronts = self._process.fronts
+
+    @classmethod
+    def before(cls, dial: Dial, scenario: Scenario, logs: Path, seed: int, origin_us: int) -> tuple["LinkFrames", Dial]:
+        """Takes the way from our nodes to each other through Toxiproxy. Returns that through the frame proxy, too."""
+        pairs = [Pair(source, target, upstream) for (source, target), upstream in dial.items()]
+        frames = cls(scenario, pairs, logs, seed, origin_us)
+        return frames, dict(zip(dial, frames.fronts, strict=True))
+
+
+def names_of(scenario: Scenario) -> list[str]:
+    return [fault.name for fault in scenario.faults]

@@ -1,0 +1,173 @@
+"""``crucible fleet``: a scenario's load without its faults, against a local cluster or another broker. On request a
+person starts and stops the load on Locust's web page.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.fleet.spec import FleetSpec, LoadShape
+from chaos.guarantee_selection import promised_to_clients
+from chaos.live import identity
+from chaos.live.errors import NodeDied, SetupError
+from chaos.live.external.cluster import standing
+from chaos.live.external.target import REFERENCE, look
+from chaos.live.fleet import FleetProcess, Way, spec_of
+from chaos.live.local_cluster import ClusterPlan, addresses_of, started
+from chaos.live.run_folder import RunFolder
+from reports.manifest import Expectations, Manifest, write_manifest
+from scenarios.model import Scenario
+
+Progress = Callable[[str], None]
+END_LIMIT_S = 150.0
+"""Limits last polls, the final read and the end of all workers, once a person has ended the load."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What a person asked for.
+
+    - ``seconds`` is how long the load lasts. 0 means as long as the scenario's.
+    - ``clients`` is the number of fetchers, in the proportions of the scenario's groups. 0 means the scenario's number.
+    - ``shape`` is step, spike or soak. If it is empty all clients run from start to end.
+    - ``page`` is the port of Locust's web page. 0 means no page: the load runs by itself.
+    """
+
+    out: Path
+    target: str = REFERENCE
+    seed: int = 1
+    seconds: int = 0
+    clients: int = 0
+    workers: int = 2
+    shape: str = ""
+    page: int = 0
+
+
+def drive(scenario: Scenario, plan: LoadPlan, command: str, progress: Progress) -> RunFolder:
+    """Runs the load, and returns the run's folder, to be judged from the clients' side. Raises SetupError, after which
+    there is no folder."""
+    folder = RunFolder(plan.out)
+    folder.make()
+    start_us, wall_us = time.monotonic_ns() // 1000, time.time_ns() // 1000
+    crash = ""
+    try:
+        with _broker(scenario, plan, folder) as way:
+            spec = _spec(scenario, plan, folder, way, start_us)
+            try:
+                _run_fleet(spec, folder, plan.page, progress)
+            except NodeDied as death:
+                crash = str(death)
+                progress(f"crash: {crash}")
+    except (SetupError, KeyboardInterrupt):
+        folder.discard()
+        raise
+    folder.write_faults(())
+    folder.collect_trace()
+    folder.set_torn_aside()
+    duration_us = time.monotonic_ns() // 1000 - start_us
+    write_manifest(folder.path, _manifest(scenario, plan, command, crash, wall_us, duration_us))
+    return folder
+
+
+def sized(scenario: Scenario, clients: int) -> Scenario:
+    """Returns the scenario with so many fetchers, at least one of each group. 0 leaves it as it is."""
+    groups = scenario.load.fetchers
+    whole = sum(each.count for each in groups)
+    if not clients or not whole:
+        return scenario
+    counts = [max(1, clients * each.count // whole) for each in groups]
+    counts[0] = max(1, counts[0] + clients - sum(counts))
+    resized = tuple(replace(each, count=count) for each, count in zip(groups, counts, strict=True))
+    return replace(scenario, load=replace(scenario.load, fetchers=resized))
+
+
+@contextmanager
+def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[Way]:
+    """Yields how the fleet reaches the brokers. No proxy stands between, since figures never pass through them."""
+    if plan.target != REFERENCE:
+        with standing(plan.target, folder.data, scenario.cluster) as crew:
+            nodes, versions = look(crew.bootstrap)
+            yield Way(tuple(nodes), f"crucible-{time.time_ns() // 1_000_000}-", versions)
+        return
+    with ExitStack() as stack:
+        source = ClusterPlan(folder.data, scenario.cluster.nodes, config=dict(scenario.cluster.config))
+        way = Way(addresses_of(stack.enter_context(started(source))))
+        if scenario.load.mirror is not None:
+            target = stack.enter_context(started(ClusterPlan(folder.mirror_target)))
+            way = replace(way, target=addresses_of(target))
+        yield way
+
+
+def _spec(scenario: Scenario, plan: LoadPlan, folder: RunFolder, way: Way, start_us: int) -> FleetSpec:
+    spec = spec_of(sized(scenario, plan.clients), folder.path, way, start_us, plan.seed)
+    return msgspec.structs.replace(
+        spec,
+        load=replace(spec.load, seconds=plan.seconds or spec.load.seconds),
+        workers=plan.workers,
+        shape=LoadShape(plan.shape) if plan.shape else None,
+    )
+
+
+def _run_fleet(spec: FleetSpec, folder: RunFolder, page: int, progress: Progress) -> None:
+    """Runs the fleet until it is done. Ctrl-C ends only the load. Raises NodeDied, SetupError."""
+
+    def tell(event: dict[str, Any]) -> None:
+        if words := _words(event):
+            progress(words)
+
+    fleet = FleetProcess(spec, folder, ["--web", str(page)] if page else [], tell)
+    try:
+        fleet.wait()
+    except KeyboardInterrupt:
+        progress("the load ends; final polls and final read")
+        fleet.ask_to_end()
+        if not fleet.wait(END_LIMIT_S):
+            raise NodeDied(f"the fleet did not end within {END_LIMIT_S:g} s") from None
+    finally:
+        fleet.kill()
+        fleet.close()
+    fleet.check()
+
+
+def _words(event: dict[str, Any]) -> str:
+    kind = event.get("event")
+    if kind == "web":
+        return f"open {event['url']} and start up to {event['clients']} users; Ctrl-C ends the fleet"
+    if kind == "load":
+        return f"load with {event.get('fetchers', 0)} fetchers and {event.get('producers', 0)} producers"
+    if kind == "progress" and event.get("second", 0) % 5 == 0:
+        return (
+            f"second {event['second']}: {event['ok']:,} operations done, {event['failed']:,} failed, "
+            f"workers take {event['cpu_permille'] / 1000:.2f} cores"
+        )
+    return {"load_ended": "final polls and final read"}.get(str(kind), "")
+
+
+def _manifest(
+    scenario: Scenario, plan: LoadPlan, command: str, crash: str, start_wall_us: int, duration_us: int
+) -> Manifest:
+    return Manifest(
+        **identity.of_live_run(scenario, plan.out, plan.seed, start_wall_us),
+        title=f"The load of: {scenario.title}",
+        repeat_command=command,
+        target=plan.target,
+        command=command,
+        duration_us=duration_us,
+        crash=crash,
+        notes=("A load without faults, and without a look into the nodes: judged from the clients' side.",),
+        expectations=Expectations(
+            max_schedule_slip_ms=0 if plan.page else scenario.max_schedule_slip_ms,
+            guarantees=_promised(scenario, by_hand=bool(plan.page)),
+        ),
+    )
+
+
+def _promised(scenario: Scenario, by_hand: bool) -> tuple[str, ...]:
+    """Returns the guarantees that clients can judge. If a person stops the load, fetchers need not have read to the
+    end."""
+    return tuple(each for each in promised_to_clients(scenario) if not (by_hand and each == "fetch-gap"))
