@@ -116,7 +116,7 @@ def older_epoch_appended(original: Function, self: Any, producer: Any, header: A
     return original(self, producer, header)
 
 
-@mutant("reference_broker.log.verification:_check_epoch", partner=older_epoch_appended)
+@mutant("reference_broker.log.transaction_verification:_check_epoch", partner=older_epoch_appended)
 def producer_epoch_not_checked(original: Function, known: Any, batch: Any) -> None:
     """A partition appends what a fenced producer sends (X-1)."""
 

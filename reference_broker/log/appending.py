@@ -12,7 +12,7 @@ from typing import NamedTuple
 from reference_broker.log.config import LogConfig
 from reference_broker.log.producer_state import BatchMark, ProducerStates
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET
-from reference_broker.log.verification import Guard, Verification
+from reference_broker.log.transaction_verification import Guard, Verification
 from reference_broker.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,

@@ -36,7 +36,7 @@ from reference_broker.log.recovery import Recovered
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from reference_broker.log.segments import TierableSegment, count_before, count_expired, tierable
 from reference_broker.log.timestamp_lookup import FoundOffset, LookUp, Search, Work, in_one_go
-from reference_broker.log.verification import Guard, Verification
+from reference_broker.log.transaction_verification import Guard, Verification
 from reference_broker.ports.disk import DiskError, UndoFailed
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.batch import Buffer, end_of, validate

@@ -1,4 +1,4 @@
-"""Work on very many cached partitions, done in slices. Work on up to A_SLICE of them is one slice."""
+"""Work on very many cached partitions, done in slices. Work on up to PARTITIONS_PER_SLICE of them is one slice."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import merge
@@ -8,7 +8,7 @@ from reference_broker.ports.node_ports import Slices
 
 ItemT = TypeVar("ItemT")
 
-A_SLICE = 2000
+PARTITIONS_PER_SLICE = 2000
 """Number of partitions in a slice of work, which takes 1 to 4 ms."""
 
 Work: TypeAlias = Slices | tuple[()]
@@ -17,7 +17,7 @@ Work: TypeAlias = Slices | tuple[()]
 
 def in_slices(items: Collection[ItemT], do: Callable[[Collection[ItemT]], object]) -> Work:
     """Calls ``do`` with all items now, or returns the work if there are more than fit a slice."""
-    if len(items) <= A_SLICE:
+    if len(items) <= PARTITIONS_PER_SLICE:
         do(items)
         return ()
     return _piece_by_piece(list(items), do)
@@ -50,8 +50,8 @@ def _both(work: Work, go_on: Callable[[], Work]) -> Slices:
 
 
 def _pieces(items: list[ItemT]) -> Iterator[list[ItemT]]:
-    for at in range(0, len(items), A_SLICE):
-        yield items[at : at + A_SLICE]
+    for at in range(0, len(items), PARTITIONS_PER_SLICE):
+        yield items[at : at + PARTITIONS_PER_SLICE]
 
 
 def steps_in_slices(steps: Iterable[object]) -> Slices:
@@ -59,14 +59,14 @@ def steps_in_slices(steps: Iterable[object]) -> Slices:
     done = 0
     for _ in steps:
         done += 1
-        if done == A_SLICE:
+        if done == PARTITIONS_PER_SLICE:
             done = 0
             yield
 
 
 def sort(items: list[ItemT], place: Callable[[ItemT], int | tuple[str, int]]) -> Work:
     """Sorts the items by their place."""
-    if len(items) <= A_SLICE:
+    if len(items) <= PARTITIONS_PER_SLICE:
         items.sort(key=place)
         return ()
     return _sort_piece_by_piece(items, place)

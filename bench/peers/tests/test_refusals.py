@@ -20,7 +20,13 @@ from reference_broker.wire.errors import ErrorCode
 SOURCE = Path(reference_broker.__file__).parent
 ROOMS = ("apis", "controller", "coordination", "groups", "sessions", "transactions", "wire")
 MODULES = (
-    *("records/batch.py", "records/validation.py", "log/appending.py", "log/producer_state.py", "log/verification.py"),
+    *(
+        "records/batch.py",
+        "records/validation.py",
+        "log/appending.py",
+        "log/producer_state.py",
+        "log/transaction_verification.py",
+    ),
     "serve/requests.py",
 )
 CLOSING = ("ProtocolError", "TruncatedError", "TooMuchError")

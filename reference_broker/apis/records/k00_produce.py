@@ -46,15 +46,15 @@ from reference_broker.apis.broker import HasController, HasReplication, HasTraff
 from reference_broker.apis.call import Call, contained, contained_slices
 from reference_broker.apis.records.led_partitions import endpoints_of
 from reference_broker.apis.records.produce_transactions import (
-    JudgesTransactions,
     Verdicts,
+    VerifiesTransactions,
     is_transactional,
-    judge_transaction,
     name_of,
+    verify_transaction,
 )
 from reference_broker.apis.registry import Api
 from reference_broker.log.partition_log import RecordsRefused
-from reference_broker.log.verification import Guard
+from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Slices, run_slices
@@ -109,7 +109,7 @@ Written: TypeAlias = tuple[Partition, bool, int]
 Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
 
 
-class Needs(JudgesTransactions, HasReplication, HasController, HasTraffic, Protocol):
+class ProduceNeeds(VerifiesTransactions, HasReplication, HasController, HasTraffic, Protocol):
     """What this API uses of its broker."""
 
 
@@ -144,7 +144,7 @@ class _Appends(Protocol):
 
     def __call__(
         self,
-        broker: Needs,
+        broker: ProduceNeeds,
         request: ProduceRequest,
         topic: ProduceTopic,
         wanted: ProducePartition,
@@ -155,7 +155,7 @@ class _Appends(Protocol):
     ) -> ProducePartitionResponse: ...
 
 
-def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
+def handle(broker: ProduceNeeds, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Appends the batches of a request, and responds once they are acknowledged.
 
     Every partition gets its own error code; one refused partition does not stop the others. Large batches whose records
@@ -167,11 +167,11 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
         return _produce(broker, call, body, append)
 
     def produce(verdicts: Verdicts) -> None:
-        response = _produce(broker, call, body, partial(_append_judged, verdicts, append) if verdicts else append)
+        response = _produce(broker, call, body, partial(_append_verified, verdicts, append) if verdicts else append)
         if response is not None:
             call.respond(response)
 
-    judge_transaction(broker, call, body, contained(call, produce))
+    verify_transaction(broker, call, body, contained(call, produce))
     return None
 
 
@@ -198,7 +198,7 @@ def _names_each_once(topic: ProduceTopic) -> bool:
     return count == 1 or (count > 1 and len({each.partition for each in topic.partitions}) == count)
 
 
-def _produce(broker: Needs, call: Call, body: ProduceRequest, append: _Appends) -> ProduceResponse | None:
+def _produce(broker: ProduceNeeds, call: Call, body: ProduceRequest, append: _Appends) -> ProduceResponse | None:
     written: list[Written] = []
     later = _Later()
     responses = [_append_topic(broker, body, topic, written, later, append) for topic in body.topics]
@@ -240,7 +240,7 @@ def _produce(broker: Needs, call: Call, body: ProduceRequest, append: _Appends) 
     return None
 
 
-def _decoded(broker: Needs, large: _Postponed) -> Generator[None, None, _Decoded]:
+def _decoded(broker: ProduceNeeds, large: _Postponed) -> Generator[None, None, _Decoded]:
     if not large.partition.log.looks_into_records:
         return large.wanted.records or b""
     try:
@@ -250,7 +250,7 @@ def _decoded(broker: Needs, large: _Postponed) -> Generator[None, None, _Decoded
 
 
 def _append_topic(
-    broker: Needs,
+    broker: ProduceNeeds,
     request: ProduceRequest,
     topic: ProduceTopic,
     written: list[Written],
@@ -266,14 +266,14 @@ def _append_topic(
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
 
 
-def _internal(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+def _internal(broker: ProduceNeeds, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
     if _leader_of(broker, topic.topic, topic.topic_id, index) is None:
         return _not_led(broker, topic, index)
     return _refused(index, ErrorCode.invalid_topic_exception, "the topic is internal")
 
 
 def _append_without_zstd(
-    broker: Needs,
+    broker: ProduceNeeds,
     request: ProduceRequest,
     topic: ProduceTopic,
     wanted: ProducePartition,
@@ -289,10 +289,10 @@ def _append_without_zstd(
     return _append(broker, request, topic, wanted, written, later, guard)
 
 
-def _append_judged(
+def _append_verified(
     verdicts: Verdicts,
     append: _Appends,
-    broker: Needs,
+    broker: ProduceNeeds,
     request: ProduceRequest,
     topic: ProduceTopic,
     wanted: ProducePartition,
@@ -307,7 +307,7 @@ def _append_judged(
 
 
 def _append(
-    broker: Needs,
+    broker: ProduceNeeds,
     request: ProduceRequest,
     topic: ProduceTopic,
     wanted: ProducePartition,
@@ -408,7 +408,7 @@ def _batch_bytes(records: bytes | memoryview) -> int:
 
 
 def _finish(
-    broker: Needs,
+    broker: ProduceNeeds,
     call: Call,
     body: ProduceRequest,
     responses: list[ProduceTopicResponse],
@@ -456,7 +456,7 @@ def _notify(written: Sequence[Written]) -> None:
 
 
 def _acknowledge(
-    broker: Needs,
+    broker: ProduceNeeds,
     call: Call,
     timeout_ms: int,
     response: ProduceResponse,
@@ -531,7 +531,7 @@ def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -
     return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
 
 
-def _not_led(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+def _not_led(broker: ProduceNeeds, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
     """Returns the error of a partition that is not led here: its log is damaged, another node leads it, or it does not
     exist."""
     image = broker.controller.image

@@ -89,11 +89,11 @@ def is_metadata_fetch(body: object) -> bool:
     return isinstance(body, FetchRequest) and len(body.topics) == 1 and body.topics[0].topic_id == METADATA_TOPIC_ID
 
 
-class Needs(FetchNeeds, HasQuorum, Protocol):
+class FetchApiNeeds(FetchNeeds, HasQuorum, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | None:
+def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchResponse | None:
     """Responds now or later. A top-level error is for all partitions, and has session ID 0."""
     if is_metadata_fetch(body):
         broker.quorum.handle_fetch(body, call.respond)
@@ -120,7 +120,7 @@ def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | Non
 API = Api.of(FetchRequest, handle)
 
 
-def _queue_behind(at_work: Waiter, broker: Needs, call: Call, request: FetchRequest) -> None:
+def _queue_behind(at_work: Waiter, broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
     """A session handles its requests one by one, so this one is handled as if it arrived later. If its connection
     closes before that, it counts only if it ends its session."""
     queued = _Queued(broker, call, request)
@@ -132,7 +132,7 @@ def _queue_behind(at_work: Waiter, broker: Needs, call: Call, request: FetchRequ
 class _Queued:
     """A request that waits for its session. Its partitions are dropped when its connection closes."""
 
-    broker: Needs
+    broker: FetchApiNeeds
     call: Call
     request: FetchRequest
 
@@ -154,7 +154,7 @@ class _Queued:
             _end_session(self.broker, self.request)
 
 
-def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> None:
+def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
     """Begins a full fetch of every partition that it names. Closes the session that it names, if there is one."""
     _end_session(broker, request)
     draft = _draft(broker, call, request)
@@ -187,7 +187,7 @@ def _named(fetch: Fetch) -> Work:
     return after(_naming(fetch), go_on)
 
 
-def _fetch_incremental(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
+def _fetch_incremental(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> FetchResponse | None:
     """Begins an incremental fetch of what changed."""
     sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
     session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
@@ -250,7 +250,7 @@ def _forgetting(fetch: Fetch) -> Work:
     return in_slices([(topic, index) for topic in fetch.request.forgotten for index in topic.partitions], forget)
 
 
-def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
+def _fetch_first(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> FetchResponse | None:
     """Begins a fetch of the first revision. Its errors have the ID of the session while it exists."""
     sessions, named = broker.fetch_sessions, _named_first(broker, call, request)
     if request.fetch_type == FULL_FETCH:
@@ -273,7 +273,7 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
 
 
 def _fetch_all_first(
-    broker: Needs, call: Call, request: FetchRequest, session: FetchSession | None
+    broker: FetchApiNeeds, call: Call, request: FetchRequest, session: FetchSession | None
 ) -> FetchResponse | None:
     """Makes a new session if there is none and there is room. Otherwise replaces the partitions of the session."""
     sessions = broker.fetch_sessions

@@ -113,11 +113,11 @@ class RemoteQuery(NamedTuple):
     timestamp_ms: int
 
 
-class Needs(LooksUpPartitions, HasConfig, HasNow, HasOutside, HasRemoteLog, Protocol):
+class ListOffsetsNeeds(LooksUpPartitions, HasConfig, HasNow, HasOutside, HasRemoteLog, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
+def handle(broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
     """Returns the response, or None if it comes later through ``call`` because it takes more than a slice.
 
     Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and each
@@ -144,7 +144,7 @@ API = Api.of(ListOffsetsRequest, handle)
 
 
 def _answered(
-    broker: Needs, call: Call, body: ListOffsetsRequest, remote: RemoteOffsets
+    broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest, remote: RemoteOffsets
 ) -> Search[ListOffsetsResponse]:
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
     work = Work()
@@ -272,7 +272,7 @@ def _response(wanted: ListOffsetsPartition, error: Error, found: Found | None = 
     )
 
 
-def _remote_queries(broker: Needs, body: ListOffsetsRequest) -> Iterator[RemoteQuery]:
+def _remote_queries(broker: ListOffsetsNeeds, body: ListOffsetsRequest) -> Iterator[RemoteQuery]:
     """Yields the partitions whose timestamps must be searched in the remote tier. One that is named twice is refused
     anyway."""
     queried: set[tuple[str, int]] = set()

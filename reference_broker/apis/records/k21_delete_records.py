@@ -52,16 +52,16 @@ class _Done:
     offset: int = _NO_LOW_WATERMARK
 
 
-class Needs(LooksUpPartitions, HasReplication, HasOutside, Protocol):
+class DeleteRecordsNeeds(LooksUpPartitions, HasReplication, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: DeleteRecordsRequest) -> None:
+def handle(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -> None:
     """Responds later, with one result for each partition, in the request's order. It works in slices."""
     run_slices(broker.outside, contained_slices(call, _handled(broker, call, body)))
 
 
-def _handled(broker: Needs, call: Call, body: DeleteRecordsRequest) -> Slices:
+def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -> Slices:
     done: list[list[_Done]] = []
     work = Work()
     for topic in body.topics:
@@ -96,7 +96,7 @@ def _handled(broker: Needs, call: Call, body: DeleteRecordsRequest) -> Slices:
 API = Api.of(DeleteRecordsRequest, handle)
 
 
-def _delete(broker: Needs, topic: str, entry: DeleteRecordsPartition) -> _Done:
+def _delete(broker: DeleteRecordsNeeds, topic: str, entry: DeleteRecordsPartition) -> _Done:
     partition = led_partition(broker, topic, entry.partition_index, _NO_EPOCH)
     if is_internal(topic) and partition is not ErrorCode.unknown_topic_or_partition:
         return _Done(None, ErrorCode.invalid_topic_exception)
@@ -118,7 +118,7 @@ def _delete(broker: Needs, topic: str, entry: DeleteRecordsPartition) -> _Done:
 
 
 def _response(
-    broker: Needs, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
+    broker: DeleteRecordsNeeds, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
 ) -> Sliced[DeleteRecordsResponse]:
     work = Work()
     topics: list[DeleteRecordsTopicResult] = []
@@ -143,7 +143,7 @@ def _refused(partition: Partition, offset: int) -> ErrorCode | None:
 
 
 def _result(
-    broker: Needs, entry: DeleteRecordsPartition, one: _Done, errors: dict[Partition, Error]
+    broker: DeleteRecordsNeeds, entry: DeleteRecordsPartition, one: _Done, errors: dict[Partition, Error]
 ) -> DeleteRecordsPartitionResult:
     error, low_watermark = one.error, _NO_LOW_WATERMARK
     if one.partition is not None:

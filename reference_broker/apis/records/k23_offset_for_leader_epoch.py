@@ -28,11 +28,13 @@ UNITS_PER_NAME = 3
 """The cost of one topic or partition in microseconds."""
 
 
-class Needs(LooksUpPartitions, HasOutside, Protocol):
+class OffsetForLeaderEpochNeeds(LooksUpPartitions, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse | None:
+def handle(
+    broker: OffsetForLeaderEpochNeeds, call: Call, body: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse | None:
     """Every partition has its own error code. If the work takes more than a slice, the response comes through
     ``call``."""
     return respond_now_or_in_slices(broker, call, _answered(broker, body))

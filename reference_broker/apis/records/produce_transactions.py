@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from reference_broker.apis.broker import HasConfig, HasNow, HasOutside, HasPartitions, HasVerifier
 from reference_broker.apis.call import Call, contained
-from reference_broker.log.verification import Guard
+from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.node_ports import later
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, InvalidRecords, read_header
@@ -30,7 +30,7 @@ Verdicts: TypeAlias = dict[TopicPartition, Guard | ProducePartitionResponse]
 """The guards of the batches that begin a transaction in their partitions, or why a batch is refused."""
 
 
-class JudgesTransactions(HasPartitions, HasNow, HasOutside, HasConfig, HasVerifier, Protocol):
+class VerifiesTransactions(HasPartitions, HasNow, HasOutside, HasConfig, HasVerifier, Protocol):
     """What the verification uses of its broker."""
 
 
@@ -39,8 +39,8 @@ def name_of(broker: HasPartitions, topic: ProduceTopic) -> str:
     return topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
 
 
-def judge_transaction(
-    broker: JudgesTransactions, call: Call, body: ProduceRequest, done: Callable[[Verdicts], None]
+def verify_transaction(
+    broker: VerifiesTransactions, call: Call, body: ProduceRequest, done: Callable[[Verdicts], None]
 ) -> None:
     """Calls ``done`` once, with the verdicts on the request's transactional batches. That is at once if they belong to
     a transaction that is open in all their partitions. A partition that is not led here has no verdict: the append
@@ -108,7 +108,7 @@ def is_transactional(records: bytes | memoryview) -> bool:
     return len(records) >= HEADER_BYTES and bool(records[22] & TRANSACTIONAL)
 
 
-def _begin(broker: JudgesTransactions, begun: Mapping[TopicPartition, BatchHeader], purpose: Purpose) -> Verdicts:
+def _begin(broker: VerifiesTransactions, begun: Mapping[TopicPartition, BatchHeader], purpose: Purpose) -> Verdicts:
     verdicts: Verdicts = {}
     for key, header in begun.items():
         partition = broker.partitions.by_name.get(key)

@@ -15,7 +15,7 @@ from reference_broker.wire.fetch import FetchRequest
 
 @contextmanager
 def slices_of_one() -> Iterator[None]:
-    with patch.object(slices, "A_SLICE", 1), patch.object(fetch, "MAX_DIRECT_PARTITIONS", 1):
+    with patch.object(slices, "PARTITIONS_PER_SLICE", 1), patch.object(fetch, "MAX_DIRECT_PARTITIONS", 1):
         yield
 
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.log.producer_state import Producer
-from reference_broker.log.verification import Guard, Verification
+from reference_broker.log.transaction_verification import Guard, Verification
 from reference_broker.records.batch import InvalidRecords, read_header
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS

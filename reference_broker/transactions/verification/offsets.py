@@ -6,7 +6,7 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.verification import Guard
+from reference_broker.log.transaction_verification import Guard
 from reference_broker.ports.node_ports import Ports
 from reference_broker.records.batch import NO_SEQUENCE, InvalidRecords
 from reference_broker.replication.partitions import Partition

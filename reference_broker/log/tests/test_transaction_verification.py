@@ -8,7 +8,7 @@ from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.log.tests.log_world import NOW, START_MS, batch_of, opened
-from reference_broker.log.verification import Guard
+from reference_broker.log.transaction_verification import Guard
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import read_header
 from reference_broker.records.tests.markers import build_marker
