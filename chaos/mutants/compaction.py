@@ -66,7 +66,7 @@ def empty_batches_sent_alone(original: Function, segments: Any, offset: int, end
 
 
 STARTS_OVER = "reference_broker.client.consumer_partitions:HeldPartitions.starts_over"
-JUDGE = "reference_broker.log.tombstone_horizon:TombstoneHorizon.judge"
+MUST_EMPTY = "reference_broker.log.tombstone_horizon:TombstoneHorizon.must_empty"
 
 
 @mutant("reference_broker.log.tombstone_horizon:TombstoneHorizon.settle")
@@ -84,20 +84,20 @@ def marker_not_told(original: Function, cached: Any, data: Any) -> Any:
     return replace(told, tombstone_horizon=min(told.tombstone_horizon, 0))
 
 
-@mutant(JUDGE)
-def follower_overtakes_marker(original: Function, self: Any, position: int, told: int) -> bool:
+@mutant(MUST_EMPTY)
+def follower_overtakes_marker(original: Function, self: Any, position: int, leader_horizon: int) -> bool:
     """A follower's cleaner removes tombstones that its leader still has (H-2)."""
-    begins_again: bool = original(self, position, told)
+    begins_again: bool = original(self, position, leader_horizon)
     self.limit = NO_LIMIT
     return begins_again
 
 
-@mutant(JUDGE)
-def follower_beyond_marker_goes_on(original: Function, self: Any, position: int, told: int) -> bool:
+@mutant(MUST_EMPTY)
+def follower_beyond_marker_goes_on(original: Function, self: Any, position: int, leader_horizon: int) -> bool:
     """A follower whose marker is beyond that of a new leader goes on removing tombstones, instead of standing still
     until the leader has caught up (H-2)."""
-    begins_again: bool = original(self, position, told)
-    if not begins_again and self.offset > told:
+    begins_again: bool = original(self, position, leader_horizon)
+    if not begins_again and self.offset > leader_horizon:
         self.limit = NO_LIMIT
     return begins_again
 
@@ -110,10 +110,10 @@ def consumer_reads_on(
     return False
 
 
-@mutant(JUDGE)
-def follower_keeps_its_log(original: Function, self: Any, position: int, told: int) -> bool:
+@mutant(MUST_EMPTY)
+def follower_keeps_its_log(original: Function, self: Any, position: int, leader_horizon: int) -> bool:
     """A follower below the marker keeps its log (H-4)."""
-    self.limit = told
+    self.limit = leader_horizon
     return False
 
 
@@ -127,11 +127,11 @@ def consumer_begins_for_ever(
     return begins_again
 
 
-@mutant(JUDGE)
-def follower_begins_for_ever(original: Function, self: Any, position: int, told: int) -> bool:
+@mutant(MUST_EMPTY)
+def follower_begins_for_ever(original: Function, self: Any, position: int, leader_horizon: int) -> bool:
     """A follower remembers no marker, and empties its log again for the same one (H-5)."""
     self.remembered = 0
-    begins_again: bool = original(self, position, told)
+    begins_again: bool = original(self, position, leader_horizon)
     return begins_again
 
 
@@ -146,10 +146,12 @@ def consumer_ignores_moved_marker(
     return begins_again
 
 
-@mutant(JUDGE)
-def follower_ignores_moved_marker(original: Function, self: Any, position: int, told: int) -> bool:
+@mutant(MUST_EMPTY)
+def follower_ignores_moved_marker(original: Function, self: Any, position: int, leader_horizon: int) -> bool:
     """A follower in an unsafe bootstrap goes on, although the marker has moved (H-6)."""
-    begins_again: bool = original(self, position, min(told, self.remembered) if self.remembered else told)
+    begins_again: bool = original(
+        self, position, min(leader_horizon, self.remembered) if self.remembered else leader_horizon
+    )
     return begins_again
 
 
