@@ -144,10 +144,10 @@ def epoch_goes_on_when_off(original: Function, was_on: dict[int, bool], self: An
     return was_on[id(self)]
 
 
-@mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast._tell")
-def one_broker_told_at_a_time(original: Function, self: Any, told: Any) -> None:
+@mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast._send_next")
+def one_broker_told_at_a_time(original: Function, self: Any, recipient: Any) -> None:
     """UpdateMetadata goes to one broker after the other: to the next when the one before has answered (M-3)."""
-    if not any(each.asking for each in self._told.values()):
-        original(self, told)
-    elif not told.asking and told.timer is None:
-        told.timer = self._surroundings.after(10_000, lambda: self._again(told))
+    if not any(each.in_flight for each in self._recipients.values()):
+        original(self, recipient)
+    elif not recipient.in_flight and recipient.timer is None:
+        recipient.timer = self._surroundings.after(10_000, lambda: self._again(recipient))

@@ -55,7 +55,7 @@ def epoch_bound_unchecked(original: Function, quorum: Any, remote_id: int, epoch
     )
 
 
-@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.heard", remembers=True)
+@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.renew", remembers=True)
 def broker_sessions_by_wall_clock(original: Function, ahead_us: dict[str, int], self: Any, broker_id: int) -> None:
     """The sessions of brokers end by the wall clock. ``ahead_us`` holds how far it was ahead of the other at first."""
     original(self, broker_id)

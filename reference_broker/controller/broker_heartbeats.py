@@ -53,17 +53,15 @@ class HeartbeatAnswer:
 
 @dataclass(slots=True)
 class BrokerHeartbeats:
-    """The sessions of all brokers. ``deadlines_us`` says for each broker when its session ends unless a heartbeat
-    comes. It is empty while this node is not active.
-
-    ``asked`` holds the brokers for which a change is queued, so that heartbeats do not queue more of the same.
-    """
+    """The sessions of all brokers. There are none while this node is not active."""
 
     surroundings: Surroundings
     config: BrokerConfig
     controller: ActiveController
     deadlines_us: dict[int, int] = field(default_factory=dict)
-    asked: dict[int, None] = field(default_factory=dict)
+    """For each broker, when its session ends unless a heartbeat comes."""
+    pending: dict[int, None] = field(default_factory=dict)
+    """The brokers for which a change is queued, so that heartbeats do not queue more of the same."""
     published: dict[int, int] = field(default_factory=dict)
     """The metadata offset in each broker's last heartbeat."""
     left_at: dict[int, int] = field(default_factory=dict)
@@ -72,38 +70,38 @@ class BrokerHeartbeats:
     _timer: int | None = None
 
     def activated(self) -> None:
-        """Begins a whole session for every broker that is not fenced."""
+        """Begin a whole session for every broker that is not fenced."""
         for broker_id in sorted(self.controller.latest.brokers):
             if not self.controller.latest.brokers[broker_id].fenced:
-                self.heard(broker_id)
+                self.renew(broker_id)
         self._plan_check()
 
     def deactivated(self) -> None:
         self.deadlines_us.clear()
-        self.asked.clear()
+        self.pending.clear()
         self.published.clear()
         self.left_at.clear()
         if self._timer is not None:
             self.surroundings.ports.cancel_timer(self._timer)
             self._timer = None
 
-    def heard(self, broker_id: int) -> None:
-        """Begins the broker's session anew."""
+    def renew(self, broker_id: int) -> None:
+        """Restart the broker's session."""
         self.deadlines_us[broker_id] = self.surroundings.now_us + self.config.broker_session_timeout_ms * 1000
 
     def has_session(self, broker_id: int) -> bool:
-        """Whether the broker's session has not ended."""
+        """Return whether the broker's session has not ended."""
         return self.deadlines_us.get(broker_id, 0) > self.surroundings.now_us
 
     def forget(self, broker_id: int) -> None:
-        """Ends the session of a broker that is no longer registered, or registers anew."""
+        """End the session of a broker that is no longer registered, or registers again."""
         self.deadlines_us.pop(broker_id, None)
         self.left_at.pop(broker_id, None)
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
-        """Answers a heartbeat. Refuses it if this is not the active controller, or if the registration is not the
-        latest. It also refuses a broker that has left and does not want to: a heartbeat may have been damaged on its
-        way, and a registration that has left is never unfenced."""
+        """Take a heartbeat. It is refused if this is not the active controller, or if the registration is not the
+        latest. So is that of a broker that has left and does not want to: a heartbeat may have been damaged on its way,
+        and a registration that has left is never unfenced."""
         if not self.controller.is_active:
             return NOT_CONTROLLER
         broker = self.controller.latest.brokers.get(beat.broker_id)
@@ -116,11 +114,11 @@ class BrokerHeartbeats:
             )
         if broker.fenced and broker.in_controlled_shutdown and not beat.want_shut_down:
             return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} has left, and must register again.")
-        self.heard(beat.broker_id)
+        self.renew(beat.broker_id)
         self.published[beat.broker_id] = beat.metadata_offset
         self._change(broker, beat)
         for leaver in list(self.left_at):
-            self._let_go(leaver)
+            self._end_shutdown(leaver)
         published = self.controller.image.brokers.get(beat.broker_id)
         return HeartbeatAnswer(
             is_caught_up=beat.metadata_offset >= broker.broker_epoch,
@@ -129,7 +127,7 @@ class BrokerHeartbeats:
         )
 
     def _change(self, broker: BrokerImage, beat: Heartbeat) -> None:
-        """Queues what the heartbeat asks for. It is judged again when its turn comes."""
+        """Queue the change that the heartbeat requests. It is judged again when its turn comes."""
         if beat.want_shut_down:
             self._shut_down(broker)
         elif beat.want_fence:
@@ -139,10 +137,10 @@ class BrokerHeartbeats:
             self._submit(broker, "unfence a broker", unfencing)
 
     def _shut_down(self, broker: BrokerImage) -> None:
-        """Begins, continues or ends a controlled shutdown. A broker that is fenced or the last one need not wait for
+        """Begin, continue or end a controlled shutdown. A broker that is fenced or the last one need not wait for
         others."""
         broker_id = broker.broker_id
-        if is_shut_down(broker, broker.broker_epoch) or broker_id in self.asked:
+        if is_shut_down(broker, broker.broker_epoch) or broker_id in self.pending:
             return
         if broker.fenced or not self._others(broker_id):
             self._submit(broker, "controlled shutdown", shutting_down)
@@ -150,10 +148,10 @@ class BrokerHeartbeats:
             self._submit(broker, "controlled shutdown", leaving)
         else:
             self.left_at.setdefault(broker_id, self.controller.image.provenance.offset)
-            self._let_go(broker_id)
+            self._end_shutdown(broker_id)
 
-    def _let_go(self, broker_id: int) -> None:
-        """Ends a controlled shutdown when every other live broker knows who leads now."""
+    def _end_shutdown(self, broker_id: int) -> None:
+        """End a controlled shutdown when every other live broker knows the new leaders."""
         broker = self.controller.latest.brokers.get(broker_id)
         if broker is None or not broker.in_controlled_shutdown or broker.fenced:
             del self.left_at[broker_id]
@@ -165,9 +163,9 @@ class BrokerHeartbeats:
 
     def _submit(self, broker: BrokerImage, name: str, change: BrokerChange, only_if_silent: bool = False) -> None:
         broker_id = broker.broker_id
-        if broker_id in self.asked:
+        if broker_id in self.pending:
             return
-        self.asked[broker_id] = None
+        self.pending[broker_id] = None
 
         done: list[str] = []
 
@@ -184,7 +182,7 @@ class BrokerHeartbeats:
             return records
 
         def answered(refusal: Refusal | None) -> None:
-            self.asked.pop(broker_id, None)
+            self.pending.pop(broker_id, None)
             if change is leaving and refusal is None:
                 self.left_at[broker_id] = self.controller.image.provenance.offset
             for what in done if refusal is None else ():
@@ -198,7 +196,7 @@ class BrokerHeartbeats:
         self._timer = self.surroundings.after(interval_us, self._check)
 
     def _check(self) -> None:
-        """Queues the fencing of silent brokers. If the check is late by more than an interval, this node did not run,
+        """Queue the fencing of silent brokers. If the check is late by more than an interval, this node did not run,
         and heartbeats may wait in its sockets. Then all sessions are prolonged."""
         late_us = self.surroundings.now_us - self._check_at_us
         interval_us = self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION

@@ -70,27 +70,27 @@ class _State(Enum):
 
 @dataclass(slots=True, eq=False)
 class BrokerLifecycle:
-    """``registered_epoch`` is the broker epoch of this incarnation, or -1 before it is registered. ``channel`` is also
-    used by this node's APIs.
-
-    ``previous_broker_epoch`` is that of the last incarnation if it stopped cleanly, and -1 otherwise (KIP-966). It is
-    set before ``start``. ``_asking`` says that a request has not been answered, and ``_has_news`` that the next one
-    follows it without a pause.
-    """
+    """Registers this node's broker, keeps its session, and makes its controlled shutdown."""
 
     _surroundings: Surroundings
     _config: BrokerConfig
     _identity: Identity
     _endpoints: tuple[Endpoint, ...]
     channel: ControllerChannel
+    """Also used by this node's APIs."""
     incarnation_id: bytes = field(init=False)
     registered_epoch: int = NOT_REGISTERED
+    """The broker epoch of this incarnation, or -1 before it is registered."""
     previous_broker_epoch: int = NOT_REGISTERED
+    """The broker epoch of the last incarnation if it stopped cleanly, and -1 otherwise (KIP-966). Set before
+    ``start``."""
     on_registered: Callable[[], None] = lambda: None
     _state: _State = _State.NOT_STARTED
     _wants_unfenced: bool = False
-    _asking: bool = False
-    _has_news: bool = False
+    _in_flight: bool = False
+    """A request has no response yet."""
+    _at_once: bool = False
+    """The next request follows it without a pause."""
     _timer: int | None = None
     _retry_ms: int = FIRST_RETRY_MS
     _done: Callable[[], None] | None = None
@@ -106,24 +106,24 @@ class BrokerLifecycle:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the metadata of this node holds the registration of this incarnation."""
+        """Whether the metadata of this node has the registration of this incarnation."""
         image = self.channel.controller.image
         return self._knows_itself(image, fenced=False) or self._knows_itself(image, fenced=True)
 
     def start(self) -> None:
-        """Begins to look for the active controller, and registers with it."""
+        """Begin to look for the active controller, and register with it."""
         assert self._state is _State.NOT_STARTED, "a broker's life begins once"
         self._state = _State.REGISTERING
         self._attempt()
 
     def want_unfenced(self) -> None:
-        """Tells the controller, from now on, that this broker can serve: its partitions are open."""
+        """Report to the controller, from now on, that this broker can serve: its partitions are open."""
         self._wants_unfenced = True
         if self._state is _State.REGISTERED:
             self._attempt()
 
     def shut_down(self, done: Callable[[], None]) -> None:
-        """Makes a controlled shutdown. ``done`` is called when this node has published that it leads nothing, or after
+        """Make a controlled shutdown. ``done`` is called when this node has published that it leads nothing, or after
         ``controller.quorum.request.timeout.ms``."""
         was, self._state, self._done = self._state, _State.SHUTTING_DOWN, done
         if was is not _State.REGISTERED:
@@ -133,55 +133,55 @@ class BrokerLifecycle:
         self._attempt()
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
-        """Sends the next request to a new leader soon, and does not wait for the end of a long pause."""
+        """Send the next request to a new leader soon, and do not wait for the end of a long pause."""
         if leader_id >= 0:
-            self._ask_soon()
+            self._send_soon()
 
     def controller_activated(self) -> None:
-        """Sends the next request soon, because this node's own controller has become active."""
-        self._ask_soon()
+        """Send the next request soon, because this node's own controller has become active."""
+        self._send_soon()
 
     @property
     def _is_alive(self) -> bool:
         return self._state in (_State.REGISTERING, _State.REGISTERED, _State.SHUTTING_DOWN)
 
     def _attempt(self) -> None:
-        """Sends the request of this state. There is one request at a time."""
+        """Send the request of this state. There is one request at a time."""
         self._cancel_timer()
-        self._has_news = self._asking
-        if self._asking or not self._is_alive:
+        self._at_once = self._in_flight
+        if self._in_flight or not self._is_alive:
             return
-        self._asking = True
+        self._in_flight = True
         if self._state is _State.REGISTERING:
-            self._ask(ApiKey.BROKER_REGISTRATION, self._registration(), self._registered)
+            self._send(ApiKey.BROKER_REGISTRATION, self._registration(), self._registered)
         else:
-            self._ask(ApiKey.BROKER_HEARTBEAT, self._heartbeat(), self._heartbeat_answered)
+            self._send(ApiKey.BROKER_HEARTBEAT, self._heartbeat(), self._heartbeat_answered)
 
-    def _ask(self, api_key: ApiKey, body: object, replied: Callable[[object], None]) -> None:
+    def _send(self, api_key: ApiKey, body: object, replied: Callable[[object], None]) -> None:
         self.channel.ask(api_key, VERSIONS[api_key][1], body, replied, self._failed)
 
     def _failed(self) -> None:
-        self._asking = False
+        self._in_flight = False
         self._retry()
 
     def _retry(self) -> None:
-        """Asks again after a random pause, so that brokers do not ask at the same time."""
+        """Retry after a random pause, so that brokers do not retry at the same time."""
         pause_ms, self._retry_ms = self._retry_ms, min(2 * self._retry_ms, LONGEST_RETRY_MS)
         self._again_after(pause_ms - self._surroundings.random.randrange(pause_ms // 2))
 
     def _again_after(self, pause_ms: int) -> None:
-        """Sets the timer for the next request. It does not wait if something changed during the last request."""
+        """Set the timer for the next request. It does not wait if something changed during the last request."""
         self._cancel_timer()
-        if self._has_news:
-            self._has_news, pause_ms = False, 0
+        if self._at_once:
+            self._at_once, pause_ms = False, 0
         if self._is_alive:
             self._timer = self._surroundings.after(pause_ms * 1000, self._attempt)
 
-    def _ask_soon(self) -> None:
-        """Asks now, or as soon as the request under way has failed."""
+    def _send_soon(self) -> None:
+        """Send a request now, or as soon as the request in flight has failed."""
         self._retry_ms = FIRST_RETRY_MS
-        if self._asking:
-            self._has_news = True
+        if self._in_flight:
+            self._at_once = True
         elif self._is_alive:
             self._again_after(0)
 
@@ -192,7 +192,7 @@ class BrokerLifecycle:
 
     def _registered(self, answer: object) -> None:
         assert isinstance(answer, BrokerRegistrationResponse), f"a registration was answered by {type(answer).__name__}"
-        self._asking = False
+        self._in_flight = False
         if answer.error_code is not ErrorCode.none or self._state is not _State.REGISTERING:
             if answer.error_code is not ErrorCode.not_controller:
                 self._surroundings.ports.note("registration_refused", ("error", int(answer.error_code)))
@@ -207,7 +207,7 @@ class BrokerLifecycle:
 
     def _heartbeat_answered(self, answer: object) -> None:
         assert isinstance(answer, BrokerHeartbeatResponse), f"a heartbeat was answered by {type(answer).__name__}"
-        self._asking = False
+        self._in_flight = False
         if answer.error_code in _REGISTER_AGAIN and self._state is _State.REGISTERED:
             self._state, self.registered_epoch = _State.REGISTERING, NOT_REGISTERED
             self._retry()
@@ -225,20 +225,20 @@ class BrokerLifecycle:
             self._again_after(self._config.broker_heartbeat_interval_ms)
 
     def _published(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Sends a heartbeat soon in two cases: this broker's registration is published here, so it may be unfenced, or
-        another broker leaves, which waits until all others have said that they know. Stops if this broker's own
+        """Send a heartbeat soon in two cases: this broker's registration is published here, so it may be unfenced, or
+        another broker leaves, which waits until all others have reported that they know. Stop if this broker's own
         shutdown is published."""
         if self._surroundings.node_id not in delta.brokers:
             if self._state is _State.REGISTERED and any(_leaves(broker) for broker in delta.brokers.values()):
-                self._ask_soon()
+                self._send_soon()
             return
         if self._state is _State.REGISTERED and self._wants_unfenced and self._knows_itself(image, fenced=True):
-            self._ask_soon()
+            self._send_soon()
         elif self._state is _State.SHUTTING_DOWN:
             if self._is_gone(image):
                 self._stop()
             else:
-                self._ask_soon()
+                self._send_soon()
 
     def _knows_itself(self, image: MetadataImage, fenced: bool) -> bool:
         broker = image.brokers.get(self._surroundings.node_id)
@@ -296,8 +296,8 @@ def _leaves(broker: BrokerImage | None) -> bool:
 
 RETRY_MS = 200
 MOST_REPLICAS: Final = 500
-"""One request tells of so many replicas at most. A controller refuses a request that holds too many items. Kafka's
-limit is 2,250 (AssignReplicasToDirsRequest.MAX_ASSIGNMENTS_PER_REQUEST)."""
+"""The number of replicas in one request. A controller refuses a request that has too many items. Kafka's limit is 2,250
+(AssignReplicasToDirsRequest.MAX_ASSIGNMENTS_PER_REQUEST)."""
 
 ReplicaKey: TypeAlias = tuple[bytes, int]
 """Topic ID and partition index."""
@@ -305,29 +305,30 @@ ReplicaKey: TypeAlias = tuple[bytes, int]
 
 @dataclass(slots=True, eq=False)
 class DirectoryAssignment:
-    """``directory`` is the ID of this node's only directory."""
+    """Reports to the controller which of this node's replicas are in no directory (KIP-858)."""
 
     _surroundings: Surroundings
     _lifecycle: BrokerLifecycle
     directory: bytes
+    """The ID of this node's only directory."""
 
-    def tell(self, replicas: Mapping[ReplicaKey, bool], done: Callable[[], None]) -> None:
-        """Tells of each replica whether it is lost, in requests of MOST_REPLICAS, one after the other. Asks until an
-        active controller has made all changes, and then calls ``done``. A cluster whose metadata.version is too low for
+    def report(self, replicas: Mapping[ReplicaKey, bool], done: Callable[[], None]) -> None:
+        """Report of each replica whether it is lost, in requests of MOST_REPLICAS, one after the other. Retry until an
+        active controller has made all changes, and then call ``done``. A cluster whose metadata.version is too low for
         directories refuses, and that ends it, too. So does a controller whose ApiVersions does not name this API: it
-        closes the connection of whoever asks."""
+        closes the connection of the sender."""
         if not replicas:
             done()
             return
-        told = dict(islice(replicas.items(), MOST_REPLICAS))
+        reported = dict(islice(replicas.items(), MOST_REPLICAS))
 
         def again() -> None:
-            self._surroundings.after(RETRY_MS * 1000, lambda: self.tell(replicas, done))
+            self._surroundings.after(RETRY_MS * 1000, lambda: self.report(replicas, done))
 
         def replied(answer: object) -> None:
             assert isinstance(answer, AssignReplicasToDirsResponse), f"directories were answered by {answer!r}"
             if answer.error_code == ErrorCode.none:
-                self.tell({key: is_lost for key, is_lost in replicas.items() if key not in told}, done)
+                self.report({key: is_lost for key, is_lost in replicas.items() if key not in reported}, done)
             elif answer.error_code == ErrorCode.unsupported_version:
                 done()
             else:
@@ -345,7 +346,7 @@ class DirectoryAssignment:
             done()
 
         channel = self._lifecycle.channel
-        channel.ask(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, self._request(told), replied, failed)
+        channel.ask(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, self._request(reported), replied, failed)
 
     def _request(self, replicas: Mapping[ReplicaKey, bool]) -> AssignReplicasToDirsRequest:
         return AssignReplicasToDirsRequest(

@@ -57,23 +57,24 @@ Slices: TypeAlias = Generator[None, None, States]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of one epoch. ``image`` is the metadata as of the epoch's record. ``topics`` names the topics that
-    changed since the epoch before. ``controller_epoch`` is that of the controller that wrote the record; no other one
-    sends it."""
+    """The content of one metadata epoch."""
 
     metadata_epoch: int
     controller_epoch: int
+    """Of the controller that wrote the epoch's record. No other one sends this content."""
     image: MetadataImage
+    """The metadata as of the epoch's record."""
     topics: tuple[str, ...]
+    """The topics that changed since the epoch before."""
 
     def live_brokers(self) -> tuple[BrokerImage, ...]:
-        """The brokers that are not fenced, by ID. Clients are told of them, and they get the update."""
+        """Return the brokers that are not fenced, by ID. Clients see them, and they get the update."""
         brokers = self.image.brokers
         return tuple(brokers[broker_id] for broker_id in sorted(brokers) if not brokers[broker_id].fenced)
 
 
-def is_told(delta: MetadataDelta) -> bool:
-    """Whether the delta changes what clients are told about topics, or about brokers that they may connect to."""
+def is_visible_to_clients(delta: MetadataDelta) -> bool:
+    """Return whether the delta changes what clients see of topics, or of brokers that they may connect to."""
     return bool(delta.topics) or any(
         _address(delta.image.brokers.get(broker_id)) != _address(broker) for broker_id, broker in delta.brokers.items()
     )
@@ -96,7 +97,7 @@ def live_broker(broker: BrokerImage) -> UpdateMetadataBroker1000:
 
 @dataclass(slots=True)
 class Frames:
-    """Makes partition states in slices. What several brokers need is made once, and kept until ``forget``."""
+    """Builds partition states in slices. What several brokers need is built once, and kept until ``forget``."""
 
     ports: Ports
     history: deque[tuple[int, tuple[str, ...]]] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
@@ -111,14 +112,14 @@ class Frames:
         self._made.clear()
 
     def clear(self) -> None:
-        """Forgets everything. Callbacks that wait are never called."""
+        """Drop everything. Pending callbacks are never called."""
         self.history.clear()
         self._made.clear()
         self._waiting.clear()
 
     def make(self, base: Content | None, target: Content, then: Callable[[States], None]) -> None:
-        """Calls ``then`` with the states that lead from ``base`` to ``target``, in this event or a later one. A
-        ``base`` of None stands for nothing."""
+        """Call ``then`` with the states that lead from ``base`` to ``target``, in this event or a later one. A ``base``
+        of None means nothing."""
         key = (-1 if base is None else base.metadata_epoch, target.metadata_epoch)
         made = self._made.get(key)
         if made is not None:
@@ -206,56 +207,60 @@ LONGEST_RETRY_MS = 800
 
 
 @dataclass(slots=True, eq=False)
-class _Told:
-    """One incarnation of a broker. ``known`` is the content that it acknowledged last, and ``target`` the one that is
-    sent now or again. ``asking`` says that an update is being made or has not been answered."""
+class _Recipient:
+    """One incarnation of a broker."""
 
     broker_id: int
     broker_epoch: int
     known: Content | None = None
+    """The content that it acknowledged last."""
     target: Content | None = None
-    asking: bool = False
+    """The content that is sent now or again."""
+    in_flight: bool = False
+    """An update is being built or has no response yet."""
     timer: int | None = None
     retry_ms: int = FIRST_RETRY_MS
 
 
 @dataclass(slots=True, eq=False)
 class MetadataBroadcast:
-    """``_epoch`` is that of this node's term, or -1. ``_dirty`` says that clients must be told something new, and
-    ``_asked`` that a record of the next metadata epoch is on its way. ``_changed`` names the topics that changed since
-    the last one. ``_has_news`` says that ``_content`` was replaced, and that brokers are told when this event is over.
-    """
+    """Writes metadata epochs and sends their content to the live brokers."""
 
     _surroundings: Surroundings
     _config: BrokerConfig
     _controller: ActiveController
     _epoch: int = -1
+    """The epoch of this node's term, or -1."""
     _dirty: bool = False
-    _asked: bool = False
-    _has_news: bool = False
+    """Something that clients see has changed."""
+    _epoch_pending: bool = False
+    """A record of the next metadata epoch is on its way."""
+    _content_replaced: bool = False
+    """``_content`` was replaced, and is sent to brokers when this event is over."""
     _changed: dict[str, None] = field(default_factory=dict)
+    """The topics that changed since the last metadata epoch."""
     _content: Content | None = None
-    _told: dict[int, _Told] = field(default_factory=dict)
+    _recipients: dict[int, _Recipient] = field(default_factory=dict)
     _frames: Frames = field(init=False)
 
     def __post_init__(self) -> None:
         self._frames = Frames(self._surroundings.ports)
 
-    # The controller's news
+    # Called by the controller
 
     def activated(self) -> None:
-        """Writes a new epoch soon, so that this controller sends everything to all brokers."""
+        """Write a new epoch soon, so that this controller sends everything to all brokers."""
         self._epoch = self._controller.epoch
         self._dirty = True
         self._surroundings.after(0, self.progressed)
 
     def deactivated(self) -> None:
         self._epoch = -1
-        self._asked = False
+        self._epoch_pending = False
         self._stop()
 
     def published(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Is called before all other listeners of this node, so it only notes what happened."""
+        """Note what was published. This is called before all other listeners of this node."""
         if not self._controller.is_active:
             return
         if not self._sends(image):
@@ -268,29 +273,29 @@ class MetadataBroadcast:
             self._changed[topic.name] = None
         if delta.metadata_epoch is not None:
             self._take_content(image)
-        elif METADATA_EPOCH_FEATURE in delta.features or is_told(delta):
+        elif METADATA_EPOCH_FEATURE in delta.features or is_visible_to_clients(delta):
             self._dirty = True
 
     def progressed(self) -> None:
-        """Is called when all listeners of this node have what was published."""
+        """Send what was published, because all listeners of this node have it."""
         if not self._controller.is_active or not self._sends(self._controller.image):
             return
-        if self._dirty and not self._asked:
-            self._ask_for_epoch()
-        if self._has_news:
-            self._has_news = False
-            self._tell_all()
+        if self._dirty and not self._epoch_pending:
+            self._write_epoch()
+        if self._content_replaced:
+            self._content_replaced = False
+            self._send_to_all()
 
     # Writing the epoch
 
-    def _ask_for_epoch(self) -> None:
-        term, self._asked = self._epoch, True
+    def _write_epoch(self) -> None:
+        term, self._epoch_pending = self._epoch, True
 
         def answered(refusal: Refusal | None) -> None:
             """A refusal means that the disk failed or the term is over. The next term writes an epoch."""
             if term != self._epoch:
                 return
-            self._asked = False
+            self._epoch_pending = False
             if refusal is not None:
                 self._surroundings.after(LONGEST_RETRY_MS * 1000, self.progressed)
 
@@ -307,7 +312,7 @@ class MetadataBroadcast:
         self._changed.clear()
         self._dirty = False
         self._content = content
-        self._has_news = True
+        self._content_replaced = True
         self._refresh_brokers(content)
         self._frames.remember(content)
         self._surroundings.ports.note(
@@ -320,41 +325,44 @@ class MetadataBroadcast:
     def _sends(self, image: MetadataImage) -> bool:
         return self._config.crucible_metadata_epoch_enable and sends_metadata_epoch(image)
 
-    # Telling brokers
+    # Sending to brokers
 
     def _refresh_brokers(self, content: Content) -> None:
-        """Forgets brokers that are no longer registered, and adds live ones. A fenced broker is kept, because it may
+        """Drop brokers that are no longer registered, and add live ones. A fenced broker is kept, because it may
         still have what it was sent."""
         registered = content.image.brokers
-        for told in list(self._told.values()):
-            broker = registered.get(told.broker_id)
-            if broker is None or broker.broker_epoch != told.broker_epoch:
-                self._cancel(told)
-                del self._told[told.broker_id]
+        for recipient in list(self._recipients.values()):
+            broker = registered.get(recipient.broker_id)
+            if broker is None or broker.broker_epoch != recipient.broker_epoch:
+                self._cancel(recipient)
+                del self._recipients[recipient.broker_id]
             elif broker.fenced:
-                self._cancel(told)
+                self._cancel(recipient)
         for broker in content.live_brokers():
-            if broker.broker_id not in self._told:
-                self._told[broker.broker_id] = _Told(broker.broker_id, broker.broker_epoch)
+            if broker.broker_id not in self._recipients:
+                self._recipients[broker.broker_id] = _Recipient(broker.broker_id, broker.broker_epoch)
 
-    def _tell_all(self) -> None:
-        for told in list(self._told.values()):
-            self._tell(told)
+    def _send_to_all(self) -> None:
+        for recipient in list(self._recipients.values()):
+            self._send_next(recipient)
 
-    def _tell(self, told: _Told) -> None:
-        if told.asking or told.timer is not None:
+    def _send_next(self, recipient: _Recipient) -> None:
+        if recipient.in_flight or recipient.timer is not None:
             return
-        target = told.target or self._content
-        if target is None or told.known is target or not self._is_live(told):
+        target = recipient.target or self._content
+        if target is None or recipient.known is target or not self._is_live(recipient):
             return
-        told.target, told.asking = target, True
-        self._frames.make(told.known, target, lambda states: self._send(told, target, states))
+        recipient.target, recipient.in_flight = target, True
+        self._frames.make(recipient.known, target, lambda states: self._send(recipient, target, states))
 
-    def _send(self, told: _Told, target: Content, states: States) -> None:
-        if not self._is_current(told):
+    def _send(self, recipient: _Recipient, target: Content, states: States) -> None:
+        if not self._is_current(recipient):
             return
         if self._controller.is_writing_transaction:
-            told.asking, self._has_news = False, True  # ``_tell`` is called again when the End is committed.
+            recipient.in_flight, self._content_replaced = (
+                False,
+                True,
+            )  # ``_send_next`` is called again when the End is committed.
             return
         body = UpdateMetadataRequest1001(
             controller_id=self._surroundings.node_id,
@@ -362,79 +370,79 @@ class MetadataBroadcast:
             metadata_epoch=target.metadata_epoch,
             partition_states=states,
             live_brokers=tuple(live_broker(broker) for broker in target.live_brokers()),
-            broker_epoch=told.broker_epoch,
-            type=FULL_UPDATE if told.known is None else INCREMENTAL_UPDATE,
+            broker_epoch=recipient.broker_epoch,
+            type=FULL_UPDATE if recipient.known is None else INCREMENTAL_UPDATE,
         )
         ports = self._surroundings.ports
-        ports.note("update_metadata_sent", ("broker", told.broker_id), ("epoch", target.metadata_epoch))
+        ports.note("update_metadata_sent", ("broker", recipient.broker_id), ("epoch", target.metadata_epoch))
 
         def replied(answer: object) -> None:
-            self._answered(told, target, answer)
+            self._answered(recipient, target, answer)
 
-        if told.broker_id == self._surroundings.node_id:
+        if recipient.broker_id == self._surroundings.node_id:
             self._controller.serve_locally(ApiKey.UPDATE_METADATA, body, replied)
             return
         timeout_ms = self._config.controller_quorum_request_timeout_ms
         ports.send(
-            told.broker_id,
+            recipient.broker_id,
             Channel.METADATA,
             ApiKey.UPDATE_METADATA,
             VERSION,
             body,
             timeout_ms,
             replied,
-            lambda: self._failed(told),
+            lambda: self._failed(recipient),
         )
 
-    def _answered(self, told: _Told, target: Content, answer: object) -> None:
+    def _answered(self, recipient: _Recipient, target: Content, answer: object) -> None:
         assert isinstance(answer, UpdateMetadataResponse1000), f"an update was answered by {type(answer).__name__}"
-        if not self._is_current(told):
+        if not self._is_current(recipient):
             return
         if answer.error_code == ErrorCode.stale_controller_epoch:
-            self._failed(told)  # A newer controller has reached it. This node will soon learn of that.
+            self._failed(recipient)  # A newer controller has reached it. This node will soon learn of that.
         elif answer.error_code != ErrorCode.none:
-            told.known = told.target = None  # It cannot use a difference. It gets everything next time.
-            self._failed(told)
+            recipient.known = recipient.target = None  # It cannot use a difference. It gets everything next time.
+            self._failed(recipient)
         else:
-            told.known, told.target, told.asking = target, None, False
-            told.retry_ms = FIRST_RETRY_MS
-            self._tell(told)
-            if not any(each.asking for each in self._told.values()):
+            recipient.known, recipient.target, recipient.in_flight = target, None, False
+            recipient.retry_ms = FIRST_RETRY_MS
+            self._send_next(recipient)
+            if not any(each.in_flight for each in self._recipients.values()):
                 self._frames.forget()
 
-    def _failed(self, told: _Told) -> None:
-        """Sends the update again after a pause. The broker may have applied it or not."""
-        if not self._is_current(told):
+    def _failed(self, recipient: _Recipient) -> None:
+        """Resend the update after a pause. The broker may have applied it or not."""
+        if not self._is_current(recipient):
             return
-        told.asking = False
-        if not self._is_live(told):
+        recipient.in_flight = False
+        if not self._is_live(recipient):
             return
-        pause_ms, told.retry_ms = told.retry_ms, min(2 * told.retry_ms, LONGEST_RETRY_MS)
+        pause_ms, recipient.retry_ms = recipient.retry_ms, min(2 * recipient.retry_ms, LONGEST_RETRY_MS)
         pause_ms -= self._surroundings.random.randrange(pause_ms // 2)
-        told.timer = self._surroundings.after(pause_ms * 1000, lambda: self._again(told))
+        recipient.timer = self._surroundings.after(pause_ms * 1000, lambda: self._again(recipient))
 
-    def _again(self, told: _Told) -> None:
-        told.timer = None
-        self._tell(told)
+    def _again(self, recipient: _Recipient) -> None:
+        recipient.timer = None
+        self._send_next(recipient)
 
-    def _is_current(self, told: _Told) -> bool:
-        return self._told.get(told.broker_id) is told
+    def _is_current(self, recipient: _Recipient) -> bool:
+        return self._recipients.get(recipient.broker_id) is recipient
 
-    def _is_live(self, told: _Told) -> bool:
-        broker = None if self._content is None else self._content.image.brokers.get(told.broker_id)
-        return broker is not None and not broker.fenced and broker.broker_epoch == told.broker_epoch
+    def _is_live(self, recipient: _Recipient) -> bool:
+        broker = None if self._content is None else self._content.image.brokers.get(recipient.broker_id)
+        return broker is not None and not broker.fenced and broker.broker_epoch == recipient.broker_epoch
 
-    def _cancel(self, told: _Told) -> None:
-        if told.timer is not None:
-            self._surroundings.ports.cancel_timer(told.timer)
-            told.timer = None
+    def _cancel(self, recipient: _Recipient) -> None:
+        if recipient.timer is not None:
+            self._surroundings.ports.cancel_timer(recipient.timer)
+            recipient.timer = None
 
     def _stop(self) -> None:
-        """Forgets all brokers, because the term is over or the metadata epoch was switched off."""
-        for told in self._told.values():
-            self._cancel(told)
-        self._told.clear()
+        """Drop all brokers, because the term is over or the metadata epoch was switched off."""
+        for recipient in self._recipients.values():
+            self._cancel(recipient)
+        self._recipients.clear()
         self._changed.clear()
         self._content = None
-        self._dirty = self._has_news = False
+        self._dirty = self._content_replaced = False
         self._frames.clear()

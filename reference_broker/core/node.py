@@ -312,7 +312,7 @@ class Node:
     def _logs_are_open(self) -> None:
         """A broker that leads nothing yet tells the controller first which replicas it has lost."""
         replica = self.broker.replica
-        replica.assignment.tell(self._publisher.misplaced(), replica.lifecycle.want_unfenced)
+        replica.assignment.report(self._publisher.misplaced(), replica.lifecycle.want_unfenced)
 
     def _opened_all(self) -> None:
         self.ready = True

@@ -197,7 +197,7 @@ def test_a_fencing_that_waited_behind_a_long_change_looks_again() -> None:
     for _ in range(6):
         world.ports.now_us += 1_500_000
         world.controller.heartbeats._check()
-    assert list(world.controller.heartbeats.asked) == [1]
+    assert list(world.controller.heartbeats.pending) == [1]
     beat(world, 1, epochs[1])
     world.settle()
     assert fenced(world) == []

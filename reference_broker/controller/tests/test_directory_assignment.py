@@ -56,7 +56,7 @@ class Teller:
         def done() -> None:
             self.done += 1
 
-        self.assignment.tell(replicas, done)
+        self.assignment.report(replicas, done)
 
     def answer(self, error: ErrorCode = ErrorCode.none) -> None:
         body, replied, _ = self.open.pop()

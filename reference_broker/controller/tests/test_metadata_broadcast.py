@@ -67,7 +67,7 @@ class World(MetadataWorld):
 
     def change(self, *records: MetadataRecord) -> None:
         for broker_id in (SELF, *OTHERS):
-            self.controller.heartbeats.heard(broker_id)
+            self.controller.heartbeats.renew(broker_id)
         self.controller.submit(lambda: records, lambda _: None)
         self.settle()
 

@@ -174,7 +174,7 @@ class Storm:
         for member in world.living:
             calls = member.node._calls.values()
             assert all(call._request.api_key != ApiKey.UPDATE_METADATA for call in calls), "an update still waits"
-            assert len(member.node.broker.controller.broadcast._told) <= self.nodes
+            assert len(member.node.broker.controller.broadcast._recipients) <= self.nodes
 
     def is_whole(self) -> bool:
         world = self.world
