@@ -3,24 +3,38 @@
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from bench.fleet.behaviours.bodies import create_topics_request
+from bench.fleet.behaviours.bodies import delete_topics_request
+from bench.fleet.behaviours.bodies import metadata_request
+from bench.fleet.behaviours.bodies import new_topic
+from bench.peers.node import PeerError
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, TypeVar
-
-from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
+from kio.schema.describe_quorum.v2.request import PartitionData
+from kio.schema.describe_quorum.v2.request import TopicData
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
-
-from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request, metadata_request, new_topic
-from bench.peers.node import PeerError
-from reference_broker.blocking.connections import Connection, TransportError
-from reference_broker.records.record import Record, build
+from reference_broker.blocking.connections import Connection
+from reference_broker.blocking.connections import TransportError
+from reference_broker.records.record import Record
+from reference_broker.records.record import build
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import ErrorCode, error_name
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.messages import decode_response, encode_request
-from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from reference_broker.wire.messages import decode_response
+from reference_broker.wire.messages import encode_request
+from reference_broker.wire.produce import ProducePartition
+from reference_broker.wire.produce import ProduceRequest
+from reference_broker.wire.produce import ProduceResponse
+from reference_broker.wire.produce import ProduceTopic
+from types import TracebackType
+from typing import Any
+from typing import Self
+from typing import TypeVar
 
 _LENGTH = struct.Struct(">i")
 CLIENT_ID = "crucible-bench"
@@ -88,7 +102,7 @@ class RawConnection:
 
 
 def create_topic(connection: RawConnection, name: str, partitions: int) -> None:
-    """Asks for a topic with one replica and default settings. A refusal shows at the next use of the topic."""
+    """Requests a topic with one replica and default settings. A refusal shows at the next use of the topic."""
     body = create_topics_request([new_topic(name, partitions, 1, {})], TIMEOUT_MS)
     connection.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, body)
 
@@ -102,10 +116,10 @@ def produce_request(topic: str, partition: int, batch: bytes, timeout_ms: int = 
 def base_offset(answer: object, name: str) -> int:
     """Returns the offset of the batch's first record. Raises PeerError if the broker ``name`` refused the batch."""
     assert isinstance(answer, ProduceResponse), f"{answer} answers no produce"
-    told = answer.responses[0].partitions[0]
-    if told.error_code:
-        raise PeerError(f"{name} refused a record with error {told.error_code}")
-    return told.base_offset
+    partition = answer.responses[0].partitions[0]
+    if partition.error_code:
+        raise PeerError(f"{name} refused a record with error {partition.error_code}")
+    return partition.base_offset
 
 
 RETRYING_CLIENT_ID = "crucible-bench-retrying"
@@ -123,17 +137,18 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class LedPartition:
-    """``leader`` is a node ID, or -1."""
-
-    leader: int
+    leader: int  # a node ID, or -1
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
 
 
 class RetryingClient:
-    """Asks one node after the other, with 10 ms between two tries. ``ports`` are those of all nodes on 127.0.0.1. A
-    node that has gone refuses at once. The client waits ``call_limit_s`` for a silent node. It then does not ask that
-    node for ``suspect_s``, even if others still name it."""
+    """Sends each request to one node after the other, with 10 ms between two tries.
+
+    ``ports`` are those of all nodes on 127.0.0.1. A node that has ended refuses connections at once. The client waits
+    ``call_limit_s`` for a silent node. It then sends nothing to that node for ``suspect_s``, even if others still name
+    it.
+    """
 
     def __init__(self, ports: Sequence[int], call_limit_s: float = CALL_LIMIT_S, suspect_s: float = 0.0) -> None:
         self._ports = tuple(ports)
@@ -161,7 +176,7 @@ class RetryingClient:
     def create_topic(
         self, name: str, partitions: int, replicas: int, limit_s: float, config: Mapping[str, str] | None = None
     ) -> None:
-        """Creates a topic. "Exists" counts as created, because an attempt whose answer was lost may have done it.
+        """Creates a topic. "Exists" counts as created, because an attempt whose response was lost may have done it.
 
         Raises PeerError.
         """
@@ -186,7 +201,7 @@ class RetryingClient:
         self._until(ask, limit_s, f"deletion of topic {name}")
 
     def partitions(self, topic: str) -> dict[int, LedPartition]:
-        """Returns what the next node says of a topic. Empty means that it knows no such topic or does not answer."""
+        """Returns the topic's partitions by the next node's metadata. Empty: it has no such topic, or is silent."""
         answer = self._metadata((topic,))
         if answer is None:
             return {}
@@ -233,13 +248,13 @@ class RetryingClient:
             answer = None if port is None else self._call(port, ApiKey.PRODUCE, PRODUCE_VERSION, body)
             if answer is None:
                 return None
-            told = answer.responses[0].partitions[0]
-            return told.base_offset if self._is_fine(told.error_code, (ErrorCode.none,)) else None
+            written = answer.responses[0].partitions[0]
+            return written.base_offset if self._is_fine(written.error_code, (ErrorCode.none,)) else None
 
         return self._until(ask, limit_s, f"an acknowledgement from {topic}-{partition}")
 
     def named_controller(self) -> int | None:
-        """Returns the controller by the next node's metadata, or None if it knows none or does not answer."""
+        """Returns the controller by the next node's metadata, or None if it has none or is silent."""
         answer = self._metadata(())
         if answer is None:
             return None
@@ -291,13 +306,13 @@ class RetryingClient:
         return self._ports[self._next % len(self._ports)]
 
     def _ask_controller(self, api_key: int, version: int, body: object) -> Any:
-        """Asks the node that metadata names as the controller. Kafka names any broker, which passes the request on."""
+        """Calls the node that metadata names as the controller. Kafka names any broker, which forwards the request."""
         answer = self._metadata(())
         port = None if answer is None else self._ports_by_node.get(int(answer.controller_id))
         return None if port is None else self._call(port, api_key, version, body)
 
     def _call(self, port: int, api_key: int, version: int, body: object) -> Any:
-        """Sends one request and returns the answer's body, or None without an answer."""
+        """Sends one request and returns the body of the response, or None if there was none."""
         if self._suspects.get(port, 0.0) > time.perf_counter():
             return None
         limit_us = int(self._call_limit_s * 1e6)

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from bench.probe.broker import Address, Broker, Target
 from bench.probe.case import ANY, PREPARING, Case, NotAdvertised, Observation, Unexpected, Unsupported
-from bench.probe.conversation import HAPPENED, Asked, Broken, Conversation, Line, Silent, in_words
+from bench.probe.conversation import HAPPENED, Broken, Conversation, Line, PendingRequest, Silent, in_words
 from bench.targets.model import TargetError
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
@@ -24,22 +24,22 @@ T = TypeVar("T")
 
 
 def sole(items: Sequence[T], what: str) -> T:
-    """The one entry of a list, which an answer calls ``what``. Raises Unexpected if it has none or several."""
+    """Return the only entry of ``what``, a list in a response. Raises Unexpected if it has none or several."""
     if len(items) != 1:
         raise Unexpected(f"{what} of the answer has {len(items)} entries, not one")
     return items[0]
 
 
 def single(answer: Any, *names: str) -> Any:
-    """The one entry of a list, of the list in that entry, and so on: ``single(answer, "topics", "partitions")``.
-    Raises Unexpected if a list has none or several."""
+    """Return the only entry of a list, of the list in that entry, and so on: ``single(answer, "topics",
+    "partitions")``. Raises Unexpected if a list has none or several."""
     for name in names:
         answer = sole(getattr(answer, name) or (), name)
     return answer
 
 
 class ByKey(dict[K, V]):
-    """What an answer tells, by some key. To look at what it does not tell raises Unexpected."""
+    """Parts of a response by some key. A missing key raises Unexpected."""
 
     def __missing__(self, key: K) -> V:
         raise Unexpected(f"the answer tells nothing of {key}")
@@ -49,7 +49,7 @@ PREFIX = "crucible-probe"
 AGAIN_AFTER_S = 0.02
 SETUP_LIMIT_S = 10.0
 SETUP_AGAIN_S = 1.0
-"""So long a case waits for an answer while it prepares, and after the broker has left such a question unanswered."""
+"""How long a case waits for a response while it prepares, and after the broker did not respond to such a request."""
 REMOVAL_LIMIT_S = 30.0
 TIMEOUT_MS = 10_000
 NOT_SERVED_YET = (
@@ -59,27 +59,26 @@ NOT_SERVED_YET = (
 )
 OF_REMOVAL = (ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_GROUPS, ApiKey.LEAVE_GROUP, ApiKey.DELETE_GROUPS)
 BY_NAME_AND_ID = (1, 12)
-"""Metadata names topics there, and from version 10 on it tells their IDs, too."""
+"""Versions of Metadata that name topics. From version 10 on the response has their IDs, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of one case. ``id`` has 16 bytes, which are zero where the broker has no topic IDs."""
+    """A topic of one case."""
 
     name: str
-    id: bytes
+    id: bytes  # 16 bytes, which are zero where the broker has no topic IDs
     partitions: int
 
 
 @dataclass(slots=True)
 class Belongings:
-    """What all cases of a run have made, so that it can be removed at the end. All names begin with ``prefix``.
-    ``unanswered``: the APIs that were silent while a case prepared."""
+    """What all cases of a run have made, so that it can be removed at the end. All names begin with ``prefix``."""
 
     prefix: str = field(default_factory=lambda: f"{PREFIX}-{uuid4().hex[:8]}")
     topics: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
-    unanswered: set[int] = field(default_factory=set)
+    unanswered: set[int] = field(default_factory=set)  # APIs without a response while a case prepared
     _count: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -92,15 +91,14 @@ class Belongings:
 
 @dataclass(slots=True)
 class ProbeContext:
-    """The broker as one case sees it. All that is asked and answered lands in ``lines``, and each field that the case
-    looks at in ``observations``."""
+    """The broker as one case sees it, and what the case has seen of it."""
 
     case: Case
     broker: Broker
     belongings: Belongings
     target: Target | None = None
-    lines: list[Line] = field(default_factory=list)
-    observations: list[Observation] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)  # all requests and responses
+    observations: list[Observation] = field(default_factory=list)  # each field that the case has checked
     names: list[str] = field(default_factory=list)
     _opened: list[Conversation] = field(default_factory=list)
     _main: Conversation | None = None
@@ -156,24 +154,26 @@ class ProbeContext:
         on: Conversation | None = None,
         limit_s: float | None = None,
     ) -> Any:
-        """Sends a request on the case's own connection, or ``on`` another one, and returns the body of its answer.
-        ``values`` are plain, see ``bodies.body``."""
+        """Sends a request on the case's own connection, or ``on`` another one, and returns the body of its response.
+        ``values`` are plain, see ``conversation.body``."""
         spoken = self.version(api_key) if version is None else version
         return (on or self.main).ask(api_key, spoken, values, limit_s)
 
     def ask_unseen(self, api_key: int, values: object, on: Conversation) -> Any:
-        """Asks the node at the other end of ``on`` without a line in the transcript, for questions that are repeated
-        until something has happened."""
+        """Sends a request to the node at the other end of ``on`` without a line in the transcript, for requests that
+        are repeated until something has happened."""
         return self._of_setup(on.address, api_key, values, self.case.needs.get(api_key, ANY))
 
-    def send(self, api_key: int, values: object, version: int | None = None, on: Conversation | None = None) -> Asked:
-        """Sends a request, whose answer is taken with ``receive`` of the same connection."""
+    def send(
+        self, api_key: int, values: object, version: int | None = None, on: Conversation | None = None
+    ) -> PendingRequest:
+        """Sends a request, whose response is read with ``receive`` of the same connection."""
         return (on or self.main).send(api_key, self.version(api_key) if version is None else version, values)
 
     # Expectations
 
     def expect(self, what: str, seen: object, *wanted: object) -> None:
-        """The field ``what`` must have one of the ``wanted`` values. Numbers are told as error codes where one is
+        """The field ``what`` must have one of the ``wanted`` values. Numbers are shown as error codes where one is
         wanted."""
         codes = any(isinstance(each, ErrorCode) for each in wanted)
         name: Callable[[Any], str] = (lambda each: error_name(int(each))) if codes else in_words
@@ -305,7 +305,7 @@ class ProbeContext:
         return single(answer, "topics")
 
     def _answers(self, name: str, partitions: int) -> bool:
-        """Whether the leader serves the topic: in Apache Kafka it does so a moment after it has told its metadata."""
+        """Whether the leader serves the topic. In Apache Kafka it does so a moment after the metadata has the topic."""
         if ApiKey.LIST_OFFSETS not in self.broker.versions:
             return True
         wanted = [{"partition_index": each, "timestamp": -1} for each in range(partitions)]
@@ -314,7 +314,7 @@ class ProbeContext:
         return all(int(each.error_code) == ErrorCode.none for each in single(answer, "topics").partitions)
 
     def _of_setup(self, address: Address, api_key: int, values: object, versions: tuple[int, int] = ANY) -> Any:
-        """Asks for what the case needs, on a connection that its transcript does not show."""
+        """Sends a request for what the case needs, on a connection that its transcript does not show."""
         version = self.broker.version(api_key, versions)
         limit_s = SETUP_AGAIN_S if api_key in self.belongings.unanswered else SETUP_LIMIT_S
         try:
@@ -333,8 +333,8 @@ class ProbeContext:
 
 
 def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
-    """Deletes the topics and groups of a run as well as the broker lets us. Groups that still have members lose them.
-    Returns what the broker would not do."""
+    """Deletes the topics and groups of a run as far as the broker allows it. Remaining members are removed from their
+    groups. Returns what the broker refused."""
     failed: list[str] = []
     deadline = time.monotonic() + REMOVAL_LIMIT_S
 
@@ -353,7 +353,7 @@ Connected: TypeAlias = Callable[[Address], Conversation]
 
 
 def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
-    """Of many cases only the name of a topic was taken, and there never was one."""
+    """Deletes the topics. Of many cases only the name was reserved, and the topic was never created."""
     version = broker.version(ApiKey.DELETE_TOPICS, ANY)
     doomed = [{"name": each} for each in belongings.topics]
     with connected(broker.controller) as conversation:
@@ -363,7 +363,7 @@ def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected)
 
 
 def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
-    """A group with members cannot be deleted, and the cases let theirs go without a word."""
+    """Deletes the groups and first their members, because cases end without LeaveGroup."""
     version = {each: broker.version(each, ANY) for each in OF_REMOVAL}
     groups: dict[Address, list[str]] = {}
     with connected(broker.leader) as conversation:
@@ -373,8 +373,8 @@ def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected)
             groups.setdefault(address_of(broker, found.coordinators[0]), []).append(group_id)
     for address, here in groups.items():
         with connected(address) as conversation:
-            told = conversation.ask(ApiKey.DESCRIBE_GROUPS, version[ApiKey.DESCRIBE_GROUPS], {"groups": here})
-            for group in told.groups:
+            described = conversation.ask(ApiKey.DESCRIBE_GROUPS, version[ApiKey.DESCRIBE_GROUPS], {"groups": here})
+            for group in described.groups:
                 for one in group.members:
                     leaving = [{"member_id": str(one.member_id), "group_instance_id": one.group_instance_id}]
                     members = {"group_id": group.group_id, "members": leaving}
@@ -384,7 +384,7 @@ def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected)
 
 
 def address_of(broker: Broker, coordinator: Any) -> Address:
-    """Where a coordinator is. A single node is asked where it was found, which may be another name."""
+    """Return the address of a coordinator. A single node keeps the address at which it was found, which may differ."""
     if len(broker.nodes) == 1 or coordinator.error_code:
         return broker.leader
     return str(coordinator.host), int(coordinator.port)

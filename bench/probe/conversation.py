@@ -71,7 +71,7 @@ def _words_of(value: object) -> str:
 
 
 def flattened(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Each field of an answer with its path (``topics[0].error_code``), down to plain values."""
+    """Yield each field of a response with its path (``topics[0].error_code``), down to plain values."""
     if is_dataclass(value) and not isinstance(value, type):
         for each in fields(value):
             yield from flattened(getattr(value, each.name), f"{path}.{each.name}" if path else each.name)
@@ -137,11 +137,11 @@ _LENGTH = struct.Struct(">i")
 
 
 class Broken(Exception):  # noqa: N818  (what the broker did, not an error of ours)
-    """There is no answer that could be judged. The subclasses say why."""
+    """There is no response that could be judged. The subclasses say why."""
 
 
 class Silent(Broken):
-    """The time is over, and no answer came."""
+    """The time limit passed without a response."""
 
 
 class Closed(Broken):
@@ -149,12 +149,12 @@ class Closed(Broken):
 
 
 class Garbled(Broken):
-    """The bytes that came are no answer to what was asked."""
+    """The bytes that came are no response to the request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request whose answer has not been read yet."""
+class PendingRequest:
+    """A request whose response has not been read yet."""
 
     api_key: int
     version: int
@@ -166,11 +166,11 @@ class Asked:
 
 @dataclass(slots=True)
 class Conversation:
-    """One connection. ``left_s`` tells how many seconds the case has left. ``lines`` gets each message."""
+    """One connection."""
 
     address: tuple[str, int]
-    lines: list[Line]
-    left_s: Callable[[], float]
+    lines: list[Line]  # gets each message
+    left_s: Callable[[], float]  # the seconds that remain for the case
     number: int = 1
     client_id: str | None = CLIENT_ID
     _socket: socket.socket = field(init=False)
@@ -205,31 +205,35 @@ class Conversation:
     # Whole requests
 
     def ask(self, api_key: int, version: int, values: object, limit_s: float | None = None) -> Any:
-        """Sends a request and returns the decoded body of its answer. ``values``: see ``bodies.body``.
+        """Sends a request and returns the decoded body of its response. ``values``: see ``body``.
 
-        Raises Silent after ``limit_s`` (None: when the case's time is over), Closed and Garbled.
+        Raises Silent after ``limit_s`` (None: when the case's time has passed), Closed and Garbled.
         """
         return self.receive(self.send(api_key, version, values), limit_s)
 
-    def send(self, api_key: int, version: int, values: object, correlation_id: int | None = None) -> Asked:
-        """Sends a request. Its answer must be taken with ``receive``, in the order of the requests."""
+    def send(self, api_key: int, version: int, values: object, correlation_id: int | None = None) -> PendingRequest:
+        """Sends a request. Its response must be read with ``receive``, in the order of the requests."""
         asked, frame, words = self.encoded(api_key, version, values, correlation_id)
         self.send_bytes(frame, words)
         return asked
 
     def encoded(
         self, api_key: int, version: int, values: object, correlation_id: int | None = None
-    ) -> tuple[Asked, bytes, str]:
+    ) -> tuple[PendingRequest, bytes, str]:
         """Returns a request that is not sent yet, its frame with the length, and its words."""
         if correlation_id is None:
             self._correlation_id += 1
             correlation_id = self._correlation_id
         request = body(api_key, values)
         frame = b"".join(encode_request(api_key, version, correlation_id, self.client_id, request))
-        return Asked(api_key, version, correlation_id), frame, f"{api_name(api_key)} {version} {in_words(request)}"
+        return (
+            PendingRequest(api_key, version, correlation_id),
+            frame,
+            f"{api_name(api_key)} {version} {in_words(request)}",
+        )
 
-    def receive(self, asked: Asked, limit_s: float | None = None) -> Any:
-        """Takes the next answer, which must be that of ``asked``."""
+    def receive(self, asked: PendingRequest, limit_s: float | None = None) -> Any:
+        """Reads the next response, which must be that of ``asked``."""
         frame = self.receive_frame(limit_s, str(asked))
         try:
             correlation_id, body = decode_response(asked.api_key, asked.version, memoryview(frame))
@@ -257,7 +261,7 @@ class Conversation:
             raise Closed("the broker closed the connection while it was sent a request") from None
 
     def receive_frame(self, limit_s: float | None = None, what: str = "the request") -> bytes:
-        """Takes the next frame and returns it without its length."""
+        """Reads the next frame and returns it without its length."""
         until = time.monotonic() + self._patience(limit_s)
         (length,) = _LENGTH.unpack(self._read(4, until, what))
         if not 4 <= length <= LONGEST_FRAME:
@@ -266,7 +270,7 @@ class Conversation:
         return self._read(length, until, what)
 
     def is_closed(self, within_s: float = 5.0) -> bool:
-        """Whether the broker closes the connection within that time, without another answer."""
+        """Whether the broker closes the connection within that time, without another response."""
         self._socket.settimeout(min(within_s, self._patience(None)))
         try:
             came = self._socket.recv(1)

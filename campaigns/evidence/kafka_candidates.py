@@ -20,7 +20,7 @@ from bench.peers.cluster import launched
 from bench.probe.broker import Broker, meet
 from bench.probe.case import ANY, MUST, Case
 from bench.probe.context import Belongings, ProbeContext, Topic, single
-from bench.probe.conversation import Asked, Conversation, body
+from bench.probe.conversation import Conversation, PendingRequest, body
 from bench.probe.data import FETCH, Session, fetch_request, rows, wanted
 from bench.probe.transactional import COMMIT_OFFSETS, Transactional
 from bench.targets.loader import find
@@ -93,7 +93,7 @@ def mixed_errors(at: ProbeContext, _folder: Path) -> Iterator[str]:
             yield f"version {version} {words}: {dict(codes)}"
 
 
-def _committer(at: ProbeContext, topic: Topic, version: int) -> Callable[[], tuple[Conversation, Asked]]:
+def _committer(at: ProbeContext, topic: Topic, version: int) -> Callable[[], tuple[Conversation, PendingRequest]]:
     """Sends the request each time that it is called."""
     producer, group_id = Transactional(at).take(), at.group()
     on = at.coordinator(group_id)

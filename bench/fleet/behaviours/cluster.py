@@ -37,56 +37,50 @@ if TYPE_CHECKING:
 
 
 FRESH_US: Final = 2_000_000
-"""An answer that is not older is news to a client that has not seen it. This is longer than any client's backoff."""
-ASKING_US: Final = 3_000_000
-"""While an answer is awaited, nobody else asks for this time."""
+"""Maximum age of a response that other clients of the board still accept. Longer than any client's backoff."""
+REQUEST_LIMIT_US: Final = 3_000_000
+"""How long a pending request keeps other clients from sending one."""
 
 
 @dataclass(slots=True)
 class MetadataBoard:
-    """The board of all scripts about the same ``topics``.
-
-    ``answered_us`` is the time of the last answer, and ``asked_us`` that of the last request; -1 means never.
-    """
+    """The board of all scripts about the same ``topics``."""
 
     topics: tuple[str, ...]
-    answer: MetadataUpdate | None = None
-    answered_us: int = -1
-    asked_us: int = -1
+    update: MetadataUpdate | None = None  # the last response
+    answered_us: int = -1  # when it came; -1: never
+    requested_us: int = -1  # when the last request was sent; -1: never, or it failed
 
     def news(self, seen_us: int, now_us: int) -> MetadataUpdate | None:
-        """Returns the answer if it is fresh and came after ``seen_us``. For a client that has seen none (-1) any answer
-        is fresh."""
+        """Returns the last response if it is fresh and came after ``seen_us``. For a client that has seen none (-1) any
+        response is fresh."""
         fresh = seen_us < 0 or now_us - self.answered_us <= FRESH_US
-        return self.answer if seen_us < self.answered_us and fresh else None
+        return self.update if seen_us < self.answered_us and fresh else None
 
-    def may_ask(self, now_us: int) -> bool:
-        """Whether the caller may ask now, which counts as asking. It may not while somebody else waits for an
-        answer."""
-        waiting = self.asked_us > self.answered_us and now_us - self.asked_us < ASKING_US
-        if not waiting:
-            self.asked_us = now_us
-        return not waiting
+    def begin_request(self, now_us: int) -> bool:
+        """Returns whether the caller may send a request now, and records it. It may not while another client waits for
+        a response."""
+        pending = self.requested_us > self.answered_us and now_us - self.requested_us < REQUEST_LIMIT_US
+        if not pending:
+            self.requested_us = now_us
+        return not pending
 
-    def post(self, answer: MetadataUpdate, now_us: int) -> None:
-        self.answer, self.answered_us = answer, now_us
+    def post(self, update: MetadataUpdate, now_us: int) -> None:
+        self.update, self.answered_us = update, now_us
 
     def failed(self) -> None:
-        """Whoever asked got no answer, so the next client may try."""
-        self.asked_us = -1
+        """The last request got no response, so the next client may send one."""
+        self.requested_us = -1
 
 
 METADATA_DRAFT: Final = WITH_LEADER_EPOCHS
 PATIENT_FAILURES: Final = 2
-"""After more failures than this in a row, the script asks another node for metadata."""
+"""After more failures than this in a row, the script requests metadata from another node."""
 
 
 class EpochHabits(NamedTuple):
-    """``metadata_epoch`` switches on the drafts and the guard of M-5. After ``metadata_interval_us`` another node is
-    asked for metadata although nothing is wrong; 0 means never."""
-
-    metadata_epoch: bool = False
-    metadata_interval_us: int = 0
+    metadata_epoch: bool = False  # switches on the drafts and the guard of M-5
+    metadata_interval_us: int = 0  # after this time another node is queried although nothing is wrong; 0: never
 
 
 NO_HABITS: Final = EpochHabits()
@@ -108,7 +102,7 @@ class ClusterScript(Script):
         super().__init__(process, settings, random)
         self.habits = habits
         self._drafts: dict[Address, bool] = {}
-        self._asked_us = self._visits = 0
+        self._updated_us = self._visits = 0
         self.topics = tuple(dict.fromkeys(topics))
         self.metadata = MetadataCache()
         self._tried = random.randrange(len(settings.bootstrap))
@@ -118,7 +112,7 @@ class ClusterScript(Script):
 
     @property
     def gives_up(self) -> bool:
-        """Whether the script stops trying. It is read wherever something is tried again."""
+        """Whether the script stops retrying. It is read before each retry."""
         return self.out_of_time
 
     def lane_of(self, address: Address) -> int:
@@ -139,7 +133,7 @@ class ClusterScript(Script):
         return not self.habits.metadata_epoch or (yield from self._learn_drafts(address))
 
     def _learn_drafts(self, address: Address) -> Steps[bool]:
-        """Asks on a new connection whether the node announces the drafts. Returns whether it answered."""
+        """Requests on a new connection whether the node announces the drafts. Returns whether it responded."""
         answer = yield from self.call(API_VERSIONS, API_VERSIONS_VERSION, API_VERSIONS_REQUEST)
         if isinstance(answer, str):
             return False
@@ -147,33 +141,33 @@ class ClusterScript(Script):
         return True
 
     def stay_informed(self) -> Steps[None]:
-        """Asks the next node for metadata, if the last answer is older than the script's interval."""
-        if 0 < self.habits.metadata_interval_us <= self.now.mono_us - self._asked_us:
-            self._asked_us = self.now.mono_us
+        """Requests metadata from the next node, if the last response is older than the script's interval."""
+        if 0 < self.habits.metadata_interval_us <= self.now.mono_us - self._updated_us:
+            self._updated_us = self.now.mono_us
             self._visits += 1
             known = self._known_addresses()
             if (yield from self._reach(known[self._visits % len(known)])):
-                yield from self._ask()
+                yield from self._request_metadata()
 
     def refresh(self) -> Steps[bool]:
         """Tries once to get new metadata, over the open connection. If there is none, or it has not helped, the script
-        asks the next known node. Among scripts that share a board, only one asks at a time."""
+        queries the next known node. Among scripts that share a board, only one has a request pending."""
         if self.board is None:
-            return (yield from self._ask())
+            return (yield from self._request_metadata())
         news = self.board.news(self._seen_us, self.now.mono_us)
         if news is not None:
             self._seen_us = self.board.answered_us
             self.metadata = self.metadata.apply(news)
             return True
-        if not self.board.may_ask(self.now.mono_us):
+        if not self.board.begin_request(self.now.mono_us):
             return False
-        if not (yield from self._ask()):
+        if not (yield from self._request_metadata()):
             self.board.failed()
             return False
         self._seen_us = self.board.answered_us
         return True
 
-    def _ask(self) -> Steps[bool]:
+    def _request_metadata(self) -> Steps[bool]:
         elsewhere = self.connected_to is None or (self.KEEPS_CONNECTIONS and self.strand.failures > PATIENT_FAILURES)
         if elsewhere and not (yield from self._reach(self._next_address())):
             return False
@@ -184,28 +178,28 @@ class ClusterScript(Script):
         if isinstance(answer, str):
             self.journal.end(operation, "fail", answer)
             return False
-        self._asked_us = self.now.mono_us
+        self._updated_us = self.now.mono_us
         update = MetadataUpdate.of(cast("MetadataResponse", answer.body))
         accepted = self._take_metadata(update)
         rows = []
         if drafted:
-            told = (self._node_asked(), update.metadata_epoch, accepted)
-            rows.append(MetadataEpochRow(self.process, operation.index, *told, self.now.mono_us))
+            seen = (self._connected_node(), update.metadata_epoch, accepted)
+            rows.append(MetadataEpochRow(self.process, operation.index, *seen, self.now.mono_us))
         self.journal.end(operation, "ok", None, answer, rows=tuple(rows))
         if not accepted:
-            self.disconnect()  # So that another node is asked after the backoff (M-5).
+            self.disconnect()  # So that another node is queried after the backoff (M-5).
         elif self.board is not None:
             self.board.post(update, self.now.mono_us)
         return accepted
 
-    def _node_asked(self) -> int:
-        """The number of the connected node, or -1 if the metadata do not tell it."""
+    def _connected_node(self) -> int:
+        """The ID of the connected node, or -1 if the metadata do not have it."""
         address = self.connected_to
         nodes = self.metadata.nodes.values()
         return next((each.node_id for each in nodes if Address(each.host, each.port) == address), -1)
 
     def _take_metadata(self, update: MetadataUpdate) -> bool:
-        """Takes the metadata, or returns False if they are older than the last that were taken."""
+        """Applies the metadata, or returns False if they are older than the last that were applied."""
         accepted = self.metadata.accepts(update)
         self.metadata = self.metadata.apply(update)
         return accepted
@@ -225,7 +219,7 @@ class ClusterScript(Script):
         return list(dict.fromkeys((*known, *self.settings.bootstrap)))
 
     def find_leaders(self, partitions: Sequence[TopicPartition]) -> Steps[bool]:
-        """Asks until each partition has a leader. Returns False if the script gives up first."""
+        """Refreshes the metadata until each partition has a leader. Returns False if the script gives up first."""
         while True:
             if (yield from self.refresh()) and not self.metadata.missing(partitions):
                 self.succeeded()
@@ -238,7 +232,7 @@ class ClusterScript(Script):
         self, partitions: Sequence[TopicPartition], at: int = EARLIEST
     ) -> Steps[dict[TopicPartition, int]]:
         """Returns the log start offsets, or with LATEST the ends, of partitions that the connected node leads.
-        Partitions that it did not answer are left out."""
+        Partitions without a response are omitted."""
         operation = self.journal.begin("list_offsets")
         body = list_offsets_request(partitions, at)
         answer = yield from self.call(ApiKey.LIST_OFFSETS, self.settings.versions.list_offsets, body)

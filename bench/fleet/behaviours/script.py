@@ -52,13 +52,13 @@ _AWAITED: Final[dict[str, tuple[type, ...]]] = {
 
 @dataclass(slots=True)
 class Strand:
-    """One generator of a script. It works on ``lane``. ``waits`` is a key of _AWAITED, and empty while it runs."""
+    """One generator of a script."""
 
     steps: Steps[None]
     lane: int = 0
-    waits: str = ""
+    waits: str = ""  # a key of _AWAITED; empty while it runs
     wake_at_us: int = 0
-    failures: int = 0
+    failures: int = 0  # in a row; sets the next backoff
 
 
 class Script(ABC):
@@ -168,7 +168,7 @@ class Script(ABC):
         return self._connected.get(lane)
 
     def beside(self, steps: Steps[None], lane: int) -> None:
-        """Begins another strand on a lane on which no other strand works."""
+        """Starts another strand on a lane on which no other strand works."""
         self._begin(Strand(steps, lane))
 
     @property
@@ -229,10 +229,10 @@ class Script(ABC):
             self.journal.actions.append(Disconnect(self.strand.lane))
 
     def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[Answered | str]:
-        """Sends one request and returns the answer, or the reason why none came. Then the connection is closed too.
+        """Sends one request and returns the response, or the reason why none came. Then the connection is closed too.
 
-        ``waits_us`` is how long the request allows the broker to wait. An API that the broker does not have is not
-        asked.
+        ``waits_us`` is how long the request allows the broker to wait. If the broker does not have the API
+        (``api_version`` -1), nothing is sent.
         """
         if api_version < 0:
             return "unsupported"

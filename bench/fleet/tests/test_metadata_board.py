@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.fleet.behaviours.cluster import ASKING_US, MetadataBoard
+from bench.fleet.behaviours.cluster import REQUEST_LIMIT_US, MetadataBoard
 from bench.fleet.behaviours.protocol import ClientSettings, Request
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
 from bench.fleet.tests.conftest import FakeBroker, World
@@ -57,7 +57,7 @@ def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(
         for number in range(5)
     ]
     assert lost
-    assert max(first) - began < ASKING_US + 3_000_000
+    assert max(first) - began < REQUEST_LIMIT_US + 3_000_000
 
 
 def test_leaders_that_move_are_followed_with_few_questions(
