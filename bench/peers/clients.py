@@ -3,38 +3,24 @@
 import socket
 import struct
 import time
-from bench.fleet.behaviours.bodies import create_topics_request
-from bench.fleet.behaviours.bodies import delete_topics_request
-from bench.fleet.behaviours.bodies import metadata_request
-from bench.fleet.behaviours.bodies import new_topic
-from bench.peers.node import PeerError
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
-from kio.schema.describe_quorum.v2.request import PartitionData
-from kio.schema.describe_quorum.v2.request import TopicData
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
-from reference_broker.blocking.connections import Connection
-from reference_broker.blocking.connections import TransportError
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
+
+from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request, metadata_request, new_topic
+from bench.peers.node import PeerError
+from reference_broker.blocking.connections import Connection, TransportError
+from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.errors import error_name
+from reference_broker.wire.errors import ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.messages import decode_response
-from reference_broker.wire.messages import encode_request
-from reference_broker.wire.produce import ProducePartition
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceResponse
-from reference_broker.wire.produce import ProduceTopic
-from types import TracebackType
-from typing import Any
-from typing import Self
-from typing import TypeVar
+from reference_broker.wire.messages import decode_response, encode_request
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 _LENGTH = struct.Struct(">i")
 CLIENT_ID = "crucible-bench"

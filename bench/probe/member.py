@@ -1,4 +1,4 @@
-"""A member of a consumer group in few words: it joins, syncs and is heard of, on a connection of its own."""
+"""A member of a consumer group in few words: it joins, syncs and sends heartbeats, on a connection of its own."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,23 +18,22 @@ PROBE = "probe"
 SESSION_MS = 30_000
 REBALANCE_MS = 30_000
 IDS_SINCE = 4
-"""From this version of JoinGroup on, a member is told its ID before it joins (KIP-394)."""
+"""From this version of JoinGroup on, a member gets its ID before it joins (KIP-394)."""
 AGAIN_AFTER_S = 0.05
 HEARD_WITHIN_S = 10.0
 
 
 @dataclass(slots=True)
 class Member:
-    """``protocols``: metadata by the protocol's name. ``instance``: the instance ID of a static member. ``member_id``,
-    ``generation``, ``leader`` and ``protocol`` are what the last join told."""
+    """A member, on a connection of its own to the group's coordinator."""
 
     at: ProbeContext
     group_id: str
-    protocols: Mapping[str, bytes] = field(default_factory=lambda: {"range": b"metadata"})
-    instance: str | None = None
+    protocols: Mapping[str, bytes] = field(default_factory=lambda: {"range": b"metadata"})  # metadata by name
+    instance: str | None = None  # the instance ID of a static member
     protocol_type: str = PROBE
     session_ms: int = SESSION_MS
-    member_id: str = ""
+    member_id: str = ""  # this and the next three are from the response to the last join
     generation: int = -1
     leader: str = ""
     protocol: str | None = None
@@ -49,7 +48,7 @@ class Member:
 
     @property
     def identity(self) -> dict[str, object]:
-        """The fields that tell who a request is from."""
+        """The fields that identify the member in a request."""
         named = {} if self.instance is None else {"group_instance_id": self.instance}
         return {"group_id": self.group_id, "member_id": self.member_id, "generation_id": self.generation, **named}
 

@@ -82,8 +82,11 @@ class InTurn:
 
 
 def metadata_source(metadata_from: int, random: Chance) -> MetadataSource:
-    """``metadata_from`` is a node's number, ANY_NODE (one is drawn each time) or ALTERNATING (they take turns). Until
-    nodes are known, the bootstrap addresses are numbered in their order."""
+    """Return the choice of the node of which metadata is requested.
+
+    ``metadata_from`` is a node ID, ANY_NODE (one is drawn each time) or ALTERNATING (they take turns). Until nodes are
+    known, the bootstrap addresses are numbered in their order.
+    """
     choose: Callable[[dict[int, NodeAddress]], NodeAddress]
     if metadata_from >= 0:
 
@@ -108,7 +111,7 @@ PROTOCOLS: Final = ("eager", "cooperative", ASSIGNED)
 """An ``assigned`` client is no member. It reads all partitions of its topics and commits as a simple consumer."""
 RESETS: Final = ("earliest", "latest", "none")
 """What a client does without a committed offset, or if the leader does not have its position (Kafka's
-``auto.offset.reset``). With ``none`` it keeps a position that is out of range and asks again. Without a committed
+``auto.offset.reset``). With ``none`` it keeps a position that is out of range and fetches again. Without a committed
 offset it then begins at offset 0."""
 OUTSIDE: Final = "outside"
 OFFSETS: Final = ("kafka", OUTSIDE)
@@ -118,30 +121,23 @@ IN_TRANSACTIONS: Final = "transactions"
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """``partitions`` are all partitions of the topics that it subscribes to or, if ``assigned``, reads. A static member
-    has an ``instance_id``; that of a dynamic one is empty. With ``offsets`` outside, ``store`` keeps each offset with
-    its metadata epoch.
-
-    ``metadata_from`` is the node that is asked for metadata, ANY_NODE (one is drawn each time) or ALTERNATING (nodes
-    take turns). Metadata is asked for every ``metadata_interval_us``, even if nothing is wrong. After ``stay_us`` the
-    member leaves, forgets all that it knows, and joins again; 0 means that it stays. A member with a ``rack`` reads
-    from followers there, and asks the leader again after ``metadata_interval_us``. One with a ``view`` reads from the
-    beginning in each of its lives, and holds the newest record of each key. One with a ``tombstone_horizon`` forgets
-    what it holds where it may have missed tombstones.
-    """
+    """The plan of one member of a consumer group, or of one ``assigned`` client."""
 
     process: str
     group: str
     partitions: tuple[TopicPartition, ...]
-    protocol: str = "eager"
+    """All partitions of the topics to which it subscribes or, if ``assigned``, which it reads."""
+    protocol: str = "eager"  # one of PROTOCOLS
     metadata_epoch: bool = True
     leader_epochs: bool = False
-    reset: str = "earliest"
+    reset: str = "earliest"  # one of RESETS
     commit_interval_us: int = 500_000
-    instance_id: str = ""
-    offsets: str = "kafka"
+    instance_id: str = ""  # of a static member; empty for a dynamic one
+    offsets: str = "kafka"  # outside: ``store`` has each offset with its metadata epoch
     metadata_from: int = ANY_NODE
+    """The node of which it requests metadata, ANY_NODE (drawn each time) or ALTERNATING (nodes take turns)."""
     metadata_interval_us: int = 1_000_000
+    """How often it requests metadata, even if nothing is wrong."""
     session_timeout_ms: int = 6_000
     rebalance_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 500
@@ -151,10 +147,14 @@ class MemberPlan:
     max_bytes: int = 1 << 20
     partition_max_bytes: int = 1 << 20
     stay_us: int = 0
+    """After this time it leaves, forgets all that it knows, and joins again; 0 means that it stays."""
     rack: str = ""
+    """It reads from followers in its rack, and tries the leader again after ``metadata_interval_us``."""
     isolation: str = "read_uncommitted"
     view: bool = False
+    """It reads from the beginning in each of its lives, and keeps the newest record of each key."""
     tombstone_horizon: bool = False
+    """It drops its view of a partition where it may have missed tombstones."""
 
     @property
     def read_committed(self) -> bool:
@@ -185,15 +185,15 @@ MAX_POLL_RECORDS: Final = 500
 
 def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) -> ConsumerConfig:
     """Returns the reference client's configuration for a plan."""
-    told = settings.versions
+    version = settings.versions
     versions = GroupVersions(
-        told.find_coordinator,
-        told.join_group,
-        told.sync_group,
-        told.heartbeat,
-        told.leave_group,
-        told.offset_commit,
-        told.offset_fetch,
+        version.find_coordinator,
+        version.join_group,
+        version.sync_group,
+        version.heartbeat,
+        version.leave_group,
+        version.offset_commit,
+        version.offset_fetch,
     )
     group = GroupConfig(
         plan.group,
@@ -208,8 +208,8 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
         versions,
     )
     fetch = FetchSettings(
-        told.fetch,
-        told.list_offsets,
+        version.fetch,
+        version.list_offsets,
         plan.max_wait_ms,
         plan.min_bytes,
         plan.max_bytes,
@@ -226,7 +226,7 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
         group,
         plan.metadata_epoch,
         fetch,
-        told.metadata,
+        version.metadata,
         plan.metadata_interval_us,
         settings.backoff_us,
         settings.request_timeout_us,

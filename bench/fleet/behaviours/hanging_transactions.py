@@ -79,20 +79,19 @@ NOBODY: Final = ProducerIdentity()
 
 @dataclass(frozen=True, slots=True)
 class StrayPlan:
-    """A transaction with ``batch_records`` records in one of ``partitions`` begins every ``interval_us``. Its
-    coordinator would abort it after ``timeout_us``, if it knew of it."""
+    """The plan of one stray producer."""
 
     process: str
     partitions: tuple[TopicPartition, ...]
-    interval_us: int
+    interval_us: int  # between the beginnings of two transactions, each in one partition
     batch_records: int = 3
     record_bytes: int = 100
-    timeout_us: int = 1_000_000
+    timeout_us: int = 1_000_000  # after which the coordinator would abort it, if it had been added
 
 
 @dataclass(slots=True)
 class Stray:
-    """One transaction. ``base_offset`` is -1 until the write is acknowledged."""
+    """One transaction."""
 
     operation: Operation
     where: TopicPartition
@@ -101,7 +100,7 @@ class Stray:
     from_us: int
     owner: ProducerIdentity = NOBODY
     batch: bytes = b""
-    base_offset: int = -1
+    base_offset: int = -1  # until the write is acknowledged
 
 
 class StrayProducer(ClusterScript):
@@ -236,14 +235,13 @@ FIRST_COORDINATOR_EPOCH: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """What the leader of ``where`` tells of a producer with an open transaction. ``coordinator_epoch`` is that of its
-    last marker there, or -1."""
+    """A producer with an open transaction, as the leader of ``where`` describes it."""
 
     where: TopicPartition
     producer_id: int
     producer_epoch: int
     start_offset: int
-    coordinator_epoch: int
+    coordinator_epoch: int  # of its last marker there, or -1
     last_timestamp_ms: int
 
 
@@ -346,35 +344,33 @@ ALL_SETTLED_US: Final = SETTLE_US + 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class JanitorPlan:
-    """A look at all of ``partitions`` begins every ``interval_us``. A transaction whose producer wrote less than
-    ``older_than_ms`` ago is left alone."""
+    """The plan of one janitor."""
 
     process: str
     partitions: tuple[TopicPartition, ...]
-    interval_us: int
-    older_than_ms: int
+    interval_us: int  # between the beginnings of two searches of all partitions
+    older_than_ms: int  # a transaction whose producer wrote more recently is skipped
 
 
 @dataclass(slots=True)
-class Look:
-    """What one look was told so far. ``asked_us`` says when the leader of each partition was asked, and ``told_us``
-    when the last answer had come. ``ids`` maps producer IDs to transactional IDs, and ``expected`` these to the
-    partitions that their coordinators still expect to end."""
+class Search:
+    """What one search has found so far."""
 
     operation: Operation
-    told_us: int = -1
-    asked_us: dict[TopicPartition, int] = field(default_factory=dict)
+    told_us: int = -1  # when the last response had come
+    asked_us: dict[TopicPartition, int] = field(default_factory=dict)  # when the leader of each partition was queried
     open: list[OpenTransaction] = field(default_factory=list)
-    ids: dict[int, str] = field(default_factory=dict)
+    ids: dict[int, str] = field(default_factory=dict)  # transactional IDs by producer ID
     expected: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    """The partitions in which the coordinator of each transactional ID still expects an end."""
 
 
-class LookFailed(Exception):  # noqa: N818 - says what happened
-    """A step had no answer, or an error. The message is its name."""
+class SearchFailed(Exception):  # noqa: N818 - says what happened
+    """A step got no response, or an error. The message is its name."""
 
 
 class Janitor(ClusterScript):
-    """Ends after Stopping, with the first look that finds nothing open once all strays have settled."""
+    """Ends after Stopping, with the first search that finds nothing open once all strays have settled."""
 
     def __init__(self, plan: JanitorPlan, settings: ClientSettings, random: Chance) -> None:
         super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
@@ -390,7 +386,7 @@ class Janitor(ClusterScript):
                 yield from self.sleep_until(due_us)
                 continue
             began_settled = self._all_settled
-            found = yield from self._look(min(due_us, self.now.mono_us))
+            found = yield from self._search(min(due_us, self.now.mono_us))
             is_clean = found is not None and not found.open and began_settled
             due_us = max(due_us + self.plan.interval_us, self.now.mono_us)
 
@@ -398,77 +394,77 @@ class Janitor(ClusterScript):
     def _all_settled(self) -> bool:
         return self.stopping_at_us is not None and self.now.mono_us - self.stopping_at_us >= ALL_SETTLED_US
 
-    def _look(self, due_us: int) -> Steps[Look | None]:
-        """Looks once, and aborts what hangs. Returns None if a step failed."""
-        look = Look(self.journal.begin(LOOK, due_us))
+    def _search(self, due_us: int) -> Steps[Search | None]:
+        """Searches once, and aborts what hangs. Returns None if a step failed."""
+        search = Search(self.journal.begin(LOOK, due_us))
         try:
-            # A former leader that follows tells of its producers, too, but takes no markers.
+            # A former leader that follows describes its producers, too, but accepts no markers.
             if not (yield from self.refresh()):
-                raise LookFailed("no_metadata")
-            yield from self._describe_partitions(look)
-            old = [each for each in look.open if self._is_old(each)]
-            yield from self._find_ids(look, old)
-            yield from self._describe_ids(look)
-            look.told_us = self.now.mono_us
-        except LookFailed as failed:
-            self.journal.end(look.operation, "fail", str(failed))
+                raise SearchFailed("no_metadata")
+            yield from self._describe_partitions(search)
+            old = [each for each in search.open if self._is_old(each)]
+            yield from self._find_ids(search, old)
+            yield from self._describe_ids(search)
+            search.told_us = self.now.mono_us
+        except SearchFailed as failed:
+            self.journal.end(search.operation, "fail", str(failed))
             self._suspects = frozenset()
             self.disconnect()
             yield from self.back_off()
             return None
-        rows = {each: self._row(look, each) for each in look.open}
-        hanging = frozenset(each for each in look.open if rows[each].found == HANGING)
-        for each in look.open:
+        rows = {each: self._row(search, each) for each in search.open}
+        hanging = frozenset(each for each in search.open if rows[each].found == HANGING)
+        for each in search.open:
             if each in hanging & self._suspects:
                 row = rows[each]
                 row.abort_us = self.now.mono_us
                 row.abort = yield from self._abort(each)
                 row.abort_end_us = self.now.mono_us
         self._suspects = hanging
-        self.journal.end(look.operation, "ok", rows=(*rows.values(), *self._rows_of_quiet(look)))
+        self.journal.end(search.operation, "ok", rows=(*rows.values(), *self._rows_of_quiet(search)))
         self.succeeded()
-        return look
+        return search
 
     def _is_old(self, each: OpenTransaction) -> bool:
         return self.now.wall_ms - each.last_timestamp_ms >= self.plan.older_than_ms
 
-    def _found(self, look: Look, each: OpenTransaction) -> str:
+    def _found(self, search: Search, each: OpenTransaction) -> str:
         if not self._is_old(each):
             return YOUNG
-        return KNOWN if each.where in look.expected.get(look.ids.get(each.producer_id, ""), ()) else HANGING
+        return KNOWN if each.where in search.expected.get(search.ids.get(each.producer_id, ""), ()) else HANGING
 
-    # -- the steps of a look ------------------------------------------------------------------------------------
+    # -- the steps of a search ------------------------------------------------------------------------------------
 
-    def _describe_partitions(self, look: Look) -> Steps[None]:
+    def _describe_partitions(self, search: Search) -> Steps[None]:
         by_leader: dict[NodeAddress, list[TopicPartition]] = {}
         for where in self.plan.partitions:
             leader = self.metadata.leader_of(where)
             if leader is None:
-                raise LookFailed("no_leader")
+                raise SearchFailed("no_leader")
             by_leader.setdefault(leader, []).append(where)
         for leader, wanted in by_leader.items():
             asked_us = self.now.mono_us
-            body = yield from self._asked(leader, ApiKey.DESCRIBE_PRODUCERS, describe_producers(wanted))
-            look.asked_us |= dict.fromkeys(wanted, asked_us)
-            look.open += _right(open_transactions(body))
+            body = yield from self._query(leader, ApiKey.DESCRIBE_PRODUCERS, describe_producers(wanted))
+            search.asked_us |= dict.fromkeys(wanted, asked_us)
+            search.open += _without_error(open_transactions(body))
 
-    def _find_ids(self, look: Look, old: Sequence[OpenTransaction]) -> Steps[None]:
+    def _find_ids(self, search: Search, old: Sequence[OpenTransaction]) -> Steps[None]:
         wanted = sorted({each.producer_id for each in old})
         if wanted:
             for node in [self.metadata.nodes[each] for each in sorted(self.metadata.nodes)]:
-                body = yield from self._asked(node, ApiKey.LIST_TRANSACTIONS, list_transactions(wanted))
-                look.ids |= _right(transactional_ids(body))
+                body = yield from self._query(node, ApiKey.LIST_TRANSACTIONS, list_transactions(wanted))
+                search.ids |= _without_error(transactional_ids(body))
 
-    def _describe_ids(self, look: Look) -> Steps[None]:
-        for each in look.ids.values():
+    def _describe_ids(self, search: Search) -> Steps[None]:
+        for each in search.ids.values():
             found = yield from self._call(
                 ApiKey.FIND_COORDINATOR,
                 self.settings.versions.find_coordinator,
                 group_requests.find_coordinator(each, TRANSACTION_KEY_TYPE),
             )
-            coordinator = _right(group_requests.coordinator_of(found, each))
-            body = yield from self._asked(coordinator, ApiKey.DESCRIBE_TRANSACTIONS, describe_transaction(each))
-            look.expected[each] = _right(expected_partitions(body))
+            coordinator = _without_error(group_requests.coordinator_of(found, each))
+            body = yield from self._query(coordinator, ApiKey.DESCRIBE_TRANSACTIONS, describe_transaction(each))
+            search.expected[each] = _without_error(expected_partitions(body))
 
     def _abort(self, each: OpenTransaction) -> Steps[str]:
         """Returns ``ok``, Kafka's error name, or ``unknown``."""
@@ -482,51 +478,51 @@ class Janitor(ClusterScript):
         error = abort_error(answer.body)
         return "ok" if error == ErrorCode.none else error_name(int(error))
 
-    def _asked(self, node: NodeAddress, api_key: ApiKey, body: object) -> Steps[object]:
+    def _query(self, node: NodeAddress, api_key: ApiKey, body: object) -> Steps[object]:
         if not (yield from self.connect_to_node(node)):
-            raise LookFailed("refused")
+            raise SearchFailed("refused")
         return (yield from self._call(api_key, OLDEST_VERSION, body))
 
     def _call(self, api_key: ApiKey, version: int, body: object) -> Steps[object]:
         answer = yield from self.call(api_key, version, body)
         if isinstance(answer, str):
-            raise LookFailed(answer)
+            raise SearchFailed(answer)
         return answer.body
 
     # -- what is recorded ---------------------------------------------------------------------------------------
 
-    def _row(self, look: Look, each: OpenTransaction) -> ToldTransactionRow:
+    def _row(self, search: Search, each: OpenTransaction) -> ToldTransactionRow:
         return ToldTransactionRow(
             self.process,
-            look.operation.index,
+            search.operation.index,
             each.where.topic,
             each.where.partition,
             each.producer_id,
             each.producer_epoch,
             each.start_offset,
-            look.ids.get(each.producer_id, ""),
-            self._found(look, each),
-            look.asked_us[each.where],
-            look.told_us,
+            search.ids.get(each.producer_id, ""),
+            self._found(search, each),
+            search.asked_us[each.where],
+            search.told_us,
             "",
-            look.told_us,
-            look.told_us,
+            search.told_us,
+            search.told_us,
         )
 
-    def _rows_of_quiet(self, look: Look) -> list[ToldTransactionRow]:
+    def _rows_of_quiet(self, search: Search) -> list[ToldTransactionRow]:
         """Rows of the partitions in which nothing is open."""
-        busy, told_us, index = {each.where for each in look.open}, look.told_us, look.operation.index
+        busy, told_us, index = {each.where for each in search.open}, search.told_us, search.operation.index
         return [
             ToldTransactionRow(
                 self.process, index, *where, -1, -1, -1, "", NOTHING, asked_us, told_us, "", told_us, told_us
             )
-            for where, asked_us in look.asked_us.items()
+            for where, asked_us in search.asked_us.items()
             if where not in busy
         ]
 
 
-def _right(told: T | Error | int) -> T:
-    """Returns what was told if it is no error."""
-    if isinstance(told, int):
-        raise LookFailed(error_name(int(told)))
-    return told
+def _without_error(found: T | Error | int) -> T:
+    """Returns what was found. Raises SearchFailed if it is an error."""
+    if isinstance(found, int):
+        raise SearchFailed(error_name(int(found)))
+    return found

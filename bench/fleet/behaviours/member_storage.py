@@ -25,31 +25,31 @@ from reports.rows import ViewRow
 
 
 class Sink(Protocol):
-    """Takes a member's records and says how far they have been dealt with."""
+    """Takes a member's records and reports up to which offset they have been processed."""
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
         """Takes records that have been read."""
         ...
 
     def done(self, where: TopicPartition, read: int, committed: int) -> int:
-        """Returns the offset to commit. All before it has been dealt with. ``read`` is the next offset to read."""
+        """Returns the offset to commit. All records before it are processed. ``read`` is the next offset to read."""
         ...
 
     def is_full(self, where: TopicPartition) -> bool:
-        """Whether nothing more of this partition shall be read for now."""
+        """Whether reading of this partition must pause."""
         ...
 
     def holds(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether records of these partitions have not been dealt with."""
+        """Whether records of these partitions are not processed yet."""
         ...
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets these partitions, because another member reads them now, or the position has moved."""
+        """Drops these partitions, because another member reads them now, or the position has moved."""
         ...
 
 
 class Nowhere:
-    """A sink for which records are dealt with as soon as they are read."""
+    """A sink for which records are processed as soon as they are read."""
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
         """Keeps nothing."""
@@ -97,7 +97,7 @@ class View(Nowhere):
             self._held.pop(where, None)
 
     def rows(self, where: TopicPartition, position: int, from_us: int, at_us: int) -> list[ViewRow]:
-        """Returns what it holds of a partition that was read up to ``position``."""
+        """Returns its contents of a partition that was read up to ``position``."""
         head = (self._process, *where, self._isolation, from_us, at_us, position)
         held = self._held.get(where, {})
         return [
@@ -108,10 +108,10 @@ class View(Nowhere):
 
 @dataclass(slots=True)
 class OutsideStore:
-    """The offsets of one group. ``generations`` holds the generation in which each partition was last stored."""
+    """The offsets of one group outside the cluster, each with the metadata epoch under which it was read (M-13)."""
 
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    generations: dict[TopicPartition, int] = field(default_factory=dict)
+    generations: dict[TopicPartition, int] = field(default_factory=dict)  # in which each was last stored
 
     def store(self, where: TopicPartition, offset: OffsetToCommit, generation: int) -> bool:
         """Stores an offset. Returns False if a later owner has stored one already."""
@@ -130,22 +130,24 @@ NO_EPOCH: Final = -1
 
 
 class OffsetKeeper(Protocol):
-    """``places`` says whether the consumer itself looks up where to begin."""
+    """Stores a member's offsets, and sets its first positions."""
 
     @property
-    def places(self) -> bool: ...
+    def places(self) -> bool:
+        """Whether the consumer itself looks up where to begin."""
+        ...
 
     @property
     def busy(self) -> bool:
-        """Whether a commit is under way."""
+        """Whether a commit is pending."""
         ...
 
     def place(self) -> None:
-        """Tells the consumer where to begin with its partitions, as far as that is known."""
+        """Sets the consumer's first positions, as far as they are known."""
         ...
 
     def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:
-        """Begins to keep the offsets of these partitions that have moved. Must not be called while ``busy``."""
+        """Begins to store the offsets of these partitions that have moved. Must not be called while ``busy``."""
         ...
 
     def settle(self, now_us: int) -> None:
@@ -156,7 +158,7 @@ class OffsetKeeper(Protocol):
 def moved(
     consumer: GroupConsumer, sink: Sink, kept: dict[TopicPartition, int], partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetToCommit]:
-    """Returns the offsets up to which records have been dealt with, where they are not kept yet."""
+    """Return the offsets up to which records are processed, where they are not stored yet."""
     found: dict[TopicPartition, OffsetToCommit] = {}
     for where, read in consumer.read_so_far(partitions).items():
         known = kept.get(where, consumer.committed(where))
@@ -168,13 +170,14 @@ def moved(
 
 @dataclass(slots=True)
 class KafkaOffsets:
-    """Keeps offsets in the group. ``refused`` holds offsets whose metadata epoch was refused. They are not committed
-    again (spec M-7); the next commit is of what was read after them."""
+    """Commits offsets to the group."""
 
     consumer: GroupConsumer
     sink: Sink
     busy: bool = False
     refused: dict[TopicPartition, int] = field(default_factory=dict)
+    """Offsets whose metadata epoch was rejected. They are not committed again (spec M-7); the next commit is of what
+    was read after them."""
 
     @property
     def places(self) -> bool:
@@ -202,7 +205,7 @@ class KafkaOffsets:
 
 @dataclass(slots=True)
 class TransactionalOffsets:
-    """Keeps nothing itself: the producer of a worker sends the offsets as part of its transactions."""
+    """Stores nothing itself: the producer of a worker sends the offsets as part of its transactions."""
 
     @property
     def places(self) -> bool:
@@ -224,7 +227,7 @@ class TransactionalOffsets:
 
 @dataclass(slots=True)
 class NoOffsets:
-    """Keeps nothing, so each life begins where the reset policy says."""
+    """Stores nothing, so each life begins where the reset policy says."""
 
     consumer: GroupConsumer
 
@@ -249,15 +252,15 @@ class NoOffsets:
 
 @dataclass(slots=True)
 class OutsideOffsets:
-    """Keeps offsets in a store, each with its metadata epoch. Nothing is read before the metadata is as new as that
-    epoch (spec M-13). ``kept`` holds the stored offset of each partition that is read."""
+    """Writes offsets to a store, each with its metadata epoch. Nothing is read before the metadata is as new as that
+    epoch (spec M-13)."""
 
     consumer: GroupConsumer
     sink: Sink
     history: ConsumerHistory
     store: OutsideStore
     waits: bool
-    kept: dict[TopicPartition, int] = field(default_factory=dict)
+    kept: dict[TopicPartition, int] = field(default_factory=dict)  # the stored offset of each partition
     _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     _wanted: int = NO_EPOCH
 

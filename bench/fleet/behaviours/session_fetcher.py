@@ -38,7 +38,7 @@ REVISIONS: Final = ("final", "first", NO_SESSIONS)
 
 
 class OnLost(Enum):
-    """What a fetcher does when no answer comes. Stock clients, which know the final revision only, FALL_BACK."""
+    """What a fetcher does when no response comes. Stock clients, which know the final revision only, FALL_BACK."""
 
     FALL_BACK = "full fetch in a new session; in the first revision the same request with the same number again"
     NAME_ALL = "full fetch in both revisions, as stock clients do; in the first it stays in its session"
@@ -48,19 +48,19 @@ class OnLost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Every ``forget_every`` polls some hot partitions are dropped, or taken back if some are. Every ``seek_every``
-    polls some are read from the log's start again. 0 means never. Who ``forgets_all`` drops its idle partition,
-    too, and thereby ends its session."""
+    """What a fetcher does unlike stock clients."""
 
     sessionless: bool = False
     on_lost: OnLost = OnLost.FALL_BACK
     forget_every: int = 0
-    forgets_all: bool = False
+    """Number of polls after which some hot partitions are dropped, or taken back if some are dropped; 0: never."""
+    forgets_all: bool = False  # drops its idle partition, too, and thereby ends its session
     seek_every: int = 0
+    """Number of polls after which some hot partitions are read from the log's start again; 0: never."""
 
     def __post_init__(self) -> None:
         moves = self.forget_every or self.seek_every
-        # A request that is sent again, or presumed processed, must still say where the fetcher is.
+        # A request that is resent, or presumed processed, must still have the fetcher's positions.
         assert self.on_lost is OnLost.FALL_BACK or not moves, "only a fetcher that falls back may drop or seek"
 
 
@@ -78,22 +78,21 @@ VARIANTS: Final[Mapping[str, Habits]] = {
 
 @dataclass(frozen=True, slots=True)
 class FetcherPlan:
-    """``partitions`` are what it reads, its own idle partition first. ``poll_interval_us`` is the time between the
-    intended times of two polls at the same node. A fetcher waits at the broker, so it is a closed loop: a poll that is
-    due while another runs is due when that one ends. ``revision`` is one of REVISIONS. ``newest_version`` is the newest
-    version of Fetch that it speaks."""
+    """The plan of one fetcher."""
 
     process: str
-    variant: str
-    partitions: tuple[TopicPartition, ...]
+    variant: str  # one of VARIANTS
+    partitions: tuple[TopicPartition, ...]  # what it reads, its own idle partition first
     poll_interval_us: int = 100_000
+    """Time between the intended times of two polls at the same node. A fetcher waits at the broker, so it is a closed
+    loop: a poll that is due while another runs is due when that one ends."""
     max_wait_ms: int = 500
     min_bytes: int = 1
     max_bytes: int = 8 << 20
     partition_max_bytes: int = 1 << 20
-    revision: str = "final"
+    revision: str = "final"  # one of REVISIONS
     first_epoch: int = 1
-    newest_version: int = 18
+    newest_version: int = 18  # of Fetch
 
     @property
     def sessionless(self) -> bool:
@@ -102,13 +101,13 @@ class FetcherPlan:
 
 @dataclass(slots=True)
 class Reading:
-    """What one fetcher reads, as its habits say. ``dropped`` holds the partitions that it does not want now."""
+    """The positions of one fetcher, and the partitions that its habits make it read."""
 
     plan: FetcherPlan
     random: Chance
     book: AssignmentBook
     consumer: ConsumerState = field(default_factory=ConsumerState)
-    dropped: frozenset[TopicPartition] = frozenset()
+    dropped: frozenset[TopicPartition] = frozenset()  # not fetched for now
     polls: int = 0
 
     @property
@@ -142,7 +141,7 @@ __all__ = ["QUIET_POLLS", "REVISIONS", "VARIANTS", "FetcherPlan", "SessionFetche
 OFFSET_OUT_OF_RANGE: Final = 1
 CORRUPT_MESSAGE: Final = "CORRUPT_MESSAGE"
 ASK_AGAIN: Final = 3
-"""How often a fetcher asks again for damaged records. Then it records them, so that the checks see them."""
+"""Number of retries of damaged records. Then the fetcher records them, so that the checks see them."""
 QUIET_POLLS: Final = 3
 """After this many polls in a row without data or error, a stopping fetcher has caught up at a node."""
 LEADERLESS_US: Final = 200_000
@@ -150,7 +149,7 @@ LEADERLESS_US: Final = 200_000
 PARKED_US: Final = 1_000_000
 """How often a strand whose node leads nothing looks around. It also does so when leaders have moved."""
 SPARE: Final = Address("", 0)
-"""Stands for the lane on which another node than the strand's own is asked for metadata."""
+"""Placeholder for the lane on which another node than the strand's own is queried for metadata."""
 
 
 @dataclass(slots=True)
