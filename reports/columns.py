@@ -1,4 +1,4 @@
-"""Makes a class of rows a table of the history. Its fields are the columns, each with its type and its meaning.
+"""Make a class of rows a table of the history. Its fields are the columns, each with its type and its meaning.
 
     @table("ends", "history/ends*.parquet")
     @dataclass(slots=True)
@@ -81,7 +81,7 @@ _GETTERS: dict[type[Row], Callable[[Row], tuple[Any, ...]]] = {}
 
 
 def table(name: str, path: str, among: dict[type[Row], Table] = ROW_TABLES) -> Callable[[R], R]:
-    """Makes a dataclass of rows a table of the history, or one ``among`` others."""
+    """Make a dataclass of rows a table of the history, or one ``among`` others."""
 
     def declared(row: R) -> R:
         columns = tuple(_columns(row))

@@ -100,7 +100,7 @@ class Compared:
 def compare_runs(
     run_dirs: Sequence[Path], out: Path, spark: "SparkSession | None" = None, progress: Progress = silent
 ) -> Compared:
-    """Judges the runs (each report goes to its RUN_DIR/report) and writes the comparison to ``out``.
+    """Judge the runs (each report goes to its RUN_DIR/report) and write the comparison to ``out``.
 
     Raises ManifestError and SetupError as ``judge`` does.
     """
@@ -450,7 +450,7 @@ def _mirror_makers(judged: Sequence[Judged], runs: Sequence[MirrorNumbers]) -> M
 
 
 def _moved(run: MirrorRun, other: Judged) -> MirrorRun:
-    """Moves a run in time by whole steps, so that its first fault strikes when that of the other run does."""
+    """Move a run in time by whole steps, so that its first fault strikes when that of the other run does."""
     ours, theirs = (
         min((int(hit["at_us"]) for hit in hits), default=None) for hits in (run.hits, other.findings.fault_hits)
     )

@@ -1,4 +1,4 @@
-"""Exports a run's history for Elle, Jepsen's checker of dependency cycles, as a list-append history in EDN.
+"""Export a run's history for Elle, Jepsen's checker of dependency cycles, as a list-append history in EDN.
 
 A partition is a list, and a record is an element that was appended to it. A read is that of a list up to the last
 record that came: Elle knows no positions, so the order of a log is that of its offsets here, whatever a reader skipped
@@ -58,7 +58,7 @@ class Export:
     operations: list[Operation]
 
     def write(self, to: TextIO) -> int:
-        """Writes one map a line, the invocations and the ends in the order of time. Returns how many operations."""
+        """Write one map a line, the invocations and the ends in the order of time. Return how many operations."""
         for number, (topic, partition) in enumerate(self.keys):
             to.write(f";; list {number} is {topic}-{partition}\n")
         for index, (at_us, end, process, one) in enumerate(self._events()):
@@ -85,7 +85,7 @@ class Export:
 
 
 def _with_processes(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
-    """Yields the operations, each with the number of a process that is free by then."""
+    """Yield the operations, each with the number of a process that is free by then."""
     numbers = count()
     free: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for one in sorted(operations, key=lambda each: (each.begun_us, each.ended_us)):
@@ -97,7 +97,7 @@ def _with_processes(operations: Sequence[Operation]) -> Iterator[tuple[int, Oper
 
 
 def exported(run_dir: Path, whole: bool = False) -> Export:
-    """Reads the history of a run. Raises SetupError if there is none."""
+    """Read the history of a run. Raise SetupError if there is none."""
     operations = {(row["process"], row["index"]): row for row in _rows(run_dir, OperationRow)}
     if not operations:
         raise SetupError(f"{run_dir} has no history; name the folder of a run")
@@ -139,7 +139,7 @@ def exported(run_dir: Path, whole: bool = False) -> Export:
 
 
 def _logs(read: Sequence[Row], elements: Mapping[Value, int]) -> dict[Key, list[tuple[int, int]]]:
-    """Returns what readers found in each partition: offsets and elements, in the order of the offsets."""
+    """Return what readers found in each partition: offsets and elements, in the order of the offsets."""
     found: dict[Key, set[tuple[int, int]]] = defaultdict(set)
     for row in read:
         found[_key(row)].update((offset, elements[value]) for value, offset in _values(row) if value in elements)
@@ -147,7 +147,7 @@ def _logs(read: Sequence[Row], elements: Mapping[Value, int]) -> dict[Key, list[
 
 
 def _thin(operations: Iterable[Operation]) -> None:
-    """Leaves out reads, if all of them have too many elements. The longest of each list stay."""
+    """Exclude reads, if all of them have too many elements. The longest of each list stay."""
     some = [each for each in operations if each.reads]
     total, longest = 0, dict[int, int]()
     for each in some:
@@ -164,7 +164,7 @@ def _key(row: Row) -> Key:
 
 
 def _values(row: Row) -> Iterator[tuple[Value, int]]:
-    """Yields the values of a run with their offsets."""
+    """Yield the values of a run with their offsets."""
     for step in range(row["count"]):
         yield (_key(row), row["writer"], row["first_sequence"] + step), row["first_offset"] + step
 

@@ -92,7 +92,7 @@ def canonical_guarantee(name: str) -> str:
 
 
 def write_manifest(run_dir: Path, manifest: Manifest) -> Path:
-    """Writes the manifest whole or not at all. A run that is killed while writing leaves the old one."""
+    """Write the manifest whole or not at all. A run that is killed while writing leaves the old one."""
     run_dir.mkdir(parents=True, exist_ok=True)
     path = run_dir / MANIFEST_NAME
     part = path.with_suffix(".part")
@@ -113,7 +113,7 @@ def read_manifest(run_dir: Path) -> Manifest:
 
 
 def manifest_from(raw: object, where: str = MANIFEST_NAME) -> Manifest:
-    """Makes a manifest of parsed JSON. It refuses unknown keys, since a misspelt expectation must not pass silently."""
+    """Make a manifest of parsed JSON. It refuses unknown keys, since a misspelt expectation must not pass silently."""
     values = _known_keys(raw, Manifest, where)
     if values.get("version", MANIFEST_VERSION) != MANIFEST_VERSION:
         raise ManifestError(f"{where} has version {values['version']}; this suite reads version {MANIFEST_VERSION}")

@@ -96,7 +96,7 @@ class CellRow(Row):
 
 
 def write_rows(folder: Path, kind: type[Row], rows: Iterable[Row]) -> Path:
-    """Writes a table of a night whole or not at all, also if it has no rows. Returns the file."""
+    """Write a table of a night whole or not at all, also if it has no rows. Return the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -196,7 +196,7 @@ def read_night(folder: Path) -> Night:
 
 
 def write_night(folder: Path, night: Night) -> Path:
-    """Writes the file whole or not at all."""
+    """Write the file whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NIGHT_NAME
     part = path.with_suffix(".part")
@@ -216,7 +216,7 @@ class Reason:
 def why_red(
     night: Night, plays: int, controls: Mapping[str, int], earlier_plays: Sequence[int], now_us: int = 0
 ) -> tuple[Reason, ...]:
-    """Returns why the night is red; nothing if it is green.
+    """Return why the night is red; nothing if it is green.
 
     - ``plays`` counts all of the night's plays, and ``controls`` by their outcome those that must pass: plays of
       our own broker (target ``reference``) without a mutant.

@@ -123,7 +123,7 @@ def check_comparable(old: Sequence[Path], new: Sequence[Path]) -> None:
 def compare_sets(
     old: Sequence[Path], new: Sequence[Path], out: Path, spark: "SparkSession | None" = None
 ) -> tuple[SetsCompared, Path]:
-    """Writes the page and the numbers to ``out``. Returns what was found, and the page.
+    """Write the page and the numbers to ``out``. Return what was found, and the page.
 
     Raises ManifestError and SetupError, each one sentence.
     """
@@ -135,7 +135,7 @@ def compare_sets(
 
 
 def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession | None" = None) -> SetsCompared:
-    """Compares without writing. Spark reads the runs and sums them up; what is left are a few numbers of each unit."""
+    """Compare without writing. Spark reads the runs and sums them up; what is left are a few numbers of each unit."""
     from reports.jobs.compared import distribution, latencies_of_units, rates_of_units
     from reports.read_tables import JobConfig, RunConfig, reading
     from reports.schema import history_bytes

@@ -82,7 +82,7 @@ class RemoteRun:
     stand_in: Path
 
     def bring(self, store: Any, most_copied_bytes: int) -> None:
-        """Copies the run's manifest and history, or only tells where the history lies. Raises SetupError."""
+        """Copy the run's manifest and history, or only note where the history is. Raise SetupError."""
         found = _files_below(store, self.prefix)
         if MANIFEST_NAME not in found:
             self._refuse(store)
@@ -107,7 +107,7 @@ class RemoteRun:
         )
 
     def take_report(self, store: Any) -> None:
-        """Writes the report into the run's folder in S3, if there is one. Its page comes last: who sees it sees all."""
+        """Write the report into the run's folder in S3, if there is one. Its page comes last: who sees it sees all."""
         report = self.stand_in / "report"
         page = report / "index.html"
         for each in sorted(report.rglob("*"), key=lambda one: (one == page, one)) if report.is_dir() else ():
@@ -151,7 +151,7 @@ def local_folders(
 
 
 def _kept(run: Path, folder: Path) -> Path | None:
-    """Moves the run into the folder, or out of what is deleted if the folder does not take it. Returns where it is."""
+    """Move the run into the folder, or out of what is deleted if the folder does not take it. Return where it is."""
     with suppress(OSError):
         return _moved(run, folder)
     with suppress(OSError):  # It stays on its disk, so this needs no room there.
@@ -160,7 +160,7 @@ def _kept(run: Path, folder: Path) -> Path | None:
 
 
 def _moved(run: Path, folder: Path) -> Path:
-    """Moves the run into the folder, under a name that is free."""
+    """Move the run into the folder, under a name that is free."""
     folder.mkdir(parents=True, exist_ok=True)
     names = (f"{run.name}{f'-{number}' if number else ''}" for number in count())
     target = next(folder / name for name in names if not (folder / name).exists())
@@ -281,7 +281,7 @@ def hadoop_version() -> str:
 
 
 def fetch_jars() -> list[Path]:
-    """Fetches the jars with Maven and says so, because that takes minutes. Raises SetupError."""
+    """Fetch the jars with Maven and say so, because that takes minutes. Raise SetupError."""
     if shutil.which("mvn") is None:
         raise SetupError("Spark's S3 jars come from Maven, and there is no mvn on the PATH: install e.g. maven.")
     folder = _jar_folder()

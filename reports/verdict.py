@@ -102,7 +102,7 @@ def write_verdict(path: Path, verdict: Verdict) -> None:
 
 
 def write_junit(path: Path, verdict: Verdict, duration_s: float = 0.0) -> None:
-    """Writes JUnit XML with one test case per guarantee. The case ``run`` says whether the run counts at all."""
+    """Write JUnit XML with one test case per guarantee. The case ``run`` says whether the run counts at all."""
     broken = [one for one in verdict.guarantees if one.status == "broken"]
     skipped = [one for one in verdict.guarantees if one.status not in ("holds", "broken")]
     errors = int(verdict.outcome in (Outcome.INVALID, Outcome.CRASHED))
@@ -133,5 +133,5 @@ def _line(one: Anomaly) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Replaces control characters: XML 1.0 has none, but the name of a foreign topic or client may."""
+    """Replace control characters: XML 1.0 has none, but the name of a foreign topic or client may."""
     return "".join(char if char in "\t\n" or char >= " " else "\ufffd" for char in text)

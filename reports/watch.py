@@ -1,4 +1,4 @@
-"""Watches a run: a verdict now and then while it goes on, and the whole verdict once it has ended."""
+"""Watch a run: a verdict now and then while it goes on, and the whole verdict once it has ended."""
 
 import tempfile
 import time
@@ -35,8 +35,8 @@ class Watch:
     broken: dict[str, str] = field(default_factory=dict)
 
     def until_red_or_ended(self, fail_fast: bool) -> list[Verdict]:
-        """Watches until the run has ended, and returns its whole verdict. With ``fail_fast`` it ends with the first
-        guarantee that is broken, and returns none. Raises SetupError without a run or without Spark."""
+        """Watch until the run has ended, and return its whole verdict. With ``fail_fast`` it ends with the first
+        guarantee that is broken, and returns no verdict. Raise SetupError without a run or without Spark."""
         if not self.run_dir.is_dir():
             raise SetupError(f"There is no folder {self.run_dir}: start the run first, and give its folder.")
         with spark_session("crucible-watch", LARGE_HISTORY_BYTES) as spark, tempfile.TemporaryDirectory() as scratch:

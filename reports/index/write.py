@@ -1,4 +1,4 @@
-"""Writes the index of nights: one self-contained page that needs no server."""
+"""Write the index of nights: one self-contained page that needs no server."""
 
 import time
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ RUN_PAGE = "report/index.html"
 def write_index(
     nights: Path, out: Path | None = None, now_us: int = 0, spark: "SparkSession | None" = None
 ) -> tuple[Path, NightTold]:
-    """Returns the page and the last night. ``out`` is a folder or an .html file (default: ``nights``).
+    """Return the page and the last night. ``out`` is a folder or an .html file (default: ``nights``).
 
-    ``now_us`` is the time since the epoch (default: now). Raises NightError and SetupError, each one sentence.
+    ``now_us`` is the time since the epoch (default: now). Raise NightError and SetupError, each one sentence.
     """
     folders = night_folders(nights)
     if not folders:

@@ -73,7 +73,7 @@ def written(tables: Tables) -> DataFrame:
 def with_known_before(
     frame: DataFrame, since_us: str, acked: DataFrame, value: Column, keys: Sequence[str] = STORED
 ) -> DataFrame:
-    """Adds ``known``: the greatest ``value`` of the commits that were acknowledged before ``since_us``; else null.
+    """Add ``known``: the greatest ``value`` of the commits that were acknowledged before ``since_us``; else null.
 
     ``since_us`` is a column of ``frame``. Only commits with the same ``keys`` count.
     """

@@ -68,7 +68,7 @@ def durably_acknowledged(tables: Tables) -> DataFrame:
 
 
 def without_leaders_word(sends: DataFrame, tables: Tables) -> DataFrame:
-    """Leaves out what only the leader of a replicated partition had acknowledged (acks=1).
+    """Exclude what only the leader of a replicated partition had acknowledged (acks=1).
 
     E-7 speaks of acks=all. Such records may be lost when the leader dies, and the next leader writes something else at
     their offsets.
@@ -118,7 +118,7 @@ def log_starts(tables: Tables) -> DataFrame:
 def with_witness(
     clashes: DataFrame, values: DataFrame, first: str, last: str, keys: Sequence[str], tag: Sequence[str]
 ) -> DataFrame:
-    """Adds to each clash the operation (process, index, complete_us) that showed it.
+    """Add to each clash the operation (process, index, complete_us) that showed it.
 
     A clash has two sides, ``tag`` and ``other_<tag>``. It shows once values of both are known at one place that they
     share: the later of the two operations is the witness, of all such pairs the earliest.

@@ -46,13 +46,13 @@ def without_presets(faults: DataFrame) -> DataFrame:
 
 
 def with_operation(frame: DataFrame, tables: Tables, *columns: str, how: str = "inner") -> DataFrame:
-    """Adds these columns of the client operation to which each row belongs."""
+    """Add these columns of the client operation to which each row belongs."""
     operations = tables.operations.select(*OPERATION, *columns)
     return together(frame, "run", "process").join(together(operations, "run", "process"), OPERATION, how)
 
 
 def without_match(frame: DataFrame, others: DataFrame, keys: Sequence[str], condition: str) -> DataFrame:
-    """Leaves out each row for which ``others`` has a row with the same ``keys`` that meets the condition.
+    """Exclude each row for which ``others`` has a row with the same ``keys`` that meets the condition.
 
     The condition calls the two rows ``this`` and ``other``.
     """

@@ -69,14 +69,14 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
 
 
 def with_log_start(tables: Tables, steps: DataFrame) -> DataFrame:
-    """Adds the log start that the very answer named, or null (``log_start_offset``)."""
+    """Add the log start that the very answer named, or null (``log_start_offset``)."""
     wanted = F.broadcast(steps.select("run", "process", "index").distinct())
     told = tables.positions.join(wanted, ["run", "process", "index"], "left_semi")
     return steps.join(told.select(*READER, "index", "log_start_offset"), [*READER, "index"], "left")
 
 
 def _not_taken(tables: Tables, missed: DataFrame) -> DataFrame:
-    """Splits what was missed of compacted topics into offsets, and leaves out those that a cleaner may have taken."""
+    """Split what was missed of compacted topics into offsets, and exclude those that a cleaner may have removed."""
     compacted = F.broadcast(tables.keyed_writes.select(*PARTITION).distinct())
     offset = F.explode(F.sequence("from_offset", "until")).alias("from_offset")
     offsets = missed.join(compacted, PARTITION, "left_semi").select(*_STEP, offset)

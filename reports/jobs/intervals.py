@@ -57,7 +57,7 @@ def _bounds(frame: DataFrame, keys: Sequence[str], left: int, right: int) -> Dat
 def meeting(
     left: DataFrame, right: DataFrame, keys: Sequence[str], here: tuple[str, str], there: tuple[str, str]
 ) -> DataFrame:
-    """Joins the rows of equal keys whose intervals overlap. ``here`` and ``there`` name the ends of the intervals, left
+    """Join the rows of equal keys whose intervals overlap. ``here`` and ``there`` name the ends of the intervals, left
     and right. Large histories are cut into chunks (CHUNK); each pair is found in the first chunk that it shares."""
     overlap = F.expr(f"{here[0]} <= {there[1]} and {here[1]} >= {there[0]}")
     if lies_in_one_place(left):

@@ -74,7 +74,7 @@ def full_answers(tables: Tables) -> DataFrame:
 
 
 def _with_life(noted: DataFrame, rows: DataFrame) -> DataFrame:
-    """Adds ``alive`` and ``life`` (see ``session_rows``) to both together."""
+    """Add ``alive`` and ``life`` (see ``session_rows``) to both together."""
     until_now = so_far(Window.partitionBy(*SESSION).orderBy("seq"))
     both = rows.select(*noted.columns).unionByName(noted)
     alive = F.coalesce(F.last(F.expr(_LIFE), ignorenulls=True).over(until_now), F.lit(0))

@@ -1,4 +1,4 @@
-"""Compares this run with a baseline: each figure has old, new, the ratio with its interval, and a word.
+"""Compare this run with a baseline: each figure has old, new, the ratio with its interval, and a word.
 
 The units are blocks of neighbouring seconds, so the interval shows how unsteady the two runs were in themselves. Both
 sides leave out the seconds in which a fault lasted. ``crucible compare`` compares sets of runs, and knows more.

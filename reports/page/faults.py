@@ -104,7 +104,7 @@ class Struck:
 
 
 def struck(row: Row) -> Struck:
-    """Reads the evidence of a fault (a row of ``fault_log``)."""
+    """Read the evidence of a fault (a row of ``fault_log``)."""
     detail = row["detail"]
     told = _IN_WORDS.match(detail)
     note = None if told else _NOTE.search(detail)
@@ -124,7 +124,7 @@ def _role(tokens: list[str], state: str) -> str:
 
 
 def fault_sentence(row: Row) -> str:
-    """Says what the fault did, as a whole sentence without its full stop."""
+    """Say what the fault did, as a whole sentence without its full stop."""
     return _of_frames(row) or _of_links(row) or _of_node(row)
 
 

@@ -1,4 +1,4 @@
-"""Formats numbers for people. A missing number is an en dash, never a zero."""
+"""Format numbers for people. A missing number is an en dash, never a zero."""
 
 from collections.abc import Sequence
 from statistics import median

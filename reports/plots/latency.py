@@ -57,7 +57,7 @@ _MEASURE_LINES = {"service": "-", "response": (0, (4, 2))}
 
 
 def draw_percentiles(distribution: Sequence[dict[str, Any]], baseline: Sequence[dict[str, Any]] = ()) -> Figure | None:
-    """Draws latency against percentile on a log 1/(1-p) axis. Each step to the right is ten times rarer.
+    """Draw latency against percentile on a log 1/(1-p) axis. Each step to the right is ten times rarer.
 
     None if no operation has LEAST_SAMPLES values.
     """

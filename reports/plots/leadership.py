@@ -20,7 +20,7 @@ def draw_leadership(
     hits: Sequence[dict[str, Any]],
     seconds: int,
 ) -> Figure | None:
-    """Draws who led each replicated partition, and how many replicas were in sync. Below are all changes per second.
+    """Draw who led each replicated partition, and how many replicas were in sync. Below are all changes per second.
 
     None if there are no replicated partitions.
     """
@@ -95,7 +95,7 @@ def draw_controller(
     hits: Sequence[dict[str, Any]],
     seconds: int,
 ) -> Figure | None:
-    """Draws who was the active controller, and when nobody was. Below it shows which node downloaded a snapshot when.
+    """Draw who was the active controller, and when nobody was. Below it shows which node downloaded a snapshot when.
 
     None if the controller never changed and nothing was downloaded: there is nothing to see.
     """

@@ -23,7 +23,7 @@ MOST_PARTITIONS = 3
 def draw_mirror(
     known: "Mapping[Place, Track]", rewinds: "Sequence[Rewind]", hits: Sequence[dict[str, Any]], seconds: int
 ) -> Figure | None:
-    """Draws a mirror's position in its source over time, with its rewinds. Below is how far it was behind.
+    """Draw a mirror's position in its source over time, with its rewinds. Below is how far it was behind.
 
     None without a mirror.
     """

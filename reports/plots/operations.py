@@ -75,7 +75,7 @@ _LOAD_LINES = (("offered", style.INK, (0, (2, 2))), ("sent", style.BLUE, "-"), (
 
 
 def draw_load(load: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
-    """Draws what the schedule offered, what the fleet sent and what completed. Below is how late the fleet was."""
+    """Draw what the schedule offered, what the fleet sent and what completed. Below is how late the fleet was."""
     if len(load) < timeline.LEAST_SECONDS:
         return None
     figure, panels = timeline.frame([1.8, 1.0], hits, seconds)
@@ -102,7 +102,7 @@ _ERROR_COLOURS = (style.RED, style.YELLOW, style.PURPLE, style.SKY, style.MUTED)
 def draw_throughput(
     throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int
 ) -> Figure | None:
-    """Draws operations by the second in which they completed. Below are those that did not end ok, stacked by error."""
+    """Draw operations by the second in which they completed. Below are those that did not end ok, stacked by error."""
     ok = _by_second([row for row in throughput if row["type"] == "ok"], "f")
     bad = _by_second([row for row in throughput if row["type"] != "ok"], "error")
     if len({second for series in ok.values() for second in series}) < timeline.LEAST_SECONDS:
@@ -126,7 +126,7 @@ def draw_throughput(
 
 
 def _throughput_legend(axes: Axes, entries: int) -> None:
-    """Puts the legend beside the title or, if it has too many entries, beside the data."""
+    """Put the legend beside the title or, if it has too many entries, beside the data."""
     if entries <= MOST_ABOVE:
         style.legend(axes, 5)
     else:

@@ -19,7 +19,7 @@ _NEAR = 1.7
 
 
 def draw_ratios(every: "Sequence[Series]", notes: "Sequence[date]" = ()) -> Figure:
-    """Draws series of ratios to a peer, night by night, with the levels between their changes.
+    """Draw series of ratios to a peer, night by night, with the levels between their changes.
 
     One strip for each series, with one axis of days. ``notes`` are the days that lines with numbers mark.
     """

@@ -129,7 +129,7 @@ def styled() -> Any:
 
 
 def micros_axis(axes: Axes) -> None:
-    """Makes the axis logarithmic, with the unit that reads best. A narrow range gets labels at 2 and 5, too."""
+    """Make the axis logarithmic, with the unit that reads best. A narrow range gets labels at 2 and 5, too."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     steps = (1.0,) if high > low * 3_000 else (1.0, 3.0) if high > low * 300 else (1.0, 2.0, 5.0)
@@ -148,13 +148,13 @@ def micros(value_us: float) -> str:
 
 
 def rows(axes: Axes, labels: Sequence[str], below: float = 0.5) -> None:
-    """Makes the axis a list of labelled rows, the first on top. ``below`` is the space under the last one, in rows."""
+    """Make the axis a list of labelled rows, the first on top. ``below`` is the space under the last one, in rows."""
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - below, below - 1)
 
 
 def legend(axes: Axes, columns: int, handles: Sequence[Artist] | None = None) -> None:
-    """Puts the legend above the axes, on the right."""
+    """Put the legend above the axes, on the right."""
     axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=columns, borderaxespad=0.1)
 
 
@@ -183,7 +183,7 @@ def svg(figure: Figure, name: str, description: str) -> str:
 
 
 def _own_ids(text: str, name: str) -> str:
-    """Keeps only the IDs that are referred to, and makes them unique, because a page holds several figures."""
+    """Keep only the IDs that are referred to, and make them unique, because a page holds several figures."""
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", text))
     text = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text)
     return re.sub(r'(url\(#|href="#)', rf"\1{name}-", text)

@@ -140,7 +140,7 @@ def stacked(series: Sequence[Mapping[int, float]], seconds: int) -> tuple[list[f
 def bars(
     axes: Axes, series: Sequence[Mapping[int, float]], colours: Sequence[str], labels: Sequence[str], seconds: int
 ) -> None:
-    """Draws one bar for each second, with the series on top of each other. Of a bucket the second with the highest sum
+    """Draw one bar for each second, with the series on top of each other. Of a bucket the second with the highest sum
     is drawn."""
     width, sums = bucket_s(seconds), _sums(series, seconds)
     starts = range(0, seconds, width)

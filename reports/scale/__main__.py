@@ -1,4 +1,4 @@
-"""Writes generated histories of any size, and measures how long the judge takes for them.
+"""Write generated histories of any size, and measure how long their verdicts take.
 
 Examples:
   python -m reports.scale generate 1000000 --out RUN_DIR

@@ -33,7 +33,7 @@ class Planted:
         return [Again(each.piece, each.append) for name, each in self.places.items() if name == "duplicate"]
 
     def of(self, name: str, piece: int, fetcher: int | None = None) -> int | None:
-        """Returns the append at which the guarantee is broken, if that is in this piece and for this fetcher."""
+        """Return the append at which the guarantee is broken, if that is in this piece and for this fetcher."""
         place = self.places.get(name)
         if place is None or place.piece != piece or fetcher not in (None, place.fetcher):
             return None
@@ -44,7 +44,7 @@ class Planted:
         return [] if lost is None else [lost]
 
     def change(self, read: Fetches, piece: Piece, fetcher: int) -> Fetches:
-        """Returns what the fetcher has read in truth, where breaches leave out or repeat something."""
+        """Return what the fetcher has read in truth, where breaches leave out or repeat something."""
         for name, breach in _READS.items():
             place = self.of(name, piece.number, fetcher)
             if place is not None:

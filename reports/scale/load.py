@@ -55,7 +55,7 @@ class Again:
 
 
 def pieces(appends: int, seed: int, again: Sequence[Again] = ()) -> Iterator[Piece]:
-    """Yields the same pieces each time it is called with the same arguments."""
+    """Yield the same pieces each time it is called with the same arguments."""
     next_offset = np.zeros(PARTITIONS, np.int64)
     next_sequence = np.zeros(PRODUCERS, np.int64)
     next_index = np.full(PRODUCERS, FIRST_INDEX, np.int64)
@@ -98,13 +98,13 @@ FIRST_INDEX = 3
 
 
 def _last_of(writer: Numbers, partition: Numbers, place: int) -> int:
-    """Returns the place of the last append before this one by the same writer to the same partition."""
+    """Return the place of the last append before this one by the same writer to the same partition."""
     same = (writer[:place] == writer[place]) & (partition[:place] == partition[place])
     return int(np.flatnonzero(same)[-1])
 
 
 def _running(steps: Numbers, keys: Numbers, state: Numbers) -> Numbers:
-    """Returns for each element the sum of the steps before it with the same key, on top of ``state``, which moves on to
+    """Return for each element the sum of the steps before it with the same key, on top of ``state``, which moves on to
     the sums of all."""
     before = np.empty(len(steps), np.int64)
     for key in range(len(state)):

@@ -1,4 +1,4 @@
-"""Measures how long the judge takes for histories of several sizes, and draws it."""
+"""Measure how long the verdicts of histories of several sizes take, and draw it."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ class Measured:
 
 
 def measure(operations: int, folder: Path, seed: int = 1) -> Measured:
-    """Writes a clean history, and has it judged by a process of its own, page and all."""
+    """Write a clean history, and have it judged by a process of its own, page and all."""
     run_dir = folder / f"operations-{operations}"
     written = write_history(run_dir, operations, seed)
     began_s = time.monotonic()
@@ -55,7 +55,7 @@ def measure(operations: int, folder: Path, seed: int = 1) -> Measured:
 
 
 def _followed(judge: "subprocess.Popen[bytes]") -> tuple[float, int]:
-    """Returns the processor time and the most memory of a process and its children, once it has ended."""
+    """Return the processor time and the most memory of a process and its children, once it has ended."""
     cpu_s: dict[int, float] = {}
     most = 0
     while judge.poll() is None:

@@ -1,4 +1,4 @@
-"""Writes a generated history as a run's folder, piece by piece, so that its memory does not grow with its length."""
+"""Write a generated history as a run's folder, piece by piece, so that its memory does not grow with its length."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -121,7 +121,7 @@ def _names(of: Numbers) -> pa.Array:
 
 
 def write_history(run_dir: Path, operations: int, seed: int = 1, breaches: Planted = NOTHING) -> Written:
-    """Writes a run of about so many operations of clients, and its manifest. Returns what it holds."""
+    """Write a run of about so many operations of clients, and its manifest. Return what it holds."""
     appends = appends_for(operations)
     writer = Writer(run_dir)
     clients = [_Fetcher(number) for number in range(FETCHERS)]

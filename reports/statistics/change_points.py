@@ -1,4 +1,4 @@
-"""Finds where a series of figures changed for good: E-divisive with its permutation test.
+"""Find where a series of figures changed for good: E-divisive with its permutation test.
 
 D. S. Matteson and N. A. James, "A nonparametric approach for multiple change point analysis of multivariate data",
 2014. Two parts of a series differ as far as distances between them exceed distances within them. The place with the
