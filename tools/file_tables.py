@@ -1,7 +1,8 @@
 """Write the file tables of READMEs from the first sentence of each module's docstring: ``python -m tools.file_tables``.
 
 A table stands between ``<!-- files -->`` and ``<!-- end of files -->``. It lists the modules and packages in the folder
-of its README, in alphabetical order, without tests. A test fails while a table is not up to date.
+of its README, in alphabetical order, without tests. A package without a docstring is described by the title of its own
+README. A test fails while a table is not up to date.
 """
 
 import ast
@@ -35,7 +36,15 @@ def _rows(folder: Path) -> Iterator[tuple[str, str]]:
         if path.suffix == ".py" and path.name not in _NOT_LISTED:
             yield path.name, first_sentence(path)
         elif path.name != "tests" and (path / "__init__.py").exists():
-            yield f"{path.name}/", first_sentence(path / "__init__.py")
+            title = _title(path / "README.md")
+            yield f"{path.name}/", title or first_sentence(path / "__init__.py")
+
+
+def _title(readme: Path) -> str:
+    """Return what a README's title says after the name of its folder, or an empty string."""
+    if not readme.exists():
+        return ""
+    return readme.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(": ")[2]
 
 
 def first_sentence(module: Path) -> str:
