@@ -17,7 +17,7 @@ from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.ports.node_ports import RandomSource
 
 NO_DIRECTORY = bytes(16)
-"""DirectoryId.MIGRATING: the directory was never told."""
+"""DirectoryId.MIGRATING: the directory was never reported."""
 
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
 """DirectoryId.UNASSIGNED: Kafka's brokers choose a directory later. This broker has only one, and does not write it."""
@@ -30,7 +30,7 @@ _RESERVED_BELOW = 101
 
 
 def random_uuid(random: RandomSource) -> bytes:
-    """Draws a UUID of 16 bytes. It is never a reserved one, and its text never begins with a dash, which would look
+    """Draw a UUID of 16 bytes. It is never a reserved one, and its text never begins with a dash, which would look
     like a command-line option."""
     while True:
         number = random.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | (4 << 76) | (2 << 62)
@@ -40,12 +40,12 @@ def random_uuid(random: RandomSource) -> bytes:
 
 
 def uuid_text(value: bytes) -> str:
-    """The text of a UUID: 22 characters, as in meta.properties and Kafka's tools."""
+    """Return the text of a UUID: 22 characters, as in meta.properties and Kafka's tools."""
     return urlsafe_b64encode(value).decode().rstrip("=")
 
 
 def uuid_from_text(text: str) -> bytes:
-    """Raises ValueError if the text is no UUID."""
+    """Return the 16 bytes of a UUID. Raises ValueError if the text is no UUID."""
     value = urlsafe_b64decode(text + "==")
     if len(value) != 16:
         raise ValueError(f"{text!r} is no UUID")
@@ -53,15 +53,15 @@ def uuid_from_text(text: str) -> bytes:
 
 
 def directory_of(partition: PartitionImage, replica: int) -> bytes:
-    """The directory ID of one replica, or NO_DIRECTORY if it was never told."""
+    """Return the directory ID of one replica, or NO_DIRECTORY if it was never reported."""
     if replica not in partition.replicas or len(partition.directories) != len(partition.replicas):
         return NO_DIRECTORY
     return partition.directories[partition.replicas.index(replica)]
 
 
 def is_online(directory: bytes, directories: Collection[bytes]) -> bool:
-    """Whether a broker with these ``directories`` has that one. One that was never told counts as there, and so does
-    each one if the broker's own were never told."""
+    """Return whether a broker with these ``directories`` has that one. One that was never reported counts as present,
+    and so does each one if the broker's own were never reported."""
     if directory in (NO_DIRECTORY, UNASSIGNED_DIRECTORY):
         return True
     return directory != LOST_DIRECTORY and (not directories or directory in directories)
@@ -71,23 +71,24 @@ _NODE: Final = re.compile(r"node-(\d{1,10}):[\w-]{22}")
 
 
 def node_name(node_id: int) -> str:
-    """The node's name for people and for the tags of requests."""
+    """Return the node's name for people and for the tags of requests."""
     return f"node-{node_id}"
 
 
 def client_id_of(node_id: int, incarnation_id: bytes) -> str:
-    """The client ID of the requests that a node sends to others."""
+    """Return the client ID of the requests that a node sends to others."""
     return f"{node_name(node_id)}:{uuid_text(incarnation_id)}"
 
 
 def claimed_node(client_id: str) -> int | None:
-    """The node that the client ID claims to be from, whether that is true or not. None for any other client ID."""
+    """Return the node that the client ID claims to be from, true or not, and None for any other client ID."""
     found = _NODE.fullmatch(client_id)
     return None if found is None else int(found[1])
 
 
 def is_registered_node(client_id: str, image: MetadataImage) -> bool:
-    """Whether a request with this client ID comes from a node that is registered under that name and incarnation."""
+    """Return whether a request with this client ID comes from a node that is registered under that name and
+    incarnation."""
     node_id = claimed_node(client_id)
     broker = None if node_id is None else image.brokers.get(node_id)
     return broker is not None and client_id == client_id_of(broker.broker_id, broker.incarnation_id)
@@ -105,7 +106,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """One sentence that says what is wrong, or None if the name is allowed."""
+    """Return one sentence that says what is wrong, or None if the name is allowed."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):

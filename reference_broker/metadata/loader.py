@@ -49,13 +49,13 @@ class MetadataBatch:
         return [record for record in self.records if isinstance(record, MARKERS)]
 
     def after(self, offset: int) -> "MetadataBatch":
-        """The batch without its records up to ``offset``."""
+        """Return the batch without its records up to ``offset``."""
         first = self.provenance.offset - len(self.records) + 1
         return replace(self, records=self.records[offset + 1 - first :]) if self.records and first <= offset else self
 
 
 def decoded(batch: LogBatch) -> MetadataBatch:
-    """Decodes the values of a batch. Raises MetadataFault for a value that is no metadata record."""
+    """Decode the values of a batch. Raises MetadataFault for a value that is no metadata record."""
     return MetadataBatch(tuple(decode(value) for value in batch.values), batch.provenance, batch.size_bytes)
 
 
@@ -68,8 +68,8 @@ _KINDS: dict[type, str] = {
 
 
 def kind_of(markers: list[MetadataRecord], in_transaction: bool) -> str:
-    """The kind of a batch. Its first marker makes it a begin, end or abort. Without a marker it is a batch if it is in
-    a transaction, and otherwise single."""
+    """Return the kind of a batch. Its first marker makes it a begin, end or abort. Without a marker it is a batch if it
+    is in a transaction, and otherwise single."""
     if markers:
         return _KINDS[type(markers[0])]
     return "batch" if in_transaction else "single"
@@ -77,21 +77,20 @@ def kind_of(markers: list[MetadataRecord], in_transaction: bool) -> str:
 
 @dataclass(slots=True)
 class BatchNotes:
-    """``number`` counts the batches of the open transaction so far, and is -1 outside of one. ``of`` is how many it
-    will have, if known.
-
-    ``expected`` holds the number of batches of a transaction that this node appended as leader, by the offset of its
-    Begin.
-    """
+    """Writes a line of the trace for each committed batch. The line says which part of a transaction the batch is. A
+    fault can be triggered at such a line."""
 
     ports: Ports
     number: int = -1
+    """The number of batches of the open transaction so far, or -1 outside of one."""
     of: int = UNKNOWN
+    """The number of batches that the open transaction will have, if known."""
     expected: dict[int, int] = field(default_factory=dict)
+    """The number of batches of a transaction that this node appended as leader, by the offset of its Begin."""
 
     def expect(self, begin_offset: int, batches: int) -> None:
-        """Keeps one expectation only, because the transaction of an earlier leadership may never have been
-        committed."""
+        """Note how many batches a transaction will have. Only one such note is kept, because the transaction of an
+        earlier leadership may never have been committed."""
         self.expected = {begin_offset: batches}
 
     def reset(self) -> None:
@@ -99,7 +98,7 @@ class BatchNotes:
         self.expected.clear()
 
     def committed(self, batch: MetadataBatch) -> None:
-        """Writes the line of a batch. A control batch gets none, because it is not metadata."""
+        """Write the line of a batch. A control batch gets none, because it is not metadata."""
         if not batch.records:
             return
         offset = batch.provenance.offset
@@ -121,30 +120,31 @@ Publish: TypeAlias = Callable[[MetadataDelta, MetadataImage, bool], None]
 
 @dataclass(slots=True)
 class MetadataBatchLoader:
-    """``image`` is the last published one. ``loaded`` is the last record that was replayed, published or not.
+    """Turns committed batches into published images.
 
-    ``in_transaction`` says that a Begin was replayed, but not its End or Abort. ``delta`` then holds the records of
-    that transaction, and otherwise what ``flush`` will publish. ``_staged`` holds what the batch that is being replayed
-    leads to before its own end.
-
-    After a MetadataFault only ``reset`` may be called: ``delta`` may hold a part of the damaged batch.
+    After a MetadataFault only ``reset`` may be called: ``delta`` may contain a part of the damaged batch.
     """
 
     image: MetadataImage
+    """The last published image."""
     publish: Publish
     splits_at_epochs: bool = False
     """Whether the record of a metadata epoch ends a publication. The controller that sends an epoch to brokers needs
     the image as of exactly that record."""
     in_transaction: bool = False
+    """A Begin was replayed, but not its End or Abort."""
     loaded: Provenance = field(init=False)
+    """The last record that was replayed, published or not."""
     delta: MetadataDelta = field(init=False)
+    """The records of the open transaction, or what ``flush`` will publish."""
     _staged: list[tuple[MetadataDelta, MetadataImage, bool]] = field(default_factory=list)
+    """The images that end inside the batch that is being replayed."""
 
     def __post_init__(self) -> None:
         self.reset(self.image)
 
     def reset(self, image: MetadataImage) -> None:
-        """Starts again from a snapshot. An open transaction is forgotten, because a snapshot holds no part of one."""
+        """Restart from a snapshot. An open transaction is dropped, because a snapshot has no part of one."""
         self.image = image
         self.loaded = image.provenance
         self.delta = MetadataDelta(image)
@@ -152,7 +152,7 @@ class MetadataBatchLoader:
         self._staged.clear()
 
     def load(self, batch: MetadataBatch) -> None:
-        """Replays one committed batch. A control batch has no records.
+        """Replay one committed batch. A control batch has no records.
 
         Raises MetadataFault for a record that cannot follow the ones before it. Nothing of the batch is published then.
         """
@@ -165,13 +165,13 @@ class MetadataBatchLoader:
                 replay(self.delta, record)
         self.loaded = batch.provenance
         if self._staged and not self._staged[-1][2]:
-            self.delta.build(self.loaded)  # A missing partition shows only here. Nothing of the batch is told yet.
-        self._tell()
+            self.delta.build(self.loaded)  # A missing partition shows only here. Nothing of the batch is published yet.
+        self._publish_staged()
         if self.splits_at_epochs and self.delta.metadata_epoch is not None:
             self.flush()
 
     def flush(self) -> None:
-        """Publishes what was replayed since the last publication, but nothing while a transaction is open. Raises
+        """Publish what was replayed since the last publication, but nothing while a transaction is open. Raises
         MetadataFault, and publishes nothing, if no image can be built of it."""
         if not self.in_transaction:
             self._publish(self.loaded, aligned=True)
@@ -191,17 +191,17 @@ class MetadataBatchLoader:
 
     def _publish(self, provenance: Provenance, aligned: bool) -> None:
         self._stage(provenance, aligned)
-        self._tell()
+        self._publish_staged()
 
     def _stage(self, provenance: Provenance, aligned: bool) -> None:
-        """Builds the image up to ``provenance``, which ``_tell`` publishes."""
+        """Build the image up to ``provenance``, which ``_publish_staged`` publishes."""
         delta = self.delta
         if provenance.offset > delta.image.provenance.offset:
             image = delta.build(provenance)
             self.delta = MetadataDelta(image)
             self._staged.append((delta, image, aligned))
 
-    def _tell(self) -> None:
+    def _publish_staged(self) -> None:
         if self._staged:
             staged, self._staged = self._staged, []
             for delta, self.image, aligned in staged:
@@ -266,7 +266,7 @@ class MetadataLoader:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether ``last_offset`` lies inside a transaction."""
+        """Whether ``last_offset`` is inside a transaction."""
         return self._batches.in_transaction
 
     @property
@@ -275,32 +275,32 @@ class MetadataLoader:
         return self._log.end_offset
 
     def subscribe(self, listener: Listener) -> None:
-        """Adds a listener. From the next publication on it gets every delta and the image after it. Listeners are
+        """Add a listener. From the next publication on it gets every delta and the image after it. Listeners are
         called in the order of their subscription."""
         self._listeners.append(listener)
 
     def expect(self, begin_offset: int, batches: int) -> None:
-        """Notes for the trace how many batches a transaction will have. The leader that appends it knows."""
+        """Note for the trace how many batches a transaction will have. The leader that appends it knows."""
         self._notes.expect(begin_offset, batches)
 
     def load(self) -> Generator[None, None, None]:
-        """Loads the newest snapshot in slices at start, and publishes nothing. Raises StartRefused if it is damaged."""
+        """Load the newest snapshot in slices at start, and publish nothing. Raises StartRefused if it is damaged."""
         newest = self._store.latest
         if newest is not None:
             self._take(newest, (yield from self._loading(newest)))
 
     def split_at_epochs(self, wanted: bool) -> None:
-        """Sets whether the record of a metadata epoch ends a publication."""
+        """Set whether the record of a metadata epoch ends a publication."""
         self._batches.splits_at_epochs = wanted
 
     def catch_up(self, high_watermark: int) -> None:
-        """Replays all batches below ``high_watermark``: one slice now, and each further one in an event of its own."""
+        """Replay all batches below ``high_watermark``: one slice now, and each further one in an event of its own."""
         self._high_watermark = max(self._high_watermark, high_watermark)
         if not self._scheduled and self._reloading is None:
             self._slice()
 
     def reload(self, snapshot: OffsetAndEpoch) -> None:
-        """Loads a snapshot that has replaced the log, and publishes the difference to it. If a newer snapshot arrives
+        """Load a snapshot that has replaced the log, and publish the difference to it. If a newer snapshot arrives
         meanwhile, it is loaded instead."""
         if self._reloading is not None:
             self._reloading.close()
@@ -351,11 +351,11 @@ class MetadataLoader:
             raise MetadataFault(f"there is no batch at offset {before + 1}")
 
     def _publish_undamaged(self) -> int:
-        """Reads again what is not published, now batch by batch up to the damage, and publishes it. Returns the offset
-        of the last record before the damage.
+        """Read again what is not published, now batch by batch up to the damage, and publish it. Returns the offset of
+        the last record before the damage.
 
-        A slice has one delta for all its batches. After a fault it may hold a part of the damaged batch, and a missing
-        partition shows only when an image is built of it.
+        A slice has one delta for all its batches. After a fault it may contain a part of the damaged batch, and a
+        missing partition shows only when an image is built of it.
         """
         batches = self._batches
         published = batches.image.provenance.offset
@@ -370,7 +370,7 @@ class MetadataLoader:
                     batches.flush()
                     whole = batch.provenance.offset
         except (MetadataFault, InvalidRecords):
-            pass  # This is the damage that the caller tells of.
+            pass  # This is the damage that the caller reports.
         return whole
 
     def _take_note(self, batch: MetadataBatch) -> None:

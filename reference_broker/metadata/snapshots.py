@@ -55,8 +55,9 @@ NO_BROKER = -1
 
 
 def records_of(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Yields the records lazily, so that the caller may take them in slices; the image never changes. Replaying them on
-    an empty image gives the same content. The metadata version comes first, because it says how to read the rest."""
+    """Yield the records of an image lazily, so that the caller may take them in slices; the image never changes.
+    Replaying them on an empty image gives the same content. The metadata version comes first, because it says how to
+    read the rest."""
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION_FEATURE, name)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
     yield from _metadata_epoch(image)
@@ -69,7 +70,7 @@ def records_of(image: MetadataImage) -> Iterator[MetadataRecord]:
         for name in sorted(settings):
             yield ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=settings[name])
     if image.next_producer_id > 0:
-        # The metadata does not tell which broker got the last block.
+        # The metadata does not say which broker got the last block.
         yield ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=image.next_producer_id)
 
 
@@ -123,12 +124,12 @@ RECORDS_PER_BATCH = 150
 
 
 def snapshot_id(image: MetadataImage) -> OffsetAndEpoch:
-    """The ID of the snapshot that holds exactly this image."""
+    """Return the ID of the snapshot that has exactly this image."""
     return OffsetAndEpoch(image.provenance.offset + 1, image.provenance.epoch)
 
 
 def write_snapshot(disk: Disk, image: MetadataImage) -> Iterator[None]:
-    """Writes one batch at each step, and the footer at the end. Then ``made_path`` is complete, but not durable.
+    """Write one batch at each step, and the footer at the end. Then ``made_path`` is complete, but not durable.
 
     The image never changes, so records that are committed meanwhile do not get into it. Raises DiskError; the caller
     must then delete the file.
@@ -182,11 +183,7 @@ RETRY_US = 10_000_000
 
 @dataclass(slots=True, eq=False)
 class SnapshotGenerator:
-    """Makes at most one snapshot at a time, always of the newest image. ``cleaner`` deletes old snapshots.
-
-    ``_pending_bytes`` is the size of the records published since the image of the last snapshot, and ``_last_us`` is
-    when that snapshot was begun, loaded or fetched. ``_making`` is the one being made.
-    """
+    """Makes at most one snapshot at a time, always of the newest image."""
 
     _surroundings: Surroundings
     _config: BrokerConfig
@@ -194,11 +191,16 @@ class SnapshotGenerator:
     _log: MetadataLog
     _metrics: SnapshotMetrics
     cleaner: SnapshotCleaner = field(init=False)
+    """Deletes old snapshots."""
     _image: MetadataImage | None = None
     _pending_bytes: int = 0
+    """The size of the records published since the image of the last snapshot."""
     _last_us: int = field(init=False)
+    """When the last snapshot was begun, loaded or fetched."""
     _not_before_us: int = 0
+    """The next snapshot is not begun earlier, because the last attempt failed."""
     _making: OffsetAndEpoch | None = None
+    """The snapshot that is being made."""
     _timer: int | None = None
     _timer_us: int = 0
 
@@ -207,16 +209,16 @@ class SnapshotGenerator:
         self._last_us = self._surroundings.now_us
 
     def remake(self) -> None:
-        """Makes a snapshot soon if the newest one was found to be damaged. The image in memory is whole."""
+        """Make a snapshot soon if the newest one was found to be damaged. The image in memory is whole."""
         self._make_if_due()
 
     def count_from(self, at_us: int) -> None:
         """The interval to the next snapshot begins at this time of the node's monotonic clock. A run calls it when its
-        load begins, perhaps in another thread. A timer that fires earlier looks again at what is due."""
+        load begins, perhaps in another thread. A timer that fires earlier checks again what is due."""
         self._last_us = at_us
 
     def published(self, image: MetadataImage, record_bytes: int) -> None:
-        """Takes a new image, which ends where a batch ends and holds no part of an open transaction. ``record_bytes``
+        """Take a new image, which ends where a batch ends and has no part of an open transaction. ``record_bytes``
         is the size of the batches since the image before."""
         self._image = image
         self._pending_bytes += record_bytes
@@ -246,7 +248,7 @@ class SnapshotGenerator:
         return latest is None or snapshot.age > latest.age or snapshot in self._store.damaged
 
     def _due_us(self) -> int | None:
-        """When the next snapshot is due, or None if not before more is published."""
+        """Return when the next snapshot is due, or None if not before more is published."""
         config = self._config
         if self._store.latest in self._store.damaged:
             return self._not_before_us
@@ -256,7 +258,7 @@ class SnapshotGenerator:
         return max(self._last_us + interval_ms * 1000, self._not_before_us) if interval_ms > 0 else None
 
     def _wake_at(self, deadline_us: int) -> None:
-        """Keeps only the earliest timer. When it fires, the generator checks again what is due."""
+        """Set a timer. Only the earliest one is kept. When it fires, the generator checks again what is due."""
         ports = self._surroundings.ports
         if self._timer is not None:
             if self._timer_us <= deadline_us:
@@ -281,7 +283,7 @@ class SnapshotGenerator:
         self._schedule(attempt)
 
     def _schedule(self, attempt: "_Attempt") -> None:
-        """Runs the next slice in an event of its own."""
+        """Run the next slice in an event of its own."""
         self._surroundings.after(0, lambda: self._slice(attempt))
 
     def _slice(self, attempt: "_Attempt") -> None:
@@ -301,7 +303,7 @@ class SnapshotGenerator:
         self._surroundings.ports.sync((path,), lambda: self._durable(attempt))
 
     def _durable(self, attempt: "_Attempt") -> None:
-        """Renames the snapshot, unless a newer one has come from the leader meanwhile."""
+        """Rename the snapshot, unless a newer one has come from the leader meanwhile."""
         snapshot = attempt.id
         try:
             if self._is_new(snapshot):
@@ -315,7 +317,7 @@ class SnapshotGenerator:
             self._failed(attempt, error)
 
     def _named(self, attempt: "_Attempt") -> None:
-        """The snapshot's name is durable, so that the log before it may go."""
+        """Add the snapshot, whose name is durable, so that the log before it may be deleted."""
         try:
             if self._is_new(attempt.id):
                 self._store.add(attempt.id)
@@ -333,7 +335,7 @@ class SnapshotGenerator:
         self._make_if_due()
 
     def _failed(self, attempt: "_Attempt", error: DiskError) -> None:
-        """Deletes the failed file. The records that it would have held still count towards the next snapshot."""
+        """Delete the failed file. Its records still count towards the next snapshot."""
         self._note("snapshot_failed", attempt.id, ("why", str(error)))
         self._making = None
         self._pending_bytes += attempt.record_bytes
@@ -364,7 +366,7 @@ RECORDS_PER_SLICE = 200
 
 
 def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:
-    """Returns the image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot
+    """Return the image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot
     and for one with transaction markers (T-3). Nothing of such a file is used."""
     path = snapshot_path(snapshot)
     try:
