@@ -289,8 +289,8 @@ COMMITTED = "offset_committed"
 class NoCommittedLost(Check):
     """no-committed-lost: an offset that a coordinator acknowledged as committed survives any failover of coordinators.
 
-    At the end the coordinator of each group must hold the offset that was committed last, or one that a client asked to
-    commit and that may have been committed after it. commit-regression judges that clients see it too.
+    At the end the coordinator of each group must hold the offset that was committed last, or one that a client
+    requested to commit and that may have been committed after it. commit-regression judges that clients see it too.
     """
 
     guarantee = "no-committed-lost"
@@ -329,7 +329,7 @@ class NoCommittedLost(Check):
                 )
 
     def _held(self, key: Key) -> int | None:
-        """Return the offset in the memory of whoever coordinates the group. It shares no code with what is judged but
+        """Return the offset in the memory of the group's coordinator. It shares no code with what is judged but
         the look into that memory."""
         for node in self._nodes.values():
             for coordinated in node.broker.groups.active():

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from chaos.checks.batches import Batch, PlainRecord, batches_of, last_sequence_of, producing_of, records_in
 
 ABORT, COMMIT = 0, 1
-"""Types of markers, as their keys tell them: version and type, each an int16 (KIP-98)."""
+"""Types of markers, as their keys have them: version and type, each an int16 (KIP-98)."""
 
 
 class CommittedRecord(NamedTuple):
@@ -207,8 +207,8 @@ class Compacted:
         return record.value is None and is_old
 
     def may_lack_marker(self, offset: int, at_us: int) -> bool:
-        """Return whether a cleaner may have taken this marker, if no batch of its transaction is left. KIP-534: it
-        stays for delete.retention.ms after the pass that has found none left."""
+        """Return whether a cleaner may have removed this marker, if no batch of its transaction remains. KIP-534: it
+        stays for delete.retention.ms after the pass that has found none."""
         return offset < self.cleanable_end and at_us - self.markers[offset].at_us >= self.delete_retention_us
 
 
@@ -264,7 +264,7 @@ def _markers(at_us: int, compacted: Compacted, remains: Remains) -> str:
             continue
         if not compacted.may_lack_marker(offset, at_us):
             return f"lacks the marker at offset {offset}, which stays for delete.retention.ms"
-        # Kafka: a marker stays while a batch of its transaction is left, even an empty one.
+        # Kafka: a marker stays while a batch of its transaction remains, even an empty one.
         batch = next((each for each in compacted.markers[offset].batches if each in remains.batches), None)
         if batch is not None:
             return f"lacks the marker at offset {offset}, although the batch at {batch} of its transaction is left"

@@ -16,7 +16,7 @@ from reports.rows import KeyedWriteRow, RunRow, ViewRow
 
 NEVER_US = 2**62
 UNKNOWN_OFFSET = 2**62
-"""Where a record stands whose offset nobody was told."""
+"""Offset of a record whose send got no offset in its response."""
 Value: TypeAlias = tuple[TopicPartition, str, int]
 """Where it was written, its writer, and the writer's number of it."""
 
@@ -196,10 +196,10 @@ class MaterializedView(Check):
     """materialized-view: a reader of a whole compacted topic holds of each key what the committed writes leave of it.
 
     What it holds when it has read up to a position is the fold of the writes below: the newest value of each key, and
-    nothing where the newest is a tombstone. A key is not judged while a newer write may stand beyond the position,
+    nothing where the newest is a tombstone. A key is not judged while a newer write may be beyond the position,
     because then a cleaner may have taken what it supersedes.
 
-    A reader that was told the tombstone horizon has begun again where it may have missed tombstones (H-3 to H-7). So it
+    A reader that was sent the tombstone horizon has begun again where it may have missed tombstones (H-3 to H-7). So it
     holds nothing that was deleted, however late it came.
     """
 
@@ -255,7 +255,7 @@ def _may_be_superseded(writes: list[KeyedWrite], head: ViewRow, at_end: bool) ->
 
 
 def _is_hidden(writes: list[KeyedWrite], newest: KeyedWrite, head: ViewRow) -> bool:
-    """A tombstone may have taken effect for this reader. Physical: nobody was told whether it was committed. Kafka:
+    """A tombstone may have taken effect for this reader. Physical: no response said whether it was committed. Kafka:
     read_uncommitted shows tombstones of transactions that are aborted, too."""
     return any(
         each.row.is_tombstone

@@ -48,7 +48,7 @@ class Graph:
         return Graph(after, {each: self.at_us[each] for each in events if each in self.at_us})
 
     def core(self) -> "Graph":
-        """Return what is left once events with none before them, or none after them, are dropped again and again."""
+        """Return what remains once events with none before them, or none after them, are dropped again and again."""
         return self._without_sources()._turned()._without_sources()._turned()
 
     def until(self, at_us: int) -> "Graph":
@@ -158,12 +158,12 @@ class DependencyCycle(Check):
     - Within an operation: it begins, its records are appended, its commit is requested and takes effect, it ends.
     - *process* and *realtime*: what had ended before something else began came first.
 
-    X-4 isolates readers, not writers. Records of open transactions interleave as they arrive, in each partition anew.
-    So events are appends and commits, not whole transactions, and what two concurrent transactions form by the offsets
-    of two partitions is no circle.
+    X-4 isolates readers, not writers. Records of open transactions interleave as they arrive, in each partition by
+    itself. So events are appends and commits, not whole transactions, and what two concurrent transactions form by the
+    offsets of two partitions is no circle.
 
     Events with none before them, or none after them, are dropped until there are no such events. In a legal history
-    nothing is left, in linear time. What is left is searched for strongly connected components (Tarjan), and each of
+    nothing remains, in linear time. What remains is searched for strongly connected components (Tarjan), and each of
     these for the moment at which its first circle is closed and for a shortest one.
     """
 
@@ -199,7 +199,7 @@ def add_time(graph: Graph) -> None:
 
 def strongest_circle(whole: Graph, history: History) -> tuple[Graph, list[Event]]:
     """Return a shortest circle that needs no time, else one that needs only the order of processes, else any, with the
-    graph in which it lies. ``whole`` is a component."""
+    graph in which it is. ``whole`` is a component."""
     graph = whole.only({each: None for each in whole.after if each.kind != TIME})
     for add in (add_inputs, add_processes):
         add(graph, history)
@@ -341,8 +341,8 @@ class _Order:
                 self.graph.add(self._appended(partition_of(run), last_offset), self._ended(operation), WITHIN)
 
     def _placed(self, run: RunRow, *, is_known: bool) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last offset of each place where the run's values are: as acknowledged or, if nobody
-        was told, as they were read."""
+        """Yield the first and the last offset of each range that has values of the run: as acknowledged or, if no
+        response had offsets, as they were read."""
         if is_known:
             yield run.first_offset, run.first_offset + run.count - 1
             return

@@ -129,11 +129,11 @@ class DraftLayout(Check):
 
     Sources: KIP-227's first schema on the layout of Fetch 6 (G-12), KIP-630's earlier FetchSnapshot (S-17), KIP-232's
     OffsetCommit and OffsetFetch on version 3 and Metadata on version 5. A request begins with header version 1, and an
-    answer with header version 0: neither has tagged fields. Version 1000 is judged, where a page says the layout.
+    response with header version 0: neither has tagged fields. Version 1000 is judged, where a page says the layout.
 
     A node encodes what it says with the codec that it uses. The bytes are read here by the tables below, without any of
     the codec's own reading, and must hold what was to be said, to the last byte. Of each kind of message the first few
-    are read, and then one in so many.
+    are read, and then one in ``THEN_EACH``.
     """
 
     guarantee = "draft-layout-exact"
@@ -229,7 +229,7 @@ def difference(said: Any, meant: Any, place: str) -> str:
 
 API_VERSIONS = 18
 FEATURES_SINCE = 3
-"""The version of ApiVersions from which answers tell features (KIP-584)."""
+"""The version of ApiVersions from which responses have features (KIP-584)."""
 FIRST_DRAFT = 1000
 EVERYWHERE = {"Fetch.1000": 1, "FetchSnapshot.1000": 59}
 OF_METADATA_EPOCH = {
@@ -243,7 +243,7 @@ ONLY_DRAFTS = 6
 
 
 class DraftsUnnoticed(Check):
-    """drafts-unnoticed: ApiVersions tells no draft in its ranges, and each served one as a supported feature (D-3).
+    """drafts-unnoticed: ApiVersions has no draft in its ranges, and has each served one as a supported feature (D-3).
 
     A client that knows no drafts takes the highest version that it and the node have. So the ranges must hold only what
     Apache Kafka has shipped, and an API that exists only as a draft must not be among them. A client that knows drafts
@@ -251,7 +251,7 @@ class DraftsUnnoticed(Check):
     Each is finalized at its one level, because administrators upgrade the features whose finalized level is below the
     highest supported one, and drafts cannot be switched.
 
-    A listener that does not take an API tells neither its range nor its drafts. UpdateMetadata has no range that would
+    A listener that does not take an API sends neither its range nor its drafts. UpdateMetadata has no range that would
     show whether it is taken, so its draft may be omitted.
     """
 

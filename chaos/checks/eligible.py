@@ -74,8 +74,8 @@ class Eligible:
     def had(self, node_id: int, end_offset: int) -> bool:
         """Return whether the node held all below ``end_offset`` until it lost its power.
 
-        Physical: a leader may count a member whose unsynced bytes are gone, because the member held them when it told
-        how far it was. The loss is not known before the member registers (E-4).
+        Physical: a leader may count a member whose unsynced bytes are gone, because the member held them when it
+        reported how far it was. The loss is not known before the member registers (E-4).
         """
         return self.tainted.get(node_id, -1) >= end_offset
 
@@ -130,7 +130,7 @@ class Eligible:
 
 @dataclass(slots=True)
 class UncleanEnds:
-    """Finds starts and registrations that follow an unclean shutdown, by what the nodes left on their disks.
+    """Starts and registrations that follow an unclean shutdown, by what was on the nodes' disks.
 
     A node registers some time after its start. The controller acts upon that before the metadata shows the
     registration, so both moments are reported.

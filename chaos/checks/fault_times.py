@@ -48,6 +48,6 @@ class FaultTimes:
         )
 
     def between_since(self, one: int, other: int, since_us: int) -> bool:
-        """Return whether a fault touched a link between the two, whoever dials."""
+        """Return whether a fault touched a link between the two, in either direction."""
         links = self.links
         return links.get((one, other), NEVER_US) >= since_us or links.get((other, one), NEVER_US) >= since_us

@@ -166,7 +166,7 @@ class SessionOrder(OrderTrace):
     1. Each accepted request raises that by one, and 1 follows 2^31-1. A wrong epoch gets INVALID_FETCH_SESSION_EPOCH
     and changes nothing. There are three exceptions for a request with the right epoch:
     - One that waits gets INVALID_FETCH_SESSION_EPOCH when a later request overtakes it in its session: by F-3 only the
-      later epoch's answer counts.
+      later epoch's response counts.
     - One that waits gets FETCH_SESSION_ID_NOT_FOUND when its session ends (F-9).
     - One that names topics by ID in a session of names, or the other way round, gets FETCH_SESSION_TOPIC_ID_ERROR and
       changes nothing (Kafka, KIP-516).
@@ -274,8 +274,6 @@ class SessionLost(SessionTrace):
     the ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). A session gets no ID of one that lives,
     and that of one that has ended only by chance (F-2). A full fetch is answered with the ID of a new session or with
     0, and always with 0 if it wants none (F-4 to F-6, F-8).
-
-    Knows the sessions by node and ID.
     """
 
     guarantee = "session-lost"
@@ -372,8 +370,6 @@ class SessionLines(Check):
 
     G-2: a session remembers who made it, which is a follower's number or a consumer's client ID. So the line of a new
     session says it, and so do the lines of its end.
-
-    Knows the requests under way by node and connection, then by correlation ID, and who made which session of a node.
     """
 
     guarantee = "session-lines-exact"
@@ -384,6 +380,7 @@ class SessionLines(Check):
         super().__init__(context)
         self._pending = PendingRequests[_Sent]()
         self._makers: dict[tuple[int, int], str] = {}
+        """by node and session ID"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
@@ -432,7 +429,7 @@ class SessionLines(Check):
             self.violated(at_us, f"the line of {request.maker}'s {what} tells {logged}; its request has {sent}")
 
     def _names(self, at_us: int, what: str, session_id: int, said: str, maker: str | None) -> None:
-        """``maker`` is None if nobody saw who made it. It must stand there as a word of its own."""
+        """Judge whether ``said`` has the maker as a word of its own. ``maker`` is None if its request was not seen."""
         if maker is not None and not re.search(rf"(?<!\w){re.escape(maker)}(?!\w)", said):
             self.violated(at_us, f"{what} of session {session_id} says {said!r} made it; {maker} did")
 
@@ -462,11 +459,8 @@ class FirstAnswers(Check):
     closed the session or made none. An error that belongs to the revision has a text beside it, and a response without
     an error has none.
 
-    Which sessions there are is known from the node's notes. From a full request until its answer nobody knows what may
-    follow, since the request replaces all that the session holds (G-4).
-
-    Knows by node and session ID what the last response in each session said of what may follow; None if that is not
-    known.
+    Which sessions there are is known from the node's notes. From a full request until its response it is not known what
+    may follow, since the request replaces all that the session holds (G-4).
     """
 
     guarantee = "first-answers-exact"
@@ -476,8 +470,8 @@ class FirstAnswers(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._sessions: dict[tuple[int, int], bool | None] = {}
+        """by node and session ID: whether incremental requests may follow by the last response, None if not known"""
         self._pending = PendingRequests[_FirstFetch]()
-        """by node and connection, then by correlation ID"""
         self._processes: dict[int, Node] = {}
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
@@ -507,7 +501,7 @@ class FirstAnswers(Check):
                         self.violated(at_us, f"node-{node_id} answered {who}: {wrong}")
 
     def _wrong(self, node_id: int, request: _FirstFetch, response: FetchResponse) -> list[str]:
-        """Return what is wrong with a response, and takes in what it says."""
+        """Return what is wrong with a response, and follow what it says."""
         wrong, flags, error = [], response.response_flags, response.error_code
         if bool(flags & IS_INCREMENTAL) != request.incremental or flags & ~(IS_INCREMENTAL | MAY_FOLLOW):
             wrong.append(f"flags {flags}, to {'an incremental' if request.incremental else 'a full'} request")

@@ -21,12 +21,12 @@ class ForgedRefused(Check):
     """forged-refused: a request with a lie that its receiver can see is answered with an error, or not at all.
 
     Kafka (KIP-595, KIP-631): INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET and STALE_BROKER_EPOCH are what a node
-    says to a request of another cluster, of somebody who is no voter, or of a broker in another life. Here an epoch
+    responds to a request of another cluster, of a node that is no voter, or of a broker in another life. Here an epoch
     above the limit and a missing cluster ID are refused, too (``reference_broker/quorum/README.md``). What such a
-    request would have moved depends on when it came. Its answer does not.
+    request would have moved depends on when it came. Its response does not.
 
     A client that adds partitions to its transaction gets TOPIC_AUTHORIZATION_FAILED for those of an internal topic,
-    whether it exists or not (KafkaApis.handleAddPartitionsToTxnRequest). Another error would be one of what was looked
+    whether it exists or not (KafkaApis.handleAddPartitionsToTxnRequest). Another error would come from what was looked
     at later.
     """
 
@@ -37,7 +37,7 @@ class ForgedRefused(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._pending = PendingRequests[str]()
-        """what was asked, by node and connection, and by correlation ID"""
+        """what each forged request is"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id

@@ -90,7 +90,7 @@ class AllAssigned(Check):
     The time is that in which Kafka's protocol must come to an assignment: a coordinator is elected and loads, sessions
     of members that are gone run out, and those that are there take part in two rebalances (``World``).
 
-    ``World`` hands in each row as it comes, and asks ``reached`` after the heal.
+    ``World`` passes on each row as it comes, and calls ``reached`` after the heal.
     """
 
     guarantee = "all-assigned"

@@ -74,7 +74,7 @@ class StableIsr(ReplicaCheck):
         """(time, node) of each leader of the quorum, in order"""
         self._fenced_early: dict[int, int] = {}
         self._left: list[tuple[int, int, str]] = []
-        """(time, replica, story) of who left in this event, whose notes come after the metadata"""
+        """(time, replica, story) of replicas that left in this event, whose notes come after the metadata"""
 
     def note(self, at_us: int, member: "Member", note: Note) -> None:
         if note.what == "leader_elected":
@@ -91,7 +91,7 @@ class StableIsr(ReplicaCheck):
         fault_times, in_sync_us = self.replicas.fault_times, self.context.settings.in_sync_us
         since_us = at_us - in_sync_us
         for member in before.isr:
-            # Physical: who was dead, paused or cut off could not fetch, serve or be heard (F-22).
+            # Physical: a node that was dead, paused or cut off could not fetch, serve or send heartbeats (F-22).
             judged = (member, before.leader, now.leader)
             if member in now.isr or any(fault_times.touches_since(node, since_us) for node in judged):
                 continue

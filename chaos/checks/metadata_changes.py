@@ -118,7 +118,7 @@ class _Image(NamedTuple):
 
 
 class TornMetadata(Check):
-    """torn-metadata: nobody sees only a part of a change that was written as a whole.
+    """torn-metadata: no reader sees only a part of a change that was written as a whole.
 
     The topics of a set are created and deleted together. So if a response shows a change of some of them, it must show
     the change of all, and each topic must have all of its partitions. A creation that was sent again must find all of

@@ -93,12 +93,12 @@ METADATA, FIRST_DRAFT = 3, 1000
 
 
 class OneContentPerEpoch(Check):
-    """one-content-per-epoch: nodes that tell clients a metadata epoch tell them the same content with it.
+    """one-content-per-epoch: nodes that send clients the same metadata epoch send the same content with it.
 
     After each new epoch at a node its whole cache is compared with the first node's. In the simulator the cache is
     small. A response to a client must have the epoch of the metadata that the node sends (M-4). Physical: the response
-    is made in slices, so that may be any epoch from the request on. While a controller has told the node nothing, there
-    is no epoch to compare.
+    is made in slices, so that may be any epoch from the request on. While no controller has sent the node anything,
+    there is no epoch to compare.
 
     A live node's process sees no other node. So it judges the responses only.
     """
@@ -112,7 +112,7 @@ class OneContentPerEpoch(Check):
         self._content: dict[int, tuple[int, Content]] = {}
         self._seen: dict[int, tuple[int, int]] = {}
         self._requested: dict[tuple[int, int], int] = {}
-        """The epoch that a node had when a client asked, by node and connection."""
+        """epoch that a node had when a client's request came, by node and connection"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id, epoch = node.broker.node_id, node.broker.metadata.metadata_epoch
@@ -134,7 +134,7 @@ class OneContentPerEpoch(Check):
         if self.context.alone:
             return
         cache, node_id = node.broker.metadata, node.broker.node_id
-        # M-11: -1 means that no controller has told the node anything.
+        # M-11: -1 means that no controller has sent the node anything.
         if cache.metadata_epoch < 0 or self._seen.get(node_id) == (incarnation, cache.metadata_epoch):
             return
         self._seen[node_id] = (incarnation, cache.metadata_epoch)
@@ -150,7 +150,7 @@ class OneContentPerEpoch(Check):
 
 
 def content_of(cache: MetadataCache) -> Content:
-    """Return what a Metadata answer is made of, in a fixed order."""
+    """Return what a Metadata response is made of, in a fixed order."""
     topics = (
         (name, topic.topic_id, index, each.leader, each.leader_epoch, each.replicas, each.isr)
         for name, topic in sorted(cache.topics.items())
@@ -209,14 +209,14 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 
 class Rewinds(Check):
-    """rewinds: no client that keeps metadata epochs is told OFFSET_OUT_OF_RANGE at a position that its partition holds.
+    """rewinds: no client that keeps metadata epochs gets OFFSET_OUT_OF_RANGE at a position that its partition holds.
 
     Some positions do not count:
     - Below a log start that was seen, because those records were deleted. The log start may have moved before the reset
       although it was first seen after it.
-    - Above the log's end once all is quiet, or above a place where a replica cut its log after somebody had read up to
-      the position and before the reset: M-15 speaks of logs without truncation. An earlier cut explains nothing, since
-      the log has grown again since then. Nor does a later one, by a stale leader that comes back.
+    - Above the log's end once all is quiet, or above an offset where a replica cut its log after a client had read up
+      to the position and before the reset: M-15 speaks of logs without truncation. An earlier cut explains nothing,
+      since the log has grown again since then. Nor does a later one, by a stale leader that comes back.
     - Those of clients without the metadata epoch (-1): their rewind is the failure that the epoch prevents (M-15).
     - Those of a client that began at an offset which was committed without an epoch (M-11): it has no epoch to wait
       for.
@@ -293,7 +293,7 @@ class SwitchRespected(Check):
 
     A node whose image has the feature at level 0 sends no UpdateMetadata, and stores offsets in Kafka's own schema,
     without the epoch. From level 0 on no epoch is written, so the one in its image stays. Until some node has seen the
-    feature finalized, no offset has an epoch, whoever wrote it.
+    feature finalized, no offset has an epoch.
 
     A node that has sent clients an epoch sends no smaller one while its process lives. Clients drop metadata with a
     smaller one (M-5), so they would take none any more.
@@ -315,7 +315,7 @@ class SwitchRespected(Check):
         """For each node with the feature at level 0: since when it was seen so, and the metadata epoch of its image."""
         self._read_to: dict[tuple[int, int, str, int, int], int] = {}
         self._sent_epochs: dict[int, int] = {}
-        """The epoch that each node has told clients last."""
+        """greatest epoch that each node has sent to clients"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         if event is None:
@@ -348,7 +348,7 @@ class SwitchRespected(Check):
 
     def _check_sent(self, at_us: int, node_id: int, epoch: int | None) -> None:
         if epoch is None:
-            return  # Only the draft versions of Metadata tell one.
+            return  # Only the draft versions of Metadata have one.
         before = self._sent_epochs.setdefault(node_id, epoch)
         if epoch < before:
             self.violated(at_us, f"node {node_id} told a client metadata epoch {epoch} after it had told {before}")

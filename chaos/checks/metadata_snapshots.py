@@ -115,7 +115,7 @@ The newer ones may be larger, so what they may cost is their own size."""
 
 
 DAMAGE = re.compile(r"\.checkpoint\.part at byte \d+")
-"""The words by which a node tells what is wrong inside a file that it has fetched."""
+"""The words with which a node describes what is wrong inside a file that it has fetched."""
 
 
 class _Source(NamedTuple):
@@ -163,7 +163,7 @@ class _Catching:
 
 
 class SnapshotTransfer(Check):
-    """snapshot-transfer-bounded: a download resumes where it stood, holds bytes of one snapshot of one leader, and
+    """snapshot-transfer-bounded: a download resumes at its position, holds bytes of one snapshot of one leader, and
     ends.
 
     The check reads the downloading node's own notes. From one leader a node fetches at most a snapshot's size, plus one
@@ -222,7 +222,7 @@ class SnapshotTransfer(Check):
         transfer.held = position + size
         if not transfer.spent.received and node.begun < MOST_BEGUN:
             node.begun += 1
-            node.spent.size += max(fields["size"], 0)  # KIP-630's earlier layout tells no size: -1.
+            node.spent.size += max(fields["size"], 0)  # KIP-630's earlier layout has no size: -1.
         transfer.spent.size = max(transfer.spent.size, fields["size"])
         transfer.spent.receive(size)
         node.spent.receive(size)
@@ -286,11 +286,11 @@ class SnapshotAnswers(Check):
     KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that
     does not lead says so (S-7), or that the epoch in the request is older or newer than its own. The leader says that
     it has no such snapshot (S-5), or that the position is outside of it (S-6). Otherwise it sends bytes from the
-    position on (S-2, S-3), and says how large the snapshot is, or whether more remains (S-4). Fetch answers tell
-    clients of no snapshot (S-13).
+    position on (S-2, S-3), and says how large the snapshot is, or whether more remains (S-4). Fetch responses to
+    clients name no snapshot (S-13).
 
-    Some answers are excused: a node that leaves answers nobody (KIP-595), damaged bytes are not served (S-9), and a
-    node answers nobody who does not name its cluster.
+    Some cases are excused: a node that leaves does not respond (KIP-595), damaged bytes are not served (S-9), and a
+    node does not respond to requests that do not name its cluster.
     """
 
     guarantee = "snapshot-answers-exact"
@@ -418,7 +418,7 @@ class _Snapshots:
 
 
 class SnapshotMetricsExact(Check):
-    """snapshot-metrics-exact: the three metrics of KIP-630 tell of the snapshots that the node made, loaded and holds.
+    """snapshot-metrics-exact: the three metrics of KIP-630 count the snapshots that the node made, loaded and holds.
 
     ``SnapshotSizeBytes`` is the size of the newest snapshot that the node holds. ``GenSnapshotLatencyMs`` has an entry
     for each snapshot that the node has made, and ``LoadSnapshotLatencyMs`` one for each that it has loaded (S-14). What

@@ -1,4 +1,4 @@
-"""Transactions in the metadata log (KIP-868): where their markers may stand."""
+"""Transactions in the metadata log (KIP-868): where their markers may be."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,13 @@ MARKERS = {BEGIN: "Begin", END: "End", ABORT: "Abort"}
 
 
 class TransactionCheck(QuorumCheck):
-    """``open_at`` is the offset at which the open transaction begins, or -1 if none is open. While ``record`` is
-    called, the current record is not taken into account yet."""
+    """Base of checks of the committed metadata log that must know from its markers whether a transaction is open."""
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self.open_at = -1
+        """offset at which the open transaction begins, -1 if none is open; during ``record`` it does not depend on the
+        current record yet"""
         self._at = 0
 
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:  # noqa: ARG002
@@ -40,6 +41,10 @@ class TransactionCheck(QuorumCheck):
             if value[1] in MARKERS:
                 self.open_at = batch.base_offset if value[1] == BEGIN else -1
 
+    def is_misplaced(self, api_key: int) -> bool:
+        """Return whether the record is a Begin inside a transaction, or an End or Abort outside any."""
+        return api_key in MARKERS and (api_key == BEGIN) == (self.open_at >= 0)
+
     def skipped(self) -> None:
         """Called before what follows a snapshot."""
 
@@ -49,16 +54,22 @@ class TransactionCheck(QuorumCheck):
 
 
 class OneAbortPerBegin(TransactionCheck):
+    """one-abort-per-begin: each Begin has one End or one Abort, and there are no other markers."""
+
     guarantee = "one-abort-per-begin"
 
     def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:  # noqa: ARG002
         self.evidence += api_key in MARKERS
-        if is_misplaced(self, api_key):
+        if self.is_misplaced(api_key):
             inside = f"inside the transaction of offset {self.open_at}" if self.open_at >= 0 else "without a Begin"
             self.violated(at_us, f"{MARKERS[api_key]} in {batch.named} stands {inside}")
 
 
 class MisplacedMarkersRefused(TransactionCheck):
+    """misplaced-markers-refused: a marker that is out of place is a fault on replay, so no node publishes metadata of
+    its offset or a later one (T-3).
+    """
+
     guarantee = "misplaced-markers-refused"
 
     def __init__(self, context: CheckContext) -> None:
@@ -71,7 +82,7 @@ class MisplacedMarkersRefused(TransactionCheck):
 
     def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:  # noqa: ARG002
         self.evidence += api_key in MARKERS
-        if self._from < 0 and is_misplaced(self, api_key):
+        if self._from < 0 and self.is_misplaced(api_key):
             self._misplaced, self._from = f"{MARKERS[api_key]} in {batch.named}", batch.base_offset
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
@@ -85,10 +96,6 @@ class MisplacedMarkersRefused(TransactionCheck):
                 self.violated(
                     published_us, f"node {node_id} published offset {offset}, and {self._misplaced} is out of place"
                 )
-
-
-def is_misplaced(check: TransactionCheck, api_key: int) -> bool:
-    return api_key in MARKERS and (api_key == BEGIN) == (check.open_at >= 0)
 
 
 MARKER_KINDS = ("begin", "end", "abort")
@@ -113,7 +120,7 @@ class MarkersGated(QuorumCheck):
         if fields["kind"] not in MARKER_KINDS or member.replica is None:
             return
         version = member.replica.loader.image.features.get(METADATA_VERSION, 0)
-        if 0 < version < LOWEST_LEVEL:  # T-7: a bootstrap's Begin and Abort stand before any level.
+        if 0 < version < LOWEST_LEVEL:  # T-7: a bootstrap's Begin and Abort precede any level.
             self.violated(
                 at_us,
                 f"node {member.node_id} has a committed {fields['kind']} at offset {fields['offset']}, at "

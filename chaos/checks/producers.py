@@ -101,6 +101,17 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 
 class ProducersReplayed(Check):
+    """producers-replayed: what a log knows of a producer is what its newest batch of that producer says (P-1, P-4,
+    P-12).
+
+    A start takes it from a snapshot and the batches after that. So whatever becomes of the snapshot's file, the epoch,
+    the last sequence and the last offset must be those of the batch. The check reads them from the bytes of the log.
+
+    Only logs that began with a snapshot are judged, once each. Producers without a batch in the log are omitted: their
+    batches were deleted or cleaned away, or are in the remote tier only. So are those with a marker behind their last
+    batch, which may raise the epoch.
+    """
+
     guarantee = "producers-replayed"
 
     def __init__(self, context: CheckContext) -> None:
@@ -140,6 +151,10 @@ class ProducersReplayed(Check):
 
 
 class ProducersKeptAtStop(Check):
+    """producers-kept-at-stop: a node that has stopped in good order leaves in each log that knows producers a snapshot
+    of them at the log's end (P-3). The check reads the names of the files.
+    """
+
     guarantee = "producers-kept-at-stop"
     needs_one_node = True
 

@@ -94,7 +94,7 @@ class QuorumConverges(QuorumCheck):
             self.violated(at_us, f"the nodes end with different metadata: {digests}")
 
     def reached(self) -> bool:
-        """Return whether all nodes agree. The look is cheap, so the run's end may ask after every event."""
+        """Return whether all nodes agree. This is cheap, so the run's end may call it after every event."""
         first = self.view.nodes[0].seen
         for member in self.view.nodes:
             seen = member.seen
@@ -175,11 +175,11 @@ class Beating:
 
 class SessionKept(Check):
     """no-false-fencing, as the active controller's own process shows it (KIP-631): a broker whose heartbeats it answers
-    in time is not fenced, and nobody else gets its ID.
+    in time is not fenced, and no other broker gets its ID.
 
     A session lasts from each answered heartbeat for ``broker.session.timeout.ms`` on the controller's own clock. So it
     does not matter how busy the machine is: a heartbeat that comes late is a silence, and a silence of a whole session
-    excuses. So does a heartbeat that asks to be fenced or to shut down. KIP-631: a broker that the metadata has as
+    excuses. So does a heartbeat that requests to be fenced or to shut down. KIP-631: a broker that the metadata has as
     fenced has no session, whichever controller fenced it, so another start of it may register at once. Physical: a
     fencing shows when it is committed, a while after it was decided. So what came up to a session before it excuses as
     well. A leader that could not commit for so long is no longer the leader.
@@ -224,7 +224,7 @@ class SessionKept(Check):
                     self._registered(at_us, controller, request.body)
 
     def _forget(self, controller: int) -> None:
-        """KIP-631: sessions are in the memory of the process. After its start a controller has heard from nobody."""
+        """KIP-631: sessions are in the memory of the process. After its start a controller has had no heartbeat."""
         for place in [each for each in self._pending if each[0] == controller]:
             del self._pending[place]
         for place in [each for each in self._alive if each[0] == controller]:

@@ -178,7 +178,7 @@ class LeaderCompleteness(QuorumCheck):
             wanted = self.view.committed.get(offset)
             if wanted is None:
                 # Physical: no living node had it as a batch any more when the view came to it, but as a snapshot. So
-                # nobody can say what stood there. snapshot-equals-replay judges the snapshot.
+                # it is not known what was there. snapshot-equals-replay judges the snapshot.
                 offset = next((each for each in self.view.committed if each > offset), end)
                 continue
             found = held.get(offset)
@@ -231,7 +231,7 @@ class MonotonicHighWatermark(QuorumCheck):
         epoch, earlier = self._by_leaders
         if after.epoch > epoch:
             epoch, earlier = self._by_leaders = (after.epoch, self._committed)
-        # A new leader tells a high watermark only once a record of its own epoch is committed. That record is above
+        # A new leader reports a high watermark only once a record of its own epoch is committed. That record is above
         # all earlier ones.
         if after.epoch == epoch and now < earlier and now != before.high_watermark:
             self.violated(at_us, f"leader {member.node_id} of epoch {epoch} says {now}, earlier leaders said {earlier}")

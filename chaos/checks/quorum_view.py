@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 GROWTH = Seen._fields.index("end_offset")
 """The first field of ``Seen`` that says only how far the log reaches. ``changed`` is not called for these fields alone:
-they change most often, and ``appended`` tells what is new."""
+they change most often, and ``appended`` has what is new."""
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class QuorumCheck(Check):
         """
 
     def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
-        """Called when batches now stand in the member's log. They are read anew after a start."""
+        """Called when batches were appended to the member's log. After a start all are read again."""
 
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
         """Called when this member is the first in the run to know that these batches are committed. Each comes with its

@@ -5,6 +5,7 @@ assignments begin a new walk. X-11: a cleaner may have removed a record before t
 (``compacted_topics.missable``).
 """
 
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Pair:
 @computed_once
 def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
     """Return what was read by operations that succeeded, each run with its operation, by process and in the order of
-    reading. A member asks several nodes at once, so that is the order in which answers came."""
+    reading. A member fetches from several nodes at once, so that is the order of the responses."""
     found = [
         (run, operation)
         for run in history.runs
@@ -106,63 +107,62 @@ def moved_forward(history: History) -> Iterator[ResetRow]:
     return (row for row in history.resets if row.to_offset > max(row.from_offset, 0))
 
 
-class PollSkip(Check):
-    """poll-skip: no record is omitted between two reads of one fetcher. Reads across a reassignment do not count."""
+class PollCheck(Check):
+    """Base of the checks of neighbouring reads. Reads across a reassignment are no pair."""
+
+    def end(self, history: History) -> None:
+        self.evidence += len(reads(history))
+        for pair in pairs(history):
+            if self.is_wrong(pair):
+                self.violated(pair.at_us, pair.story)
+
+    @abstractmethod
+    def is_wrong(self, pair: Pair) -> bool:
+        """Return whether the pair breaks the guarantee."""
+
+
+class PollSkip(PollCheck):
+    """poll-skip: no record is omitted between two reads of one fetcher."""
 
     guarantee = "poll-skip"
 
-    def end(self, history: History) -> None:
-        self.evidence += len(reads(history))
-        for pair in pairs(history):
-            if pair.skipped > 0 and not pair.inside:
-                self.violated(pair.at_us, pair.story)
+    def is_wrong(self, pair: Pair) -> bool:
+        return pair.skipped > 0 and not pair.inside
 
 
-class NonmonotonicPoll(Check):
-    """nonmonotonic-poll: the next read of a fetcher returns no record again, except across a reassignment."""
+class NonmonotonicPoll(PollCheck):
+    """nonmonotonic-poll: the next read of a fetcher returns no record again."""
 
     guarantee = "nonmonotonic-poll"
 
-    def end(self, history: History) -> None:
-        self.evidence += len(reads(history))
-        for pair in pairs(history):
-            if pair.back and not pair.inside:
-                self.violated(pair.at_us, pair.story)
+    def is_wrong(self, pair: Pair) -> bool:
+        return pair.back and not pair.inside
 
 
-class IntPollSkip(Check):
-    """int-poll-skip: one read omits no record between those that it returned, except across a reassignment."""
+class IntPollSkip(PollCheck):
+    """int-poll-skip: one read omits no record between those that it returned."""
 
     guarantee = "int-poll-skip"
 
-    def end(self, history: History) -> None:
-        self.evidence += len(reads(history))
-        for pair in pairs(history):
-            if pair.skipped > 0 and pair.inside:
-                self.violated(pair.at_us, pair.story)
+    def is_wrong(self, pair: Pair) -> bool:
+        return pair.skipped > 0 and pair.inside
 
 
-class IntNonmonotonicPoll(Check):
-    """int-nonmonotonic-poll: one read returns its records in the order of their offsets, and none twice.
-
-    Reads across a reassignment do not count.
-    """
+class IntNonmonotonicPoll(PollCheck):
+    """int-nonmonotonic-poll: one read returns its records in the order of their offsets, and none twice."""
 
     guarantee = "int-nonmonotonic-poll"
 
-    def end(self, history: History) -> None:
-        self.evidence += len(reads(history))
-        for pair in pairs(history):
-            if pair.back and pair.inside:
-                self.violated(pair.at_us, pair.story)
+    def is_wrong(self, pair: Pair) -> bool:
+        return pair.back and pair.inside
 
 
 class FetchGap(Check):
     """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
 
-    A fetcher that was given no offset and got no response is at the log's start. One that asks several nodes
-    at once is where the last response left it (KIP-392). In a partition that does not exist any more nobody
-    stands anywhere (lost-write).
+    A fetcher that was given no offset and got no response is at the log's start. One that fetches from several nodes at
+    once is where the last response left it (KIP-392). A partition that does not exist any more has no positions
+    (lost-write).
     """
 
     guarantee = "fetch-gap"
@@ -178,15 +178,15 @@ class FetchGap(Check):
                 last[key] = moment
                 positions[key] = position.next_offset
         for (process, where), offset in positions.items():
-            end = ends.get(where)  # Physical: of a partition that nobody could ask at the end nothing is known.
+            end = ends.get(where)  # Physical: nothing is known of a partition that could not be read at the end.
             if end is None:
                 continue
             self.evidence += 1
-            stands_at = offset if offset >= 0 else end.log_start_offset
-            if stands_at != end.high_watermark:
+            current = offset if offset >= 0 else end.log_start_offset
+            if current != end.high_watermark:
                 self.violated(
                     end.end_us,
-                    f"{process} stands at offset {stands_at} of {where[0]}-{where[1]}, whose high watermark is "
+                    f"{process} stands at offset {current} of {where[0]}-{where[1]}, whose high watermark is "
                     f"{end.high_watermark}",
                 )
 
@@ -219,10 +219,8 @@ class UnrequestedPartition(Check):
 class AnswersAfterHeal(Check):
     """answers-after-heal: once all faults are healed, every node answers, and each partition can be read to its end.
 
-    A cluster that nobody can look at any more is no cluster of which nothing is known: who restarts a node expects it
-    back.
-
-    ``World`` reports each reader that came to its end, and what one of them could not get.
+    A cluster that does not answer any more is not one of which nothing is known: an operator who restarts a node
+    expects it back. ``World`` reports each reader that came to its end, and what one of them could not read.
     """
 
     guarantee = "answers-after-heal"

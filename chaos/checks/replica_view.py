@@ -143,7 +143,7 @@ class Replicated:
             self.compacted.cleanable_end = max(self.compacted.cleanable_end, *ends, 0)
 
     def begin_anew(self) -> None:
-        """Forget what was committed, because nobody had kept it. What the new leader holds is all that there is."""
+        """Forget what was committed, because nobody had kept it. What the new leader has is all that there is."""
         self.committed.clear()
         self.committed_from = self.committed_end = 0
         if self.compacted is not None:
@@ -203,7 +203,7 @@ class ReplicaView:
 
     def isr_known_to(self, node: "Node", partition: Replicated) -> tuple[tuple[int, ...], int]:
         """Return the ISR and the min.insync.replicas in the metadata that the node has published. While it carries out
-        a large publication, nobody can tell which it acts upon, and nothing is required."""
+        a large publication, it is not known which it acts upon, and nothing is required."""
         image = node.broker.replica.loader.image
         topic = image.topic_by_id(partition.key[0])
         if topic is None or node._publisher.is_behind:

@@ -107,7 +107,7 @@ class ReplicasEqual(ReplicaCheck):
     def _unlike_batch_of(
         at_us: int, partition: Replicated, compacted: Compacted, remains: Remains, batch: Batch, data: bytes
     ) -> str:
-        """Note what is left of a batch. Returns what is there and was never committed."""
+        """Note what remains of a batch, and return what is there and was never committed."""
         committed_batch = partition.committed.get(batch.base_offset)
         if batch.control:
             marker = marker_in(data)
@@ -134,7 +134,7 @@ class ReplicasEqual(ReplicaCheck):
 class ReplicasConverge(ReplicaCheck):
     """replicas-converge: after the heal each partition has a leader, and all its replicas are in sync and alike.
 
-    ``World`` asks ``reached`` after the heal, and calls ``overdue`` if the time is over before that.
+    ``World`` calls ``reached`` after the heal, and ``overdue`` if the time runs out before that.
     """
 
     guarantee = "replicas-converge"

@@ -54,7 +54,7 @@ class CopiedSegment(NamedTuple):
 
 
 def copied_in(effects: Sequence[Effect]) -> Iterator[CopiedSegment]:
-    """Yield the segments that were copied, as one event's effects tell."""
+    """Yield the segments that were copied by one event's effects."""
     for effect in effects:
         if type(effect) is Note and effect.what == COPIED:
             fields = dict(effect.fields)
@@ -75,7 +75,7 @@ class ClosedSegmentsStored(Check):
     high watermark. What snapshots of producers its log has does not matter (P-14). The oldest segments whose copies are
     listed are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them.
 
-    ``World`` asks ``reached`` after the heal, and calls ``overdue`` if the time is over before that.
+    ``World`` calls ``reached`` after the heal, and ``overdue`` if the time runs out before that.
     """
 
     guarantee = "closed-segments-stored"
@@ -130,10 +130,10 @@ def _covers(listed: list[tuple[int, int]], offset: int, end: int) -> bool:
 
 
 class KeptUntilStored(Check):
-    """kept-until-stored: what a replica of a tiered topic has deleted locally lies whole in the tier (P-11, KIP-405).
+    """kept-until-stored: what a replica of a tiered topic has deleted locally is whole in the tier (P-11, KIP-405).
 
-    Records below the log's start are gone for good, and need to be nowhere. Replicas hear of a new start one after the
-    other, so the greatest that any of them had counts. Once all is quiet every replica is judged again: what lay in
+    Records below the log's start are gone for good, and need to be nowhere. Replicas learn a new start one after the
+    other, so the greatest that any of them had counts. Once all is quiet every replica is judged again: what was in
     the tier when it was deleted locally must lie there still.
     """
 

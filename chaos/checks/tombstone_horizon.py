@@ -38,7 +38,7 @@ class TombstonesMarked(ReplicaCheck):
     cleaner, when a replica begins to lead, and at the end.
 
     H-2: after a change of leader a follower's marker may be beyond that of the leader that it follows now, since it led
-    itself, or followed another one. Then it must stand still. So a follower's marker is judged when it moves, and only
+    itself, or followed another one. Then it must not move. So a follower's marker is judged when it moves, and only
     by what the leader that it follows has had: an earlier leader's marker is no measure, also not for a pass of the
     cleaner that began under it. After a restart it may have to take more tombstones for gone than are (its file may be
     lost).
@@ -71,7 +71,7 @@ class TombstonesMarked(ReplicaCheck):
                     if other.leader == node_id:
                         other.furthest = max(other.furthest, marker)
             if leader == NO_LEADER and last is not None:
-                leader = last.leader  # The last one has told how far it may go.
+                leader = last.leader  # The last one has sent how far it may go.
             if last is None or copy.leads or last.incarnation != copy.held.incarnation:
                 seen[node_id] = _Seen(copy.held.incarnation, marker, leader, _marker_of(partition, leader))
                 continue
@@ -185,7 +185,7 @@ MISSED = "tombstones_missed"
 
 @dataclass(frozen=True, slots=True)
 class SentMarker:
-    """A response that told a marker, and the reason why the reader left its position then; empty if it went on."""
+    """A response with a marker, and the reason why the reader then reset its position; empty if it went on."""
 
     at_us: int
     position: int
@@ -194,17 +194,17 @@ class SentMarker:
 
 
 class OneBootstrapPerMarker(Check):
-    """one-bootstrap-per-marker: a fetcher that hears a marker above its position begins again, once for each marker,
+    """one-bootstrap-per-marker: a fetcher that is sent a marker above its position begins again, once for each marker,
     and none begins again without that (H-3 to H-7).
 
-    Readers are judged by what they were told and did. In the normal mode a reader below the marker begins again (H-3).
+    Readers are judged by what they were sent and did. In the normal mode a reader below the marker begins again (H-3).
     From then on it is unsafe, and remembers that marker. While the marker stays it goes on (H-5), and when the marker
     moves it begins again (H-6). At the marker it is back in the normal mode (H-7). The page does not say what comes
     after a smaller marker of another replica: what was read there may need tombstones that are gone elsewhere. So both
     is allowed then.
 
-    Followers are judged by what they tell of their bootstraps. ``deleted-stays-deleted`` sees those that are omitted.
-    A follower may begin again for the same marker under another leader, which may have told a smaller one meanwhile.
+    Followers are judged by the bootstraps that they report. ``deleted-stays-deleted`` sees those that are omitted.
+    A follower may begin again for the same marker under another leader, which may have sent a smaller one meanwhile.
     """
 
     guarantee = "one-bootstrap-per-marker"
@@ -271,7 +271,9 @@ def _wrong(life: Sequence[SentMarker]) -> Iterator[SentMarker]:
 
 
 def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[SentMarker]]]:
-    """Yield what each reader with a view heard of each partition in each of its lives. The next life knows nothing."""
+    """Yield the markers that each reader with a view was sent of each partition, by its lives. The next life knows
+    nothing.
+    """
     ends = grouped(history.views, lambda row: (row.process, partition_of(row)))
     reset = {(row.process, partition_of(row), row.at_us): row.reason for row in history.resets}
     for (reader, where), responses in grouped(
@@ -293,7 +295,7 @@ def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[SentMar
 
 
 def _responses_with_marker(history: History) -> list[tuple[int, PositionRow]]:
-    """Return the responses that told a marker, each with its time. A response that shows a truncation tells where to go
+    """Return the responses with a marker, each with its time. A response that shows a truncation says where to go
     on, and nothing else is taken of it (KIP-320)."""
     truncated = {(row.process, partition_of(row), row.at_us) for row in history.resets if row.reason == "truncated"}
     found = []

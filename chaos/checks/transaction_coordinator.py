@@ -138,7 +138,7 @@ class TransactionalIdsKept(Check):
             self.violated(requested.at_us, f"{who} was forgotten after {busy_ms} ms, {least_ms} ms are the least")
 
     def _is_troubled_since(self, since_us: int) -> bool:
-        """Physical: who stands still, or reaches nobody to replicate the end or the tombstone, forgets later."""
+        """Physical: a node that is paused, or reaches no other to replicate the end or the tombstone, forgets later."""
         fault_times = self.context.quorum.fault_times
         return any(until_us >= since_us for until_us in (*fault_times.nodes.values(), *fault_times.links.values()))
 
@@ -183,8 +183,8 @@ class HangingTransaction(Check):
     """hanging-transaction: once all is quiet, no transaction holds back the last stable offset that should have ended.
 
     A coordinator aborts what is older than its timeout, and looks for it every
-    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction whose end nobody was told
-    may be open.
+    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction whose end was not
+    acknowledged may be open.
     """
 
     guarantee = "hanging-transaction"
@@ -207,7 +207,7 @@ class HangingTransaction(Check):
 
 
 NOT_ADDED = "not_added"
-"""``TransactionRow.error`` of a transaction of which no coordinator heard."""
+"""``TransactionRow.error`` of a transaction of which no coordinator knew."""
 
 
 class _Key(NamedTuple):
@@ -222,15 +222,15 @@ class HangingFound(Check):
     """hanging-found: with Kafka's requests an admin finds each hanging transaction, no other, and can abort it (X-12).
 
     KIP-664: DescribeProducers reports where each transaction begins that is open in a partition. ListTransactions
-    and DescribeTransactions tell which of them a coordinator still expects to end. WriteTxnMarkers ends the others.
+    and DescribeTransactions report which of them a coordinator still expects to end. WriteTxnMarkers ends the others.
 
-    - A transaction of which no coordinator ever heard is reported by each look at its partition, until somebody asks to
-      abort it.
+    - A transaction of which no coordinator ever knew is reported by each look at its partition, until somebody requests
+      to abort it.
     - What a janitor found hanging in two looks was not open and known to its coordinator. A transaction is surely both
       from its first acknowledged write until its producer requests its end, or until its timeout.
     - What was aborted with success is reported by no later look.
 
-    A leader that was replaced and does not know it may tell what is no longer true. So a scenario in which nodes are
+    A leader that was replaced and does not know it may report what is no longer true. So a scenario in which nodes are
     cut off or paused promises none of that.
     """
 
@@ -304,7 +304,7 @@ def _key(row: ToldTransactionRow) -> _Key:
 def _looks_between(
     rows: Sequence[ToldTransactionRow], from_us: int, until_us: int | None
 ) -> Iterator[ToldTransactionRow]:
-    """Yield one row of each look that asked at or after ``from_us`` and was over before ``until_us``."""
+    """Yield one row of each look that began at or after ``from_us`` and was over before ``until_us``."""
     seen = set[tuple[str, int]]()
     for row in rows:
         if (row.process, row.index) in seen or row.asked_us < from_us:

@@ -33,7 +33,7 @@ class Fate(Enum):
     NEVER = "never committed"
     """An abort was requested, nothing was, or the request to commit was refused for good."""
     UNKNOWN = "unknown"
-    """A commit was requested, and its outcome was never told."""
+    """A commit was requested, and its outcome is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def known_until(history: History) -> dict[TopicPartition, int]:
 
 @computed_once
 def log_starts(history: History) -> dict[TopicPartition, int]:
-    """Return the largest log start offset that anybody was told of each partition."""
+    """Return the largest log start offset that any response had of each partition."""
     found: dict[TopicPartition, int] = {}
     told: list[PositionRow | EndRow] = [*history.positions, *history.ends]
     for row in told:
@@ -129,10 +129,10 @@ def log_starts(history: History) -> dict[TopicPartition, int]:
 
 
 def missing(history: History, transaction: Transaction) -> list[tuple[Value, WrittenValue]]:
-    """Return the values of a transaction that no reader with read_committed saw, although such readers know what lies
+    """Return the values of a transaction that no reader with read_committed saw, although such readers know what is
     at their offsets."""
     seen, until, starts = sightings(history), known_until(history), log_starts(history)
-    # Physical: a response that never came told no offset. Kafka: what is below the log start is deleted.
+    # Physical: without a response the offset is not known. Kafka: what is below the log start is deleted.
     return [
         (key, value)
         for key, value in transaction.values()

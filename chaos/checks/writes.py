@@ -43,7 +43,7 @@ def may_be_deleted(end: EndRow, sent_us: int, history: History) -> bool:
     """Return whether retention explains that a record, sent at ``sent_us``, is below its log's start at the end.
 
     Kafka: retention.ms deletes nothing younger by the deleting node's clock, which faults may have stepped.
-    retention.bytes leaves at least so many bytes at the leader. A later leader may have fewer: it lacks what was not
+    retention.bytes leaves at least this many bytes at the leader. A later leader may have fewer: it lacks what was not
     replicated, which is taken to be a segment at most. No client of a load sends DeleteRecords. Without known limits
     anything may be deleted: the topic compacts, or DescribeConfigs failed.
     """
@@ -126,8 +126,8 @@ class LostWrite(Check):
     """lost-write: no acknowledged value is overtaken by reads without ever being read itself, and each is there at the
     end.
 
-    A value is not there if the partition does not exist any more, or if its log ends below the value's offset, whoever
-    may have read it before. Deletions and cleaners take records at the start of a log or in its middle, never at its
+    A value is not there if the partition does not exist any more, or if its log ends below the value's offset, even if
+    it was read before. Deletions and cleaners take records at the start of a log or in its middle, never at its
     end. It is not there either if the log begins above the value's offset, and retention does not explain that
     (``may_be_deleted``). This is judged only where the broker promises that acknowledged writes survive
     (``History.writes_guaranteed``).
@@ -190,7 +190,7 @@ class Duplicate(Check):
     """duplicate: no value is at two offsets of one producer ID, by what was read and by what was acknowledged.
 
     P-6 promises this for one producer ID only. A producer that resends under a new ID, or has none (-1), may write a
-    value twice. A value that no writer of this run made cannot be told from its like.
+    value twice. A value that no writer of this run made cannot be told apart from another such value.
     """
 
     guarantee = "duplicate"
@@ -253,7 +253,7 @@ class NonmonotonicSend(Check):
         if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
         last: dict[tuple[str, TopicPartition], int] = {}
-        # Physical: a response without an offset (-1, DUPLICATE_SEQUENCE_NUMBER) does not say where the batch stands.
+        # Physical: a response without an offset (-1, DUPLICATE_SEQUENCE_NUMBER) does not say where the batch is.
         sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
         # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
         sends = [run for run in sends if run.process not in history.unguaranteed]
