@@ -17,7 +17,7 @@ def disk_slowed(context: FaultContext, target: Target) -> End:
     context.order_disk(node, {"slow_ms": target.fault.delay_ms.high, "names_only": target.fault.names_only})
 
     def end() -> Ended:
-        struck = context.disk_struck(node, "disk_slowed")
+        struck = context.disk_evidence(node, "disk_slowed")
         context.order_disk(node, {"slow_ms": 0})
         return Ended(struck)
 
@@ -33,7 +33,7 @@ def disk_full(context: FaultContext, target: Target) -> End:
     context.order_disk(node, {"full": True})
 
     def end() -> Ended:
-        struck = context.disk_struck(node, "disk_full")
+        struck = context.disk_evidence(node, "disk_full")
         context.order_disk(node, {"full": False})
         child.expected_end = child.exit_status is not None
         if not child.expected_end:

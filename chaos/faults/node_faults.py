@@ -21,8 +21,7 @@ def node_terminated(context: FaultContext, target: Target) -> End:
 
 
 def node_paused(context: FaultContext, target: Target) -> End:
-    """The node gets SIGSTOP, and SIGCONT after ``duration_s``. Its connections stay open meanwhile, and it misses that
-    time."""
+    """The node gets SIGSTOP, and SIGCONT after ``duration_s``. Its connections stay open meanwhile."""
     child = context.child(node_of(target))
     state = child.pause()
 
@@ -36,13 +35,13 @@ def node_paused(context: FaultContext, target: Target) -> End:
 
 def rolling_bounce(context: FaultContext, target: Target) -> End:
     """Each node in turn gets SIGTERM, and comes back after ``restart_after_s`` with other settings. The next node
-    follows ``between_s`` after this one serves again. If another fault has struck any node, the bounce waits until all
-    serve."""
+    follows ``between_s`` after this one serves again. The bounce waits while a node does not serve because of another
+    fault."""
     bounced: list[Hit] = []
     course = _course(context, target.fault, bounced)
 
     def end() -> Ended | None:
-        """Makes one step of the bounce. Returns None while steps are left."""
+        """Makes one step of the bounce. Returns None while steps remain."""
         if next(course, "through") is None and not context.is_over:
             return None
         course.close()

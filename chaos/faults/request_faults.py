@@ -18,20 +18,30 @@ from chaos.seeds import random_for
 from chaos.sim.stepwise_faults import FeatureSwitch
 from reference_broker.blocking.connections import Connection, LostError, TransportError
 
+REPLY_LIMIT_US = 1_500_000
+RETRY_S = 0.1
+START_LIMIT_S = 8.0
+"""Limits the wait for a node that starts, or that has got no request yet that could be replayed."""
+LAST_WAIT_S = 2.0
+"""Limits the wait for replies once the load is over."""
+FEATURE_LAST_WAIT_S = 5.0
+"""The same for the client of ``feature_finalized``."""
+_NOT_SENT = "not sent"
+
 
 def requests_replayed(context: FaultContext, target: Target) -> End:
-    """A client of ours sends the node one old request of each kind that other nodes sent to it earlier in this run."""
+    """Sends the node one old request of each API that other nodes sent to it earlier in this run."""
     node, spec = node_of(target), context.spec(node_of(target))
     random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
 
     def requests() -> Sequence[NodeRequest]:
         return recorded(Path(spec.claims), node).replays(node, random)
 
-    return sent(context, address_of(spec.listen), requests)
+    return send_all(context, address_of(spec.listen), requests)
 
 
 def requests_forged(context: FaultContext, target: Target) -> End:
-    """A client of ours sends the node one forged request of each kind in the name of other nodes."""
+    """Sends the node one forged request of each API in the name of other nodes."""
     node, spec = node_of(target), context.spec(node_of(target))
     random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
 
@@ -41,15 +51,11 @@ def requests_forged(context: FaultContext, target: Target) -> End:
         kept = recorded(Path(spec.claims), node)
         return Forger(kept, spec.config[CLUSTER_ID_KEY], voters, node, random).requests()
 
-    return sent(context, address_of(spec.listen), requests)
-
-
-FEATURE_LAST_WAIT_S = 5.0
-"""How long a client may still take once the load is over."""
+    return send_all(context, address_of(spec.listen), requests)
 
 
 def feature_finalized(context: FaultContext, target: Target) -> End:
-    """A client of ours sends an UpdateFeatures request to node after node until one grants it."""
+    """Sends an UpdateFeatures request to node after node until one grants it."""
     fault = target.fault
     granted: list[int] = []
 
@@ -60,38 +66,30 @@ def feature_finalized(context: FaultContext, target: Target) -> End:
     driver = BlockingDriver(
         FeatureSwitch("feature-switch", nodes, fault.feature, fault.level, note_granted), lambda _: None
     )
-    asking = threading.Thread(target=driver.run, name="feature_finalized", daemon=True)
-    asking.start()
+    client = threading.Thread(target=driver.run, name="feature_finalized", daemon=True)
+    client.start()
 
     def end() -> Ended | None:
-        if asking.is_alive() and not context.is_over:
+        if client.is_alive() and not context.is_over:
             return None
-        asking.join(FEATURE_LAST_WAIT_S)
+        client.join(FEATURE_LAST_WAIT_S)
         driver.stop()
         return Ended(f"node-{granted[0]} granted {fault.feature} {fault.level}" if granted else "")
 
     return end
 
 
-ANSWER_US = 1_500_000
-AGAIN_S = 0.1
-PATIENCE_S = 8.0
-"""For this long we wait for a node that starts, or that has got no request yet that could be replayed."""
-LAST_WAIT_S = 2.0
-"""How long we still wait for the answers once the load is over."""
-
-
-def sent(context: FaultContext, address: Address, requests: Callable[[], Sequence[NodeRequest]]) -> End:
-    """Sends the requests, each on a connection of its own, in a thread. The evidence is what became of them."""
+def send_all(context: FaultContext, address: Address, requests: Callable[[], Sequence[NodeRequest]]) -> End:
+    """Sends the requests, each on a connection of its own, in a thread. The evidence is the outcome of each."""
     outcomes: list[str] = []
 
     def send() -> None:
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + START_LIMIT_S
         found = requests() if _is_up(address, until_s) else ()
         while not found and time.monotonic() < until_s:
-            time.sleep(AGAIN_S)
+            time.sleep(RETRY_S)
             found = requests()
-        outcomes.extend(f"{asked.told}: {_outcome(address, asked)}" for asked in found)
+        outcomes.extend(f"{each.told}: {_outcome(address, each)}" for each in found)
 
     sending = threading.Thread(target=send, name="requests", daemon=True)
     sending.start()
@@ -106,27 +104,24 @@ def sent(context: FaultContext, address: Address, requests: Callable[[], Sequenc
     return end
 
 
-_NOT_SENT = "not sent"
-
-
 def _is_up(address: Address, until_s: float) -> bool:
     while time.monotonic() < until_s:
         try:
-            Connection.open(address.host, address.port, ANSWER_US).close()
+            Connection.open(address.host, address.port, REPLY_LIMIT_US).close()
         except TransportError:
-            time.sleep(AGAIN_S)
+            time.sleep(RETRY_S)
         else:
             return True
     return False
 
 
-def _outcome(address: Address, asked: NodeRequest) -> str:
+def _outcome(address: Address, request: NodeRequest) -> str:
     try:
-        connection = Connection.open(address.host, address.port, ANSWER_US)
+        connection = Connection.open(address.host, address.port, REPLY_LIMIT_US)
     except TransportError:
         return _NOT_SENT
     try:
-        connection.call(asked.api_key, asked.api_version, asked.client_id, asked.body, ANSWER_US)
+        connection.call(request.api_key, request.api_version, request.client_id, request.body, REPLY_LIMIT_US)
     except LostError:
         return "closed"
     except TransportError:

@@ -43,11 +43,9 @@ ERROR_LIMIT_S = 5.0
 
 
 class FaultScheduler:
-    """Gives the faults of ``chaos.faults`` what they need, and plans their times.
+    """Plans the times of the faults, and is the context in which ``chaos.faults`` does them.
 
-    ``rows`` holds the faults that fired so far, and ``findings`` what the checks inside the nodes reported. Once
-    ``is_over`` is true the load is over, and faults that go on by themselves must end. ``now_us`` gives the time since
-    the run's start.
+    ``now_us`` returns the time since the run's start.
     """
 
     def __init__(
@@ -59,9 +57,12 @@ class FaultScheduler:
         progress: Callable[[str], None],
     ) -> None:
         self.rows: list[FaultRow] = []
+        """The faults that fired so far."""
         self.mutant_reached = False
         self.findings = Findings()
+        """What the checks inside the nodes reported."""
         self.is_over = False
+        """Whether the load is over. Faults in several steps must end then."""
         self.now_us = now_us
         self._scenario = scenario
         self._cluster = cluster
@@ -70,7 +71,7 @@ class FaultScheduler:
         self._agenda = Agenda()
         self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
         self._faults = {fault.name: fault for fault in scenario.faults}
-        self._disk_struck: dict[tuple[int, str], str] = {}
+        self._disk_evidence: dict[tuple[int, str], str] = {}
         self._may_end_until_us: dict[Child, int] = {}
         self._planned: list[tuple[int, str]] = []
         self.under_way: list[str] = []
@@ -122,15 +123,15 @@ class FaultScheduler:
 
     def order_disk(self, node: int, order: dict[str, object]) -> None:
         """Gives the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
-        self._disk_struck = {key: what for key, what in self._disk_struck.items() if key[0] != node}
+        self._disk_evidence = {key: what for key, what in self._disk_evidence.items() if key[0] != node}
         child = self.child(node)
         assert not isinstance(child, ShellNode)
         child.order(disk=order)
 
-    def disk_struck(self, node: int, kind: str) -> str:
-        """Returns what a fault of the node's disk has struck since the last order. It is empty if nothing was."""
+    def disk_evidence(self, node: int, kind: str) -> str:
+        """Returns the evidence of a fault of the node's disk since the last order. It is empty if there is none."""
         self._cluster.read(node)
-        return self._disk_struck.get((node, kind), "")
+        return self._disk_evidence.get((node, kind), "")
 
     # The run's course.
 
@@ -145,7 +146,7 @@ class FaultScheduler:
         self._agenda.do_due(self.now_us())
 
     def next_fault(self) -> tuple[str, float] | None:
-        """Returns the name of the next fault at a time, and how many seconds are left until then. None if all began."""
+        """Returns the name of the next fault at a time, and the seconds until then. None if all began."""
         now_us = self.now_us()
         at_us, name = min((each for each in self._planned if each[0] > now_us), default=(0, ""))
         return (name, (at_us - now_us) / 1e6) if name else None
@@ -156,7 +157,7 @@ class FaultScheduler:
         self._agenda.do_all()
 
     def evidence_line(self, node: int, line: dict[str, Any]) -> None:
-        """Takes one line that a node's process told."""
+        """Records one line of a node's evidence."""
         self.findings.line(node, line)
         if MUTANT_REACHED in line:
             self.mutant_reached = True
@@ -164,7 +165,7 @@ class FaultScheduler:
             self._fired(node, FaultRow(*line[FAULT]))
         if DISK in line:
             kind, what = line[DISK]
-            self._disk_struck[node, kind] = what
+            self._disk_evidence[node, kind] = what
 
     # Faults at times.
 

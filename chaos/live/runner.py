@@ -194,7 +194,7 @@ class LiveRun:
             self._cluster = Cluster(scenario, folder, seed, of_nodes, self._origin_us, self._evidence_line)
         else:
             self._external = ExternalRun(scenario, target, folder, seed, self._origin_us, progress)
-            scenario, self._cluster = self._external.scenario, self._external.crew
+            scenario, self._cluster = self._external.scenario, self._external.cluster
         self._scenario = scenario
         self._servers = ExitStack()
         self._toxiproxy: ToxiproxyServer | None = None

@@ -29,7 +29,7 @@ TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
 
 
 class ExternalRun:
-    """``scenario`` is what is played, ``crew`` the target's nodes. Raises SetupError, TargetDied."""
+    """``scenario`` is what is played, ``cluster`` the target's nodes. Raises SetupError, TargetDied."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ExternalRun:
     ) -> None:
         self._wanted = chosen(target)
         self.scenario = playable(scenario, self._wanted)
-        self.crew = ExternalCluster(self._wanted, self.scenario.cluster, folder.data, folder.logs, seed)
+        self.cluster = ExternalCluster(self._wanted, self.scenario.cluster, folder.data, folder.logs, seed)
         self._folder = folder
         self._seed = seed
         self._origin_us = origin_us
@@ -59,33 +59,33 @@ class ExternalRun:
     def reach(self, links: Links, prefix: str, tick_until: TickUntil) -> Way:
         """Starts the target's nodes if that is ours to do, and puts a proxy before each of them. The run's topics begin
         with ``prefix``, so it touches nothing else on the broker."""
-        crew = self.crew
-        if crew.total:
-            self._progress(f"{told(self._wanted)}: {crew.total} nodes")
+        cluster = self.cluster
+        if cluster.total:
+            self._progress(f"{told(self._wanted)}: {cluster.total} nodes")
         lead = self._lead if has_link_rules(self.scenario, is_ours=False) else None
-        crew.launch(links if needs_links(self.scenario) else None, lead)
-        tick_until(lambda: crew.is_ready, float("inf"), "")
+        cluster.launch(links if needs_links(self.scenario) else None, lead)
+        tick_until(lambda: cluster.is_ready, float("inf"), "")
         nodes = self._wait_for_all(tick_until)
         self._check_order(nodes)
-        way = behind_proxies(crew.bootstrap, links, prefix)
+        way = behind_proxies(cluster.bootstrap, links, prefix)
         for address, dialled in way.dial.items():
             self._progress(f"{address} is reached through {dialled}")
         ids = [each.node_id for each in nodes]
         version = way.versions["metadata"]
-        if all(each.layout is not None for each in crew.nodes):  # Otherwise their files are not known.
-            self.segments = segments_of(self.scenario, crew.nodes, prefix, version)
-        crew.seen = watched(self.scenario, prefix, way.bootstrap, ids, crew.voters, version, crew.lives)
+        if all(each.layout is not None for each in cluster.nodes):  # Otherwise their files are not known.
+            self.segments = segments_of(self.scenario, cluster.nodes, prefix, version)
+        cluster.seen = watched(self.scenario, prefix, way.bootstrap, ids, cluster.voters, version, cluster.lives)
         if not has_frame_rules(self.scenario) and not promised_on_the_wire(self.scenario):
             return way
         frames = self._before = ExternalFrames(
             self.scenario,
             nodes,
             way,
-            crew.processes(),
+            cluster.processes(),
             self._folder,
             self._seed,
             self._origin_us,
-            crew.seen is not None,
+            cluster.seen is not None,
         )
         for address, dialled in frames.way.dial.items():
             self._progress(f"before that, frames to {address} pass {dialled}")
@@ -115,17 +115,17 @@ class ExternalRun:
             if now_s < again_s:
                 return False
             try:
-                found[:] = nodes_of(self.crew.bootstrap)
+                found[:] = nodes_of(self.cluster.bootstrap)
             except SetupError:
-                if not self.crew.total or now_s > deadline_s:
+                if not self.cluster.total or now_s > deadline_s:
                     raise
             if now_s > deadline_s:
                 raise SetupError(
                     f"{told(self._wanted)} told clients of {len(found)} nodes within {TOLD_LIMIT_S:g} s; it has "
-                    f"{self.crew.total}."
+                    f"{self.cluster.total}."
                 )
             again_s = time.monotonic() + ASK_EVERY_S
-            return len(found) >= max(self.crew.total, 1)
+            return len(found) >= max(self.cluster.total, 1)
 
         tick_until(all_told, float("inf"), "")
         return found
@@ -133,7 +133,7 @@ class ExternalRun:
     # The course
 
     def tick(self) -> None:
-        roles, processes = {} if self.crew.seen is None else self.crew.seen.now(), self.crew.processes()
+        roles, processes = {} if self.cluster.seen is None else self.cluster.seen.now(), self.cluster.processes()
         for frames in self.frames:
             frames.has_processes(processes)
             for node, role in roles.items():
@@ -143,9 +143,9 @@ class ExternalRun:
 
     def checks(self, died: str, at_us: int) -> tuple[Check, ...]:
         """``died`` says how a node ended by itself, or is empty."""
-        if not self.crew.nodes:
+        if not self.cluster.nodes:
             return ()
-        up = Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.crew.nodes), at_us=at_us, detail=died)
+        up = Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.cluster.nodes), at_us=at_us, detail=died)
         return (up,) if self.segments is None else (up, self.segments.judged(at_us))
 
     def notes(self) -> tuple[str, ...]:
@@ -155,12 +155,12 @@ class ExternalRun:
     @property
     def config(self) -> dict[str, str]:
         """The settings that the target's nodes were given, by Kafka's names."""
-        return self.crew.settings(0) if self._wanted.file.node is not None else {}
+        return self.cluster.settings(0) if self._wanted.file.node is not None else {}
 
     @property
     def guarantees(self) -> tuple[str, ...]:
         of_tier = () if self.segments is None else (GUARANTEE,)
-        return (STAYS_UP, *of_tier) if self.crew.nodes else ()
+        return (STAYS_UP, *of_tier) if self.cluster.nodes else ()
 
 
 def told(wanted: Chosen) -> str:

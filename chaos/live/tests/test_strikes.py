@@ -170,10 +170,10 @@ def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
     world.strikes.child(0).order = lambda **order: orders.append(order)  # type: ignore[method-assign,union-attr]
     world.strikes.evidence_line(0, {"disk": ["disk_full", "old"]})
     world.strikes.evidence_line(1, {"disk": ["disk_full", "another node's"]})
-    assert world.strikes.disk_struck(0, "disk_full") == "old"
+    assert world.strikes.disk_evidence(0, "disk_full") == "old"
     world.strikes.order_disk(0, {"full": True})
-    assert world.strikes.disk_struck(0, "disk_full") == ""
-    assert world.strikes.disk_struck(1, "disk_full") == "another node's"
+    assert world.strikes.disk_evidence(0, "disk_full") == ""
+    assert world.strikes.disk_evidence(1, "disk_full") == "another node's"
     assert orders == [{"disk": {"full": True}}]
 
 
