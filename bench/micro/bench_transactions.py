@@ -6,11 +6,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.micro.node import MemoryNode
 from reference_broker.client import group_requests
+from reference_broker.client import transaction_requests as requests
 from reference_broker.client.group_requests import GroupVersions
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.transactions import requests
-from reference_broker.client.transactions.requests import ProducerIdentity
+from reference_broker.client.transaction_requests import ProducerIdentity
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 

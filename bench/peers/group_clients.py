@@ -10,7 +10,7 @@ from reference_broker.client import group_requests as requests
 from reference_broker.client.consumer_protocol import Subscription, encode_subscription
 from reference_broker.client.group_requests import Joined, MemberIdentity
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.offset_requests import OffsetToCommit, commit_errors, commit_request
+from reference_broker.client.offset_commits import OffsetToCommit, commit_errors, commit_request
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name

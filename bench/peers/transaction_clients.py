@@ -8,10 +8,10 @@ from bench.peers.clients import RawConnection
 from bench.peers.group_clients import RetryingCoordinator
 from bench.peers.node import PeerError
 from reference_broker.client import group_requests
+from reference_broker.client import transaction_requests as requests
 from reference_broker.client.group_requests import GroupVersions
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.transactions import requests
-from reference_broker.client.transactions.requests import ProducerIdentity
+from reference_broker.client.transaction_requests import ProducerIdentity
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.messages import decode_response

@@ -10,22 +10,21 @@ from kio.static.primitive import i64
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.records.batch import NO_PRODUCER_ID
-from reference_broker.transactions.markers.marker import Marker
-from reference_broker.transactions.markers.sending import Delivery
-from reference_broker.transactions.state.states import DECIDED, TransactionState
+from reference_broker.transactions.markers import Delivery, Marker
+from reference_broker.transactions.transaction import DECIDED, TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
 
 APIS = "reference_broker.apis.transactions"
 PRODUCERS = "reference_broker.log.producer_state:ProducerStates"
 OFFSETS = "reference_broker.groups.committed_offsets:CommittedOffsets"
-IDLE = "reference_broker.transactions.idle:IdleTransactions"
-LOADED = "reference_broker.transactions.storage.loading:read_transaction"
+IDLE = "reference_broker.transactions.coordinator:IdleTransactions"
+LOADED = "reference_broker.transactions.transactions_partition:read_transaction"
 
 
 # --- the coordinator ------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.transactions.endings:Endings._write")
+@mutant("reference_broker.transactions.coordinator:Endings._write")
 def markers_before_prepare(original: Function, self: Any, target: Any, held: Any, step: Any, told: Any) -> None:
     """The markers are sent as soon as the end is asked for, before it is durable (X-2, X-3)."""
     marker = Marker(
@@ -57,7 +56,7 @@ def opposite_outcome_after_takeover(original: Function, transactional_id: str, d
     return found
 
 
-@mutant("reference_broker.transactions.state.transaction:with_next_epoch")
+@mutant("reference_broker.transactions.transaction:with_next_epoch")
 def epoch_not_raised(original: Function, current: Any, timeout_ms: int, now_ms: int, *, is_asked_by_owner: bool) -> Any:
     """InitProducerId gives the epoch that the last producer has, so that one is not fenced (X-1)."""
     step = original(current, timeout_ms, now_ms, is_asked_by_owner=is_asked_by_owner)
@@ -79,7 +78,7 @@ def timed_out_stays_open(original: Function, self: Any, target: Any, held: Any, 
     """A transaction whose producer is gone is never aborted (X-7)."""
 
 
-@mutant("reference_broker.transactions.endings:Endings.fence")
+@mutant("reference_broker.transactions.coordinator:Endings.fence")
 def timed_out_not_fenced(original: Function, self: Any, target: Any, held: Any, told: Any) -> None:
     """A transaction that is too old is aborted, and its producer keeps its epoch (X-7)."""
     self.decide(target, held, 0, told, commits=False)
@@ -141,13 +140,13 @@ def open_transactions_left_out_of_snapshot(original: Function, producers: Any) -
     return original({key: each._replace(current_txn_first_offset=-1) for key, each in producers.items()})
 
 
-@mutant("reference_broker.transactions.verification.verifier:Verifier.ask")
+@mutant("reference_broker.transactions.verification:Verifier.ask")
 def transactions_not_verified(original: Function, self: Any, question: Any, told: Any) -> None:
     """A leader does not ask the coordinator whether a transaction is open (X-9)."""
     told({})
 
 
-@mutant("reference_broker.transactions.markers.marker:refusal_of")
+@mutant("reference_broker.transactions.markers:refusal_of")
 def coordinator_epoch_not_checked(original: Function, marker: Any, known: Any) -> Error:
     """A partition appends the marker of a coordinator that is fenced (X-6)."""
     refusal: Error = original(marker, known)
@@ -180,7 +179,7 @@ def partitions_not_described(original: Function, transactional_id: Any, held: An
     return replace(original(transactional_id, held), topics=())
 
 
-@mutant("reference_broker.transactions.markers.writing:MarkerWriter._append")
+@mutant("reference_broker.transactions.markers:MarkerWriter._append")
 def aborts_answered_unwritten(original: Function, self: Any, marker: Any, key: Any) -> Any:
     """An abort with the coordinator epoch that Kafka's tool makes up is answered, and no marker is written (X-12)."""
     partition = self._partitions.by_name.get(key)

@@ -155,7 +155,7 @@ def follower_ignores_moved_marker(original: Function, self: Any, position: int, 
     return begins_again
 
 
-@mutant("reference_broker.client.tombstone_horizon:remembered_after", side="client")
+@mutant("reference_broker.client.consumer:remembered_after", side="client")
 def unsafe_for_ever(original: Function, position: int, horizon: int) -> int:
     """A fetcher stays unsafe beyond the marker, so each move of it lets the fetcher begin again (H-7)."""
     return horizon

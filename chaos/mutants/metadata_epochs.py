@@ -2,15 +2,18 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from chaos.mutants.mutant import Function
+from chaos.mutants.mutant import mutant
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-
-from chaos.mutants.mutant import Function, mutant
 from reference_broker.groups.committed_offsets import OffsetKey
 from reference_broker.metadata.features import sends_metadata_epoch
-from reference_broker.metadata.records import MetadataEpoch, NoOpRecord, encode
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.metadata.records import MetadataEpoch
+from reference_broker.metadata.records import NoOpRecord
+from reference_broker.metadata.records import encode
+from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
+from typing import Any
 
 
 @mutant("reference_broker.client.metadata_cache:MetadataCache.accepts", side="client")
@@ -51,7 +54,7 @@ def older_update_applied(original: Function, update: Any, cache: Any) -> bool:
     return False
 
 
-@mutant("reference_broker.client.offset_requests:_draft_partition", side="client")
+@mutant("reference_broker.client.offset_commits:_draft_partition", side="client")
 def commits_without_epoch(original: Function, number: int, offset: Any) -> Any:
     """A consumer does not send the metadata epoch with its commits (M-6)."""
     return original(number, replace(offset, metadata_epoch=-1))

@@ -14,13 +14,18 @@ from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import Put
 from reference_broker.remote_log.copying.copy import Stage
-from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteLogEvent, RemoteSegment, update_of
-from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.events import (
+    PartitionDelete,
+    RemoteLogEvent,
+    RemoteSegment,
+    SegmentState,
+    update_of,
+)
 from reference_broker.remote_log.objects import ObjectKind
 from reference_broker.wire.errors import Error, ErrorCode
 
 SEGMENTS = "reference_broker.remote_log.metadata.partition_segments:PartitionSegments"
-PREPARATION = "reference_broker.remote_log.copying.preparing:preparation"
+PREPARATION = "reference_broker.remote_log.copying.copy:preparation"
 SNAPSHOT = f".{ObjectKind.PRODUCER_SNAPSHOT}"
 
 
@@ -61,7 +66,7 @@ def uploaded_with_empty_snapshot(
     return replace(prepared, objects=objects)
 
 
-@mutant("reference_broker.remote_log.expiring.removal:Removal.remove")
+@mutant("reference_broker.remote_log.expiring.expirer:Removal.remove")
 def nothing_removed(original: Function, self: Any, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
     """Copies that were given up stay (P-11)."""
     ended("")

@@ -13,7 +13,7 @@ from chaos.mutants.changing import ANSWERS, REQUESTS, Change, answered, asked, c
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.groups import membership
 from reference_broker.groups.group import GroupState
-from reference_broker.transactions.state.judging import Ending
+from reference_broker.transactions.transaction import Ending
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
@@ -123,7 +123,7 @@ def filters_ignored(original: Function, api_key: int, version: int, frame: Any, 
 # Members
 
 
-@mutant("reference_broker.groups.membership:_give_id")
+@mutant("reference_broker.groups.membership:_assign_id")
 def ids_never_required(original: Function, served: Any, request: Any, member_id: str, answer: Any) -> None:
     """A client without a member ID is a member at once."""
     membership._add(served, request, member_id, answer)
@@ -136,7 +136,7 @@ def ids_always_required(original: Function, served: Any, request: Any, answer: A
     original(served, plain, answer)
 
 
-@mutant("reference_broker.groups.rebalances:assignment_answer")
+@mutant("reference_broker.groups.rebalances:assignment_response")
 def assignments_shared(original: Function, group: Any, member: Any) -> Any:
     """Each member is told the assignment of the leader."""
     return original(group, group.members[group.leader])
@@ -317,7 +317,7 @@ def stability_ignored(original: Function, api_key: int, version: int, frame: Any
 # The coordinator, and the leaders that ask it
 
 
-@mutant("reference_broker.transactions.state.judging:judge_end")
+@mutant("reference_broker.transactions.transaction:judge_end")
 def retried_ends_refused(
     original: Function, current: Any, owner: Any, *, commits: bool, client_version: int, is_changing: bool
 ) -> Any:
@@ -326,7 +326,7 @@ def retried_ends_refused(
     return ErrorCode.invalid_txn_state if verdict is Ending.NOTHING else verdict
 
 
-@mutant("reference_broker.transactions.verification.verifier:Verifier.ask")
+@mutant("reference_broker.transactions.verification:Verifier.ask")
 def coordinator_never_asked(original: Function, self: Any, question: Any, told: Any) -> None:
     """A leader takes batches and offsets of transactions without a word to the coordinator."""
     told({})

@@ -18,7 +18,7 @@ from chaos.mutants import Mutant, MutantError, all_mutants, applied, apply, by_n
 from chaos.rules import Rule, SharedHitCounter
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
-from reference_broker.client.offset_requests import CommittedOffset
+from reference_broker.client.offset_commits import CommittedOffset
 from reference_broker.client.partitions import TopicPartition
 from scenarios.model import Match
 

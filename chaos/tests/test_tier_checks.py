@@ -23,7 +23,7 @@ from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
-from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.events import SegmentState
 
 EXPIRES_MS = 10_000
 FOLDER = "hot-0-AAAAAAAAAAAAAAAAAAAAAA"

@@ -25,8 +25,8 @@ from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
-from reference_broker.transactions.markers.writing import MarkerWriter
-from reference_broker.transactions.verification.verifier import Verifier
+from reference_broker.transactions.markers import MarkerWriter
+from reference_broker.transactions.verification import Verifier
 
 if TYPE_CHECKING:
     from reference_broker.remote_log.manager import RemoteLogManager

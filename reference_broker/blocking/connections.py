@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from reference_broker.client.draft_versions import (
+from reference_broker.client.api_versions import (
     API_VERSIONS,
     API_VERSIONS_REQUEST,
     API_VERSIONS_VERSION,

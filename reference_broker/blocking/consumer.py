@@ -21,14 +21,13 @@ from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
 from reference_broker.blocking.connections import LaneConnections, NoDraftError, TransportError
+from reference_broker.client.api_versions import announces_drafts
 from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
-from reference_broker.client.draft_versions import announces_drafts
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer, LaneRequest
-from reference_broker.client.group_events import Revoked
+from reference_broker.client.group_membership import Revoked
 from reference_broker.client.group_requests import NO_GENERATION, MemberIdentity, name_of
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.offset_commits import Committed
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_commits import Committed, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -1,4 +1,4 @@
-"""The blocking transactional producer that applications use. It drives ``client.transactions`` over plain sockets.
+"""The blocking transactional producer for applications. It drives ``client.transactional_producer`` over sockets.
 
     with BlockingTransactionalProducer(ProducerConfig((node,), TransactionConfig("my-id"))) as producer:
         producer.init_transactions()
@@ -18,11 +18,10 @@ from typing import Final, Self
 
 from reference_broker.blocking.connections import LaneConnections, NoDraftError, TransportError
 from reference_broker.client.group_requests import MemberIdentity
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.transactions.producer import Delivery, ProducerConfig, TransactionalProducer
-from reference_broker.client.transactions.states import State
-from reference_broker.client.transactions.values import OffsetsSend, Outcome
+from reference_broker.client.transaction_manager import OffsetsSend, Outcome, State
+from reference_broker.client.transactional_producer import Delivery, ProducerConfig, TransactionalProducer
 from reference_broker.records.record import HeaderPair, Record
 
 _IDLE_US: Final = 50_000

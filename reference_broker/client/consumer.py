@@ -1,19 +1,66 @@
-"""A consumer's positions and how a fetch answer moves them. There is no I/O here.
+"""A consumer's positions, and how a Fetch response moves them. There is no I/O here.
 
 Batches before the position are skipped. A batch that contains the position is taken from there on. Control batches move
-the position and give no records, and so do batches of the aborted transactions that the answer names. A gap or a
-repetition *inside* an answer is kept as it is, because those who judge histories must see it. An answer never moves the
-position back.
+the position and have no records, and so do batches of the aborted transactions of the response. A gap or a repetition
+*inside* a response is kept as it is, because checks of histories must see it. A response never moves the position back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from reference_broker.client.aborted import AbortedBatches
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import CRC_FROM, HEADER_BYTES, BatchHeader, Buffer, checksum, read_header
-from reference_broker.wire.fetch import PartitionData
+from reference_broker.records.control import ControlType, read_marker
+from reference_broker.wire.fetch import AbortedTransaction, PartitionData
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+
+@dataclass(slots=True)
+class AbortedBatches:
+    """The batches of aborted transactions in one partition of one response (KIP-98). Batches are passed in their order.
+
+    A broker sends a read_committed consumer the aborted transactions that overlap the response, each with its first
+    offset. Batches of a producer in the list are dropped from there on, until the marker that ends the transaction.
+    """
+
+    transactions: Iterable[AbortedTransaction]
+    _to_come: list[tuple[int, int]] = field(init=False)
+    _aborted: set[int] = field(default_factory=set)
+    """The producers whose aborted transaction is open at this point."""
+
+    def __post_init__(self) -> None:
+        self._to_come = sorted(((each.first_offset, each.producer_id) for each in self.transactions), reverse=True)
+
+    def drops(self, header: BatchHeader, batch: Buffer) -> bool:
+        """Return whether this batch, the next of the answer, belongs to an aborted transaction. Markers do not."""
+        if not header.is_transactional:
+            return False
+        while self._to_come and self._to_come[-1][0] <= header.last_offset:
+            self._aborted.add(self._to_come.pop()[1])
+        if not header.is_control:
+            return header.producer_id in self._aborted
+        marker = read_marker(batch, header)
+        if marker is not None and marker[0] is ControlType.ABORT:
+            self._aborted.discard(header.producer_id)
+        return False
+
+
+def remembered_after(position: int, horizon: int) -> int:
+    """Return the tombstone horizon that a fetcher remembers after a response to its fetch from ``position``; 0 in its
+    normal mode. If it is greater than the remembered one, the fetcher drops the response and begins again.
+
+    Each response says below which offset tombstones may be gone (KIP-630's rejected alternative; H-3 to H-7). A fetcher
+    that reads on below that offset may keep records whose tombstones it never sees. So it forgets everything it has
+    read and begins at the start of the log. This bootstrap is unsafe if more tombstones go meanwhile. The fetcher
+    remembers the horizon as long as its position is below it, and begins again if the horizon has moved.
+
+    ``horizon`` is that of the replica that responded. Records read from another replica with a smaller horizon may need
+    tombstones that this one lacks. So a horizon that comes back after a smaller one counts as moved.
+    """
+    return horizon if position < horizon else 0
 
 
 class TakenBatch(NamedTuple):
@@ -35,7 +82,7 @@ def _whole_batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def is_damaged(records: Buffer) -> bool:
-    """Returns whether a whole batch of an answer fails its CRC.
+    """Return whether a whole batch of an answer fails its CRC.
 
     This must be known before anything in its header is believed: a control batch, or one that ends before the position,
     gives no records, but moves the position or lets a later batch move it.
@@ -65,7 +112,7 @@ class ConsumerState:
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Moves the position to ``offset``. The high watermark and log start stay as last answered."""
+        """Move the position to ``offset``. The high watermark and log start stay as last answered."""
         known = self.positions.get(where)
         if known is None:
             self.positions[where] = Position(offset)
@@ -73,7 +120,7 @@ class ConsumerState:
             known.offset, known.leader_epoch = offset, -1
 
     def take(self, where: TopicPartition, data: PartitionData) -> list[TakenBatch]:
-        """Applies one partition of an answer without error, and returns the batches that are new.
+        """Apply one partition of an answer without error, and returns the batches that are new.
 
         A batch that is cut short at the end of the bytes is not taken. That is no error, since brokers may cut at a
         byte limit. Only lengths are checked here; ``is_damaged`` checks CRCs.

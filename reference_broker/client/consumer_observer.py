@@ -15,10 +15,10 @@ from reference_broker.wire.fetch import FetchResponse, PartitionData
 if TYPE_CHECKING:
     from reference_broker.client.consumer import TakenBatch
     from reference_broker.client.consumer_partitions import PositionReset
-    from reference_broker.client.fetch_plan import FetchPlan, Wanted
-    from reference_broker.client.group_events import GroupEvent
+    from reference_broker.client.group_membership import GroupEvent
     from reference_broker.client.metadata_cache import MetadataUpdate
     from reference_broker.client.offset_commits import Committed, Fetched
+    from reference_broker.client.session_handler import FetchPlan, Wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from reference_broker.client.consumer import ConsumerState, TakenBatch, is_damaged
+from reference_broker.client.consumer import ConsumerState, TakenBatch, is_damaged, remembered_after
 from reference_broker.client.consumer_observer import ConsumerObserver
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
-from reference_broker.client.offset_commits import NO_OFFSET, may_consume
-from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
+from reference_broker.client.offset_commits import NO_OFFSET, CommittedOffset, OffsetToCommit, may_consume
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.tombstone_horizon import remembered_after
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.record import HeaderPair, read_records
 from reference_broker.wire.errors import ErrorCode
@@ -121,12 +119,12 @@ class HeldPartitions:
     _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Adds newly assigned partitions."""
+        """Add newly assigned partitions."""
         for each in partitions:
             self.held.setdefault(each, Held())
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Removes partitions that are no longer assigned, with the records that were fetched of them."""
+        """Remove partitions that are no longer assigned, with the records that were fetched of them."""
         for each in partitions:
             self.held.pop(each, None)
             self.state.positions.pop(each, None)
@@ -148,12 +146,12 @@ class HeldPartitions:
                 self.held[each].is_paused = paused
 
     def note_committed(self, where: TopicPartition, offset: int) -> None:
-        """Notes that a commit of the partition has succeeded."""
+        """Record that a commit of the partition has succeeded."""
         if where in self.held:
             self.held[where].committed = offset
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stops reading these partitions. ``drop_revoked`` follows once they are released."""
+        """Stop reading these partitions. ``drop_revoked`` follows once they are released."""
         for each in partitions:
             if each in self.held:
                 self.held[each].is_revoked = True
@@ -164,7 +162,7 @@ class HeldPartitions:
         return any(each.is_revoked for each in self.held.values())
 
     def drop_revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drops those of the partitions that are revoked, because they are released or assigned anew."""
+        """Drop those of the partitions that are revoked, because they are released or assigned anew."""
         self.drop([each for each in partitions if each in self.held and self.held[each].is_revoked])
 
     # -- placing ------------------------------------------------------------------------------------------------
@@ -175,7 +173,7 @@ class HeldPartitions:
         return tuple(self._asked)
 
     def learn_committed(self, committed: Mapping[TopicPartition, CommittedOffset], metadata_epoch: int) -> None:
-        """Applies the answers for partitions that have not changed since the request. ``metadata_epoch`` is that of
+        """Apply the answers for partitions that have not changed since the request. ``metadata_epoch`` is that of
         the last accepted metadata."""
         asked, self._asked = self._asked, {}
         for where, offset in committed.items():
@@ -197,20 +195,20 @@ class HeldPartitions:
                 self.place(where, offset.offset, offset.leader_epoch)
 
     def begin_reset(self, where: TopicPartition, reason: str) -> None:
-        """Drops the records that were not given out, and leaves it to the reset policy where reading continues."""
+        """Drop the records that were not given out, and leaves it to the reset policy where reading continues."""
         held = self.held[where]
         held.phase, held.reason = Phase.RESETTING, reason
         held.buffer.clear()
 
     def reset(self, where: TopicPartition, offset: int, leader_epoch: int, metadata_epoch: int) -> None:
-        """Applies the reset policy's offset. It is ignored if the partition is in another phase by now."""
+        """Apply the reset policy's offset. It is ignored if the partition is in another phase by now."""
         held = self.held.get(where)
         if held is not None and held.phase is Phase.RESETTING:
             self._note(where, held.given, offset, held.reason, metadata_epoch)
             self.place(where, offset, leader_epoch)
 
     def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Reads from where the application wants. What it has made of earlier records may be as old as the position, so
+        """Read from where the application wants. What it has made of earlier records may be as old as the position, so
         the position is judged anew (H-3). A seek to the start of an unsafe bootstrap only goes on with that, or an
         application that answers a missed tombstone so would be told again and again (H-5)."""
         held = self.held[where]
@@ -219,7 +217,7 @@ class HeldPartitions:
         self.place(where, offset, leader_epoch)
 
     def place(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Reads from that offset on. ``leader_epoch`` is that of the record before it, or -1 if unknown."""
+        """Read from that offset on. ``leader_epoch`` is that of the record before it, or -1 if unknown."""
         held = self.held[where]
         self._waiting.pop(where, None)
         held.phase, held.given, held.passed, held.given_epoch = Phase.READING, offset, offset, leader_epoch
@@ -235,8 +233,8 @@ class HeldPartitions:
         self.place(where, min(end_offset, held.given), leader_epoch)
 
     def starts_over(self, where: TopicPartition, horizon: int, log_start_offset: int, metadata_epoch: int) -> bool:
-        """Whether tombstones may be missing in what was read (H-3, H-6). Then the partition is read from the start of
-        the log again, and the application must forget what it has made of its records."""
+        """Return whether tombstones may be missing in what was read (H-3, H-6). Then the partition is read from the
+        start of the log again, and the application must forget what it has made of its records."""
         held, position = self.held[where], self.state.positions[where].offset
         before = held.remembered_horizon
         held.remembered_horizon = remembered_after(position, horizon)
@@ -248,7 +246,7 @@ class HeldPartitions:
         return True
 
     def take_missed_tombstones(self) -> list[TopicPartition]:
-        """Returns the partitions that were begun again, once."""
+        """Return the partitions that were begun again, once."""
         missed = [where for where, held in self.held.items() if held.missed_tombstones]
         for where in missed:
             self.held[where].missed_tombstones = False
@@ -262,7 +260,7 @@ class HeldPartitions:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def take(self, where: TopicPartition, data: PartitionData) -> tuple[TakenBatch, ...]:
-        """Applies one partition of a Fetch answer without error, and returns the batches that are new.
+        """Apply one partition of a Fetch answer without error, and returns the batches that are new.
 
         :raises InvalidRecords: a batch is damaged; the position stays where it was.
         """
@@ -288,7 +286,7 @@ class HeldPartitions:
         return any(each.buffer and each.is_given_out for each in self.held.values())
 
     def give(self, max_records: int) -> list[ConsumerRecord]:
-        """Returns fetched records, in order within each partition. They count as read from now on."""
+        """Return fetched records, in order within each partition. They count as read from now on."""
         given: list[ConsumerRecord] = []
         for held in self.held.values():
             if not held.is_given_out:
@@ -304,7 +302,7 @@ class HeldPartitions:
     def read_so_far(
         self, partitions: Iterable[TopicPartition], metadata_epoch: int = NO_METADATA_EPOCH
     ) -> dict[TopicPartition, OffsetToCommit]:
-        """Returns the offsets to commit for those of the partitions that are being read. ``metadata_epoch`` is that of
+        """Return the offsets to commit for those of the partitions that are being read. ``metadata_epoch`` is that of
         the last accepted metadata (M-6)."""
         found: dict[TopicPartition, OffsetToCommit] = {}
         for where in partitions:

@@ -102,7 +102,7 @@ def encode_assignment(assignment: Assignment, version: int = NEWEST_VERSION) -> 
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Reads an assignment. Empty bytes mean an empty assignment: they come from a group in which nothing was assigned.
+    """Read an assignment. Empty bytes mean an empty assignment: they come from a group in which nothing was assigned.
 
     :raises ProtocolError: it is cut short, or its version is negative.
     """

@@ -23,22 +23,19 @@ from typing import Final, NamedTuple
 
 from reference_broker.client.consumer_observer import ConsumerObserver
 from reference_broker.client.consumer_partitions import ConsumerRecord, HeldPartitions, Phase, PositionReset
-from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_events import Assigned, GroupConfig, GroupEvent, Lost, Revoked
-from reference_broker.client.group_membership import GroupMembership
+from reference_broker.client.group_membership import Assigned, GroupConfig, GroupEvent, GroupMembership, Lost, Revoked
 from reference_broker.client.group_requests import (
     DRAFT_VERSION,
     PAGE_VERSION,
+    GroupCoordinator,
     GroupRequest,
     GroupVersions,
     MemberIdentity,
 )
-from reference_broker.client.leader_fetches import LeaderFetches
+from reference_broker.client.leader_fetches import FetchSettings, LeaderFetches
 from reference_broker.client.metadata_cache import EpochGuards, MetadataCache, NodeAddress
 from reference_broker.client.metadata_refresher import MetadataRefresher, MetadataSource
-from reference_broker.client.node_lane import FetchSettings
-from reference_broker.client.offset_commits import Committed, CommittedOffsets, Fetched
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_commits import Committed, CommittedOffsets, Fetched, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -154,7 +151,7 @@ class GroupConsumer:
     # -- what an application asks and tells -----------------------------------------------------------------------
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Joins the group with these topics, or changes the topics of a member."""
+        """Join the group with these topics, or changes the topics of a member."""
         group = self.config.group
         assert group is not None, "a consumer without a group cannot subscribe"
         assert self.coordinator is not None, "a group without a coordinator's place"
@@ -179,12 +176,12 @@ class GroupConsumer:
         self.metadata.want_at_once()
 
     def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Reads an assigned partition from that offset on, without a look at its committed offset. ``leader_epoch`` is
+        """Read an assigned partition from that offset on, without a look at its committed offset. ``leader_epoch`` is
         that of the record before it, or -1 if unknown."""
         self.partitions.seek(where, offset, leader_epoch)
 
     def seek_by_policy(self, where: TopicPartition) -> None:
-        """Reads an assigned partition from where the reset policy says, as if it had no committed offset."""
+        """Read an assigned partition from where the reset policy says, as if it had no committed offset."""
         self.partitions.begin_reset(where, "no_offset")
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -228,11 +225,11 @@ class GroupConsumer:
         return MemberIdentity(self.config.group.group_id if self.config.group is not None else "")
 
     def metadata_epoch(self) -> int:
-        """Returns the epoch of the last accepted metadata, or -1 before any (spec M-12)."""
+        """Return the epoch of the last accepted metadata, or -1 before any (spec M-12)."""
         return self.metadata.cache.metadata_epoch
 
     def has_reached(self, min_metadata_epoch: int) -> bool:
-        """Whether the last accepted metadata has at least this epoch (spec M-12)."""
+        """Return whether the last accepted metadata has at least this epoch (spec M-12)."""
         return self.metadata.has_reached(min_metadata_epoch)
 
     def want_epoch(self, min_metadata_epoch: int) -> None:
@@ -242,7 +239,7 @@ class GroupConsumer:
         self.metadata.min_metadata_epoch = min_metadata_epoch
 
     def commit(self, now_us: int, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> bool:
-        """Begins to commit these offsets. Without ``offsets`` it commits what was given out of all partitions. Returns
+        """Begin to commit these offsets. Without ``offsets`` it commits what was given out of all partitions. Returns
         False, and does nothing, while another commit is under way."""
         assert self._committing is not None, "a consumer without a group cannot commit"
         if self._committing.busy:
@@ -253,11 +250,11 @@ class GroupConsumer:
         return True
 
     def read_so_far(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetToCommit]:
-        """Returns the offsets to commit of these partitions, with the epoch of the last accepted metadata (M-6)."""
+        """Return the offsets to commit of these partitions, with the epoch of the last accepted metadata (M-6)."""
         return self.partitions.read_so_far(partitions, self.metadata_epoch())
 
     def take_commit(self, now_us: int) -> Committed | None:
-        """Returns the result of the last commit, once."""
+        """Return the result of the last commit, once."""
         if self._committing is None:
             return None
         result = self._committing.take_result()
@@ -273,26 +270,26 @@ class GroupConsumer:
         return result
 
     def take_events(self) -> list[GroupEvent]:
-        """Returns the membership's events in order. Assigned and Lost are already applied. After Revoked the caller
+        """Return the membership's events in order. Assigned and Lost are already applied. After Revoked the caller
         must call ``release``."""
         events, self._events = self._events, []
         return events
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Releases revoked partitions, except those that were assigned again meanwhile."""
+        """Release revoked partitions, except those that were assigned again meanwhile."""
         assert self.membership is not None, "only a member's partitions are revoked"
         self.partitions.drop_revoked(partitions)
         if not self.partitions.has_revoked:
             self.membership.release()
 
     def leave(self) -> None:
-        """Leaves the group. The events Revoked and Left follow."""
+        """Leave the group. The events Revoked and Left follow."""
         if self.membership is not None:
             self.membership.leave()
             self._collect()
 
     def end_fetches(self) -> None:
-        """Fetches nothing more and closes the fetch sessions, so that the brokers need not keep them (F-8)."""
+        """Fetch nothing more and closes the fetch sessions, so that the brokers need not keep them (F-8)."""
         self._fetches.leaves = True
 
     @property
@@ -306,34 +303,34 @@ class GroupConsumer:
         return self.membership is not None and self.membership.is_away
 
     def step_out(self) -> None:
-        """Leaves the group until ``come_back``, because the application does not poll in time. What it owned is
+        """Leave the group until ``come_back``, because the application does not poll in time. What it owned is
         lost."""
         if self.membership is not None:
             self.membership.step_out()
             self._collect()
 
     def come_back(self) -> None:
-        """Joins again, because the application polls again."""
+        """Join again, because the application polls again."""
         if self.membership is not None:
             self.membership.come_back()
 
     def take_records(self, max_records: int) -> list[ConsumerRecord]:
-        """Returns records of all partitions. They count as read from now on."""
+        """Return records of all partitions. They count as read from now on."""
         return self.partitions.give(max_records)
 
     def take_resets(self) -> list[PositionReset]:
-        """Returns the positions that moved without reading or seeking since the last call."""
+        """Return the positions that moved without reading or seeking since the last call."""
         resets, self.partitions.resets = self.partitions.resets, []
         return resets
 
     def take_missed_tombstones(self) -> list[TopicPartition]:
-        """Returns the partitions that are read from the start of the log again since the last call, because tombstones
+        """Return the partitions that are read from the start of the log again since the last call, because tombstones
         may have been missed. The application must forget what it has made of their records (H-3). Partitions that it
         has given up meanwhile are left out."""
         return self.partitions.take_missed_tombstones()
 
     def take_failures(self) -> list[Error | int]:
-        """Returns the errors since the last call that no retry cures, of partitions and of fetches of offsets. The
+        """Return the errors since the last call that no retry cures, of partitions and of fetches of offsets. The
         member's own error is ``membership.failure``."""
         failures, self._fetches.failures = self._fetches.failures, []
         return failures
@@ -341,7 +338,7 @@ class GroupConsumer:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def next_requests(self, now_us: int, placing: bool = True) -> list[LaneRequest]:
-        """Returns what to send now. For each request exactly one of ``answered`` and ``failed`` must follow. With
+        """Return what to send now. For each request exactly one of ``answered`` and ``failed`` must follow. With
         ``placing`` False no position is looked up, since the application may still seek."""
         found: list[LaneRequest] = []
         self._choose_versions()
@@ -363,12 +360,12 @@ class GroupConsumer:
         return found + self.next_fetches(now_us)
 
     def next_fetches(self, now_us: int) -> list[LaneRequest]:
-        """Replaces ``next_requests`` once nothing else shall be sent: after ``end_fetches`` it returns only what closes
+        """Replace ``next_requests`` once nothing else shall be sent: after ``end_fetches`` it returns only what closes
         sessions."""
         return [LaneRequest(f"{_NODE_LANE}{node}", request) for node, request in self._fetches.next_requests(now_us)]
 
     def next_heartbeats(self, now_us: int) -> list[LaneRequest]:
-        """Replaces ``next_requests`` while the application is busy elsewhere. Returns only requests that keep its
+        """Replace ``next_requests`` while the application is busy elsewhere. Returns only requests that keep its
         membership or end it."""
         found: list[LaneRequest] = []
         if self.membership is not None:
@@ -386,7 +383,7 @@ class GroupConsumer:
         return min(due, default=None)
 
     def answered(self, lane: str, now_us: int, body: object) -> None:
-        """Applies the answer to the lane's request."""
+        """Apply the answer to the lane's request."""
         if lane == METADATA_LANE:
             if self.metadata.answered(now_us, body):
                 self._learn_metadata(now_us)
@@ -405,7 +402,7 @@ class GroupConsumer:
             self._fetches.answered(int(lane.removeprefix(_NODE_LANE)), now_us, body)
 
     def failed(self, lane: str, now_us: int) -> None:
-        """Notes that the lane's request got no answer."""
+        """Record that the lane's request got no answer."""
         if lane == METADATA_LANE:
             self.metadata.failed(now_us)
         elif lane == GROUP_LANE:
@@ -436,7 +433,7 @@ class GroupConsumer:
     # -- metadata and the group ---------------------------------------------------------------------------------
 
     def _learn_metadata(self, now_us: int) -> None:
-        """Applies new metadata to partitions and membership. It is asked for again while a topic does not exist or a
+        """Apply new metadata to partitions and membership. It is asked for again while a topic does not exist or a
         partition has no leader."""
         self._learn_counts()
         self.partitions.learn_epoch(self.metadata_epoch())
@@ -457,7 +454,7 @@ class GroupConsumer:
             )
 
     def _collect(self) -> None:
-        """Applies the membership's events to the partitions and keeps them for the application. Revoked partitions are
+        """Apply the membership's events to the partitions and keeps them for the application. Revoked partitions are
         only marked: the application releases them."""
         assert self.membership is not None, "events of no member"
         for event in self.membership.take_events():

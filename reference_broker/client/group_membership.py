@@ -28,24 +28,20 @@ driver calls ``step_out``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, cast
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from reference_broker.client import group_requests as requests
 from reference_broker.client.consumer_protocol import Subscription, decode_assignment, encode_subscription
-from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_events import (
-    Assigned,
-    Failed,
-    GroupConfig,
-    GroupEvent,
-    Joined,
-    Left,
-    Lost,
-    MemberState,
-    Revoked,
-)
 from reference_broker.client.group_leader import GroupLeader
-from reference_broker.client.group_requests import NO_GENERATION, GroupRequest, MemberIdentity, error_of
+from reference_broker.client.group_requests import (
+    NO_GENERATION,
+    GroupCoordinator,
+    GroupRequest,
+    GroupVersions,
+    MemberIdentity,
+    error_of,
+)
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode, ProtocolError
@@ -53,6 +49,103 @@ from reference_broker.wire.errors import Error, ErrorCode, ProtocolError
 if TYPE_CHECKING:
     from kio.schema.heartbeat.v4.response import HeartbeatResponse
     from kio.schema.sync_group.v5.response import SyncGroupResponse
+
+
+EAGER_PROTOCOLS: Final = ("range", "roundrobin")
+COOPERATIVE_PROTOCOLS: Final = ("cooperative-sticky",)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """How one member takes part in its group. Durations are microseconds.
+
+    ``protocols`` lists assignors' names, the most wanted first. They are all eager or all cooperative (KIP-429).
+    ``instance_id`` makes it a static member (KIP-345), which sends no LeaveGroup. The coordinator removes the member if
+    no heartbeat comes within ``session_timeout_us``. In a rebalance it waits for ``rebalance_timeout_us`` for the
+    member to join again.
+    """
+
+    group_id: str
+    topics: tuple[str, ...]
+    protocols: tuple[str, ...] = EAGER_PROTOCOLS
+    instance_id: str | None = None
+    session_timeout_us: int = 45_000_000
+    rebalance_timeout_us: int = 300_000_000
+    heartbeat_interval_us: int = 3_000_000
+    backoff_us: int = 100_000
+    request_timeout_us: int = 5_000_000
+    """How long an answer is waited for. For JoinGroup the rebalance timeout is added."""
+    versions: GroupVersions = field(default_factory=GroupVersions)
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether partitions are given up only once they are assigned to somebody else."""
+        return all(each in COOPERATIVE_PROTOCOLS for each in self.protocols)
+
+
+class MemberState(Enum):
+    """The state of a member. In RELEASING it waits until ``release`` says that revoked partitions were given up."""
+
+    OUT = "out"
+    JOINING = "joining"
+    ASSIGNING = "assigning"
+    SYNCING = "syncing"
+    STABLE = "stable"
+    RELEASING = "releasing"
+    LEAVING = "leaving"
+    LEFT = "left"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A generation began for this member, because its SyncGroup was answered."""
+
+    generation: int
+    member_id: str
+    is_leader: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The partitions that are new to the member (maybe none). Fetch their committed offsets before reading them."""
+
+    partitions: tuple[TopicPartition, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The partitions to give up. Commit what was read of them, then call ``release``."""
+
+    partitions: tuple[TopicPartition, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The partitions that may have another owner already. Stop reading them and commit nothing."""
+
+    partitions: tuple[TopicPartition, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The member has left the group, as far as it can know."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The member met a fatal error (fenced, no protocol in common, group full, ...) and cannot stay in the group."""
+
+    error: Error | int
+
+
+GroupEvent: TypeAlias = Joined | Assigned | Revoked | Lost | Left | Failed
+
 
 _JOIN_GRACE_US: Final = 5_000_000
 """The answer to JoinGroup is waited for this much longer than the rebalance timeout, as in Kafka's client."""
@@ -151,14 +244,14 @@ class GroupMembership:
         return self._away and self.state is MemberState.OUT
 
     def take_events(self) -> list[GroupEvent]:
-        """Returns the events since the last call, in order."""
+        """Return the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
     # -- what a driver tells ------------------------------------------------------------------------------------
 
     def learn_partitions(self, counts: Mapping[str, int]) -> None:
-        """Learns the numbers of partitions by topic from metadata. A wanted topic that is missing does not exist. The
+        """Learn the numbers of partitions by topic from metadata. A wanted topic that is missing does not exist. The
         leader begins a rebalance if the numbers have changed since it assigned."""
         self._leader.learn(counts)
         if self.state is MemberState.STABLE and self.is_leader and self._leader.is_outdated:
@@ -179,7 +272,7 @@ class GroupMembership:
                 self.assignment = ()
 
     def leave(self) -> None:
-        """Leaves the group. The event Revoked comes first. Then LeaveGroup is sent, except by a static member. Then the
+        """Leave the group. The event Revoked comes first. Then LeaveGroup is sent, except by a static member. Then the
         event Left comes."""
         if self.is_over or self._leaving:
             return
@@ -198,11 +291,11 @@ class GroupMembership:
         self._away, self.state = True, MemberState.LEAVING
 
     def come_back(self) -> None:
-        """Joins as a new member, because the application polls again."""
+        """Join as a new member, because the application polls again."""
         self._away, self._rejoin = False, True
 
     def told(self, now_us: int, error: Error | int, asked_as: MemberIdentity) -> None:
-        """Applies an error of OffsetCommit or OffsetFetch that concerns the membership. ``asked_as`` is the identity in
+        """Apply an error of OffsetCommit or OffsetFetch that concerns the membership. ``asked_as`` is the identity in
         the request. An error for an earlier generation is ignored."""
         if error in COORDINATOR_MOVED:
             self.coordinator.lose(now_us)
@@ -218,7 +311,7 @@ class GroupMembership:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def next_request(self, now_us: int) -> GroupRequest | None:
-        """Returns what to send now, if anything. Exactly one of ``answered`` and ``failed`` must follow it."""
+        """Return what to send now, if anything. Exactly one of ``answered`` and ``failed`` must follow it."""
         if self._in_flight is not None or self.is_over or self._is_dormant:
             return None
         if self.coordinator.node is None:
@@ -260,7 +353,7 @@ class GroupMembership:
         return request
 
     def _begin_rebalance(self) -> None:
-        """Begins a rebalance from STABLE. An eager member gives everything up first."""
+        """Begin a rebalance from STABLE. An eager member gives everything up first."""
         if self.state is MemberState.STABLE and self._rejoin:
             self._give_up(() if self.config.cooperative else self.assignment, MemberState.OUT)
 
@@ -324,7 +417,7 @@ class GroupMembership:
     # -- answers ------------------------------------------------------------------------------------------------
 
     def answered(self, now_us: int, body: object) -> None:
-        """Applies the answer to the request in flight."""
+        """Apply the answer to the request in flight."""
         api_key, self._in_flight = self._in_flight, None
         if api_key == requests.FIND_COORDINATOR:
             self.coordinator.answered(now_us, body)
@@ -342,7 +435,7 @@ class GroupMembership:
             raise AssertionError("an answer to no request")
 
     def failed(self, now_us: int) -> None:
-        """Notes that the request in flight got no answer (timeout, lost connection, no connection at all)."""
+        """Record that the request in flight got no answer (timeout, lost connection, no connection at all)."""
         api_key, self._in_flight = self._in_flight, None
         if api_key == requests.FIND_COORDINATOR:
             self.coordinator.failed(now_us)
@@ -443,7 +536,7 @@ class GroupMembership:
         self._retry_at_us = now_us + self.config.backoff_us
 
     def _back_out(self) -> None:
-        """Returns to the state before JoinGroup."""
+        """Return to the state before JoinGroup."""
         self._joined = None
         self._leader.wanted_topics = ()
         if self.state is MemberState.LEAVING:
@@ -471,7 +564,7 @@ class GroupMembership:
         self.state = MemberState.FAILED
 
     def _leave_silently(self) -> None:
-        """Leaves without LeaveGroup, for good or until the application is back."""
+        """Leave without LeaveGroup, for good or until the application is back."""
         if self._leaving:
             self._events.append(Left(self.generation))
         self.generation, self.member_id, self.assignment = NO_GENERATION, "", ()

@@ -1,11 +1,11 @@
-"""Bodies of the requests with which members find their coordinator and talk to it, and readers of the answers.
+"""Requests of a group's members to their coordinator, readers of the responses, and how the coordinator is found.
 
-All are pure functions. ``GroupVersions`` says which API versions to use. Durations are microseconds and are sent as
-milliseconds.
+The bodies and readers are pure functions. ``GroupVersions`` has the API versions to use. Durations are microseconds and
+are sent as milliseconds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kio.schema.find_coordinator.v6.response import FindCoordinatorResponse
     from kio.schema.join_group.v9.response import JoinGroupResponse
     from kio.schema.leave_group.v5.response import LeaveGroupResponse
+
 
 CONSUMER: Final = "consumer"
 """The protocol type of consumer groups."""
@@ -51,7 +52,7 @@ class GroupVersions:
     offset_fetch: int = 9
 
     def with_metadata_epoch(self, version: int = DRAFT_VERSION) -> "GroupVersions":
-        """Returns the same versions, but with the drafts that carry the metadata epoch."""
+        """Return the same versions, but with the drafts that carry the metadata epoch."""
         return replace(self, offset_commit=version, offset_fetch=version)
 
 
@@ -78,7 +79,7 @@ class MemberIdentity:
 
 
 def error_of(value: object) -> Error | int:
-    """Returns the error of a code as ``wire`` decodes it: a number, kio's ErrorCode or a DraftError. An unknown code
+    """Return the error of a code as ``wire`` decodes it: a number, kio's ErrorCode or a DraftError. An unknown code
     stays a number."""
     code = int(cast(Any, value))
     error = known_error(code)
@@ -95,7 +96,7 @@ def _milliseconds(duration_us: int) -> i32Timedelta:
 
 
 def find_coordinator(key: str, key_type: int = GROUP_KEY_TYPE) -> FindCoordinatorRequest:
-    """Makes the request for one group, or for one ID of another type."""
+    """Make the request for one group, or for one ID of another type."""
     return FindCoordinatorRequest(key_type=i8(key_type), coordinator_keys=(key,))
 
 
@@ -143,7 +144,7 @@ class Joined:
 
 
 def joined(body: object) -> Joined:
-    """Reads JoinGroup's answer."""
+    """Read JoinGroup's answer."""
     answer = cast("JoinGroupResponse", body)
     return Joined(
         error=error_of(answer.error_code),
@@ -191,7 +192,7 @@ def leave(identity: MemberIdentity, reason: str | None = None) -> LeaveGroupRequ
 
 
 def leave_error(body: object) -> Error | int:
-    """Returns the error of the whole answer, or else the member's own."""
+    """Return the error of the whole answer, or else the member's own."""
     answer = cast("LeaveGroupResponse", body)
     own = [error_of(each.error_code) for each in answer.members]
     return error_of(answer.error_code) or next((each for each in own if each), ErrorCode.none)
@@ -204,3 +205,69 @@ HEARTBEAT: Final = int(ApiKey.HEARTBEAT)
 LEAVE_GROUP: Final = int(ApiKey.LEAVE_GROUP)
 OFFSET_COMMIT: Final = int(ApiKey.OFFSET_COMMIT)
 OFFSET_FETCH: Final = int(ApiKey.OFFSET_FETCH)
+
+
+_RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.not_coordinator,
+        ErrorCode.unknown_server_error,
+        ErrorCode.request_timed_out,
+        ErrorCode.network_exception,
+    }
+)
+
+
+@dataclass(slots=True)
+class GroupCoordinator:
+    """The coordinator of one group, or of a transactional ID. All parts of a member that send to it share one. No I/O.
+
+    ``node`` is None while the coordinator is not known; a sender then calls ``next_request`` first. One FindCoordinator
+    is in flight at a time. Times are microseconds of one monotonic clock. ``failure`` is an error that a retry does not
+    cure (INVALID_GROUP_ID, no authorisation), or None. ``key_type`` is the type of the key in ``group_id``.
+    """
+
+    group_id: str
+    versions: GroupVersions = field(default_factory=GroupVersions)
+    backoff_us: int = 100_000
+    request_timeout_us: int = 3_000_000
+    node: NodeAddress | None = None
+    failure: Error | int | None = None
+    retry_at_us: int = 0
+    asking: bool = False
+    key_type: int = GROUP_KEY_TYPE
+
+    def next_request(self, now_us: int) -> GroupRequest | None:
+        """Return FindCoordinator if the coordinator is unknown, none is in flight and the backoff is over."""
+        if self.node is not None or self.asking or self.failure is not None or now_us < self.retry_at_us:
+            return None
+        self.asking = True
+        version = self.versions.find_coordinator
+        return GroupRequest(
+            FIND_COORDINATOR, version, find_coordinator(self.group_id, self.key_type), self.request_timeout_us
+        )
+
+    def answered(self, now_us: int, body: object) -> None:
+        """Apply the answer to the request in flight."""
+        self.asking = False
+        found = coordinator_of(body, self.group_id)
+        if isinstance(found, NodeAddress):
+            self.node = found
+        elif found in _RETRIABLE:
+            self.retry_at_us = now_us + self.backoff_us
+        else:
+            self.failure = found
+
+    def failed(self, now_us: int) -> None:
+        """Record that the request in flight got no answer."""
+        self.asking = False
+        self.retry_at_us = now_us + self.backoff_us
+
+    def lose(self, now_us: int, node: NodeAddress | None = None) -> None:
+        """Forget the coordinator, because it no longer coordinates the group or did not answer. ``node`` is the node
+        that was asked. If another coordinator is known by now, nothing changes."""
+        if self.node is None or (node is not None and node != self.node):
+            return
+        self.node = None
+        self.retry_at_us = max(self.retry_at_us, now_us + self.backoff_us)

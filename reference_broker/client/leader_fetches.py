@@ -1,27 +1,233 @@
-"""A consumer's requests to the leaders of its partitions, and how the answers move its positions. There is no I/O.
+"""A consumer's requests to the leaders of its partitions, and how the responses move its positions. There is no I/O.
 
-Fetches go to a follower where the leader has named one (``read_replicas``). Whatever goes wrong there, the leader is
-asked next: only the leader can tell that a position is out of range or that its log was truncated.
+``NodeLane`` sends one request at a time to one node: a ListOffsets that resets positions, or else a Fetch in a session.
+Fetches go to a follower where the leader has named one (``ReadReplicas``). Whatever goes wrong there, the leader is
+next: only the leader knows that a position is out of range or that its log was truncated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, cast
 
-from reference_broker.client.consumer import TakenBatch
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED, TakenBatch
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
 from reference_broker.client.consumer_partitions import Held, HeldPartitions, Phase
-from reference_broker.client.consumer_requests import LIST_OFFSETS
-from reference_broker.client.fetch_plan import Wanted
 from reference_broker.client.group_requests import GroupRequest, error_of
+from reference_broker.client.metadata_cache import MetadataCache, NodeAddress, PartitionInfo
 from reference_broker.client.metadata_refresher import MetadataRefresher
-from reference_broker.client.node_lane import FetchSettings, NodeLane
 from reference_broker.client.offset_commits import NO_OFFSET
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.read_replicas import NO_REPLICA, ReadReplicas
+from reference_broker.client.session_handler import FetchPlan, FetchSessionHandler, Handled, SessionHandler, Wanted
 from reference_broker.records.batch import InvalidRecords
+from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchResponse, PartitionData
+
+if TYPE_CHECKING:
+    from kio.schema.list_offsets.v10.response import ListOffsetsResponse
+
+
+LIST_OFFSETS: Final = int(ApiKey.LIST_OFFSETS)
+FETCH: Final = int(ApiKey.FETCH)
+EARLIEST: Final = -2
+LATEST: Final = -1
+_NO_REPLICA: Final = BrokerId(-1)
+
+
+def list_offsets_request(
+    partitions: Mapping[TopicPartition, int], timestamp_ms: int, timeout_us: int, isolation_level: int = 0
+) -> ListOffsetsRequest:
+    """``partitions`` maps each to its current leader epoch, or -1. ``timestamp_ms`` is EARLIEST, LATEST or a time.
+    LATEST is the last stable offset if ``isolation_level`` is read_committed."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for (topic, number), leader_epoch in partitions.items():
+        topics.setdefault(topic, []).append(
+            ListOffsetsPartition(
+                partition_index=i32(number), current_leader_epoch=i32(leader_epoch), timestamp=i64(timestamp_ms)
+            )
+        )
+    return ListOffsetsRequest(
+        replica_id=_NO_REPLICA,
+        isolation_level=i8(isolation_level),
+        topics=tuple(ListOffsetsTopic(name=TopicName(name), partitions=tuple(each)) for name, each in topics.items()),
+        timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_us // 1000)),
+    )
+
+
+def listed_offsets(body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
+    """Return error, offset and leader epoch of each partition in the answer."""
+    return {
+        TopicPartition(str(topic.name), int(each.partition_index)): (
+            error_of(each.error_code),
+            int(each.offset),
+            int(each.leader_epoch),
+        )
+        for topic in cast("ListOffsetsResponse", body).topics
+        for each in topic.partitions
+    }
+
+
+NO_REPLICA = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Preferred:
+    """``leader`` is the leader that named the follower ``node_id``."""
+
+    node_id: int
+    leader: PartitionInfo
+    until_us: int
+
+
+@dataclass(slots=True)
+class ReadReplicas:
+    """The followers from which a consumer reads, because their leaders named them (KIP-392).
+
+    The rules are those of Apache Kafka's consumer. A leader names a follower in the consumer's rack (``client.rack``)
+    and sends no records. The consumer reads from that follower until one of these things happens, and then fetches from
+    the leader again:
+
+    - The partition has another leader, or its leader another epoch.
+    - The follower returns an error for the partition, does not respond, or is not in the metadata any more.
+    - ``max_age_us`` is over, after which metadata is refreshed as well (``metadata.max.age.ms``).
+
+    If the metadata lacks the follower that a leader names, the consumer refreshes it and then fetches from the leader.
+    """
+
+    max_age_us: int
+    _preferred: dict[TopicPartition, _Preferred] = field(default_factory=dict)
+
+    def prefer(self, where: TopicPartition, node_id: int, cache: MetadataCache, now_us: int) -> None:
+        """The leader has named this follower. Naming it again does not prolong its time."""
+        leader, known = cache.partition(where), self._preferred.get(where)
+        if leader is not None and (known is None or known.node_id != node_id):
+            self._preferred[where] = _Preferred(node_id, leader, now_us + self.max_age_us)
+
+    def node_of(self, where: TopicPartition, cache: MetadataCache, now_us: int) -> NodeAddress | None:
+        """The node to read the partition from. It is the leader if no follower is preferred, and None if nobody is
+        known."""
+        preferred = self._preferred.get(where)
+        if preferred is None:
+            return cache.leader_of(where)
+        node = cache.nodes.get(preferred.node_id)
+        if node is not None and now_us < preferred.until_us and cache.partition(where) == preferred.leader:
+            return node
+        del self._preferred[where]
+        return cache.leader_of(where)
+
+    def forget(self, partitions: Iterable[TopicPartition], node_id: int) -> bool:
+        """Asks the leaders again for those partitions that were read from this follower. Returns whether there are
+        any."""
+        gone = [each for each in partitions if each in self._preferred and self._preferred[each].node_id == node_id]
+        for each in gone:
+            del self._preferred[each]
+        return bool(gone)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """Settings of all fetches of a consumer. With ``leader_epochs`` a fetch sends the epochs of the current leader and
+    of the last record (KIP-320). Without it both are -1. ``reset`` is the reset policy: earliest, latest or none.
+    ``rack`` is where the consumer stands (``client.rack``), so that it may read from a follower there (KIP-392). With
+    ``read_committed`` it gets no record of a transaction that is open or aborted (KIP-98). With ``tombstone_horizon``
+    it begins again where it may have missed tombstones (H-3). All nodes must serve the draft and name topics by IDs."""
+
+    fetch_version: int = 17
+    list_offsets_version: int = 10
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    partition_max_bytes: int = 1 << 20
+    reset: str = "earliest"
+    leader_epochs: bool = True
+    request_timeout_us: int = 5_000_000
+    rack: str = ""
+    read_committed: bool = False
+    tombstone_horizon: bool = False
+
+    @property
+    def isolation_level(self) -> int:
+        """As Fetch and ListOffsets carry it."""
+        return READ_COMMITTED if self.read_committed else READ_UNCOMMITTED
+
+    def version(self, plan: FetchPlan) -> int:
+        """Return the version of a Fetch."""
+        return FETCH_TOMBSTONE_HORIZON if self.tombstone_horizon else plan.version(self.fetch_version)
+
+
+@dataclass(slots=True)
+class NodeLane:
+    """The state of the requests to one node.
+
+    ``in_flight`` is the API key of the request in flight, or None. ``asked`` holds the position of each partition in
+    the Fetch in flight. The answer for a partition whose position has moved since is not used. Nothing is sent before
+    ``retry_at_us``. ``has_left`` says that the session was closed, after which nothing else is sent.
+    """
+
+    settings: FetchSettings
+    handler: SessionHandler = field(default_factory=FetchSessionHandler)
+    in_flight: int | None = None
+    retry_at_us: int = 0
+    asked: dict[TopicPartition, int] = field(default_factory=dict)
+    has_left: bool = False
+
+    def list_offsets(self, node: NodeAddress, partitions: Mapping[TopicPartition, int]) -> GroupRequest:
+        """Make ListOffsets. ``partitions`` maps each to its current leader epoch, or to -1 if that is not sent."""
+        settings = self.settings
+        self.in_flight = LIST_OFFSETS
+        timestamp_ms = EARLIEST if settings.reset == "earliest" else LATEST
+        body = list_offsets_request(partitions, timestamp_ms, settings.request_timeout_us, settings.isolation_level)
+        return GroupRequest(LIST_OFFSETS, settings.list_offsets_version, body, settings.request_timeout_us, node)
+
+    def fetch(self, node: NodeAddress, wanted: Mapping[TopicPartition, Wanted]) -> tuple[GroupRequest, FetchPlan]:
+        """Make a Fetch for exactly these partitions."""
+        settings = self.settings
+        self.in_flight = FETCH
+        self.asked = {where: each.fetch_offset for where, each in wanted.items()}
+        plan = self.handler.build(wanted)
+        version = settings.version(plan)
+        body = plan.request(
+            version,
+            settings.max_wait_ms,
+            settings.min_bytes,
+            settings.max_bytes,
+            rack=settings.rack,
+            isolation_level=settings.isolation_level,
+        )
+        timeout_us = settings.request_timeout_us + settings.max_wait_ms * 1000
+        return GroupRequest(FETCH, version, body, timeout_us, node), plan
+
+    def farewell(self, node: NodeAddress) -> GroupRequest | None:
+        """Make the Fetch that closes the session, once. None if there is no session."""
+        plan, self.has_left = None if self.has_left else self.handler.farewell(), True
+        if plan is None:
+            return None
+        self.in_flight, self.asked = FETCH, {}
+        version = self.settings.version(plan)
+        return GroupRequest(FETCH, version, plan.request(version, 0, 0, 0), self.settings.request_timeout_us, node)
+
+    def listed(self, body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
+        """Apply the answer to ListOffsets. Returns error, offset and leader epoch by partition."""
+        self.in_flight = None
+        return listed_offsets(body)
+
+    def fetched(self, response: FetchResponse) -> Handled:
+        """Apply the answer to Fetch."""
+        self.in_flight = None
+        return self.handler.handle_response(response)
+
+    def failed(self, retry_at_us: int) -> None:
+        """Record that the request in flight got no answer."""
+        if self.in_flight == FETCH:
+            self.handler.handle_lost()
+        self.in_flight = None
+        self.retry_at_us = retry_at_us
+
 
 _STALE_METADATA: Final = (
     ErrorCode.not_leader_or_follower,
@@ -63,7 +269,7 @@ class LeaderFetches:
         return min(waiting, default=None)
 
     def next_requests(self, now_us: int) -> list[tuple[int, GroupRequest]]:
-        """Returns at most one request for each node, with its ID. ``answered`` or ``failed`` must follow each."""
+        """Return at most one request for each node, with its ID. ``answered`` or ``failed`` must follow each."""
         for lane in self._lanes.values():
             if lane.retry_at_us <= now_us:  # This includes nodes that lead nothing any more: they must wake nobody.
                 lane.retry_at_us = 0
@@ -95,7 +301,7 @@ class LeaderFetches:
         return found
 
     def answered(self, node_id: int, now_us: int, body: object) -> None:
-        """Applies the answer to that node's request."""
+        """Apply the answer to that node's request."""
         lane = self._lanes[node_id]
         if lane.has_left:
             lane.in_flight = None
@@ -105,13 +311,13 @@ class LeaderFetches:
             self._fetched(now_us, node_id, cast(FetchResponse, body))
 
     def failed(self, node_id: int, now_us: int) -> None:
-        """Notes that that node's request got no answer."""
+        """Record that that node's request got no answer."""
         self._replicas.forget(self.partitions.held, node_id)
         self._lanes[node_id].failed(now_us + self.backoff_us)
         self.metadata.want(now_us)
 
     def _by_node(self, now_us: int) -> dict[int, list[tuple[TopicPartition, Held]]]:
-        """Returns the partitions by the node that is asked for them. Only a leader is asked for a new position."""
+        """Return the partitions by the node that is asked for them. Only a leader is asked for a new position."""
         found: dict[int, list[tuple[TopicPartition, Held]]] = {}
         cache = self.metadata.cache
         for where, held in self.partitions.held.items():
@@ -186,8 +392,8 @@ class LeaderFetches:
         self.observer.fetched(FetchAnswer(node_id, response, handled.problem, count, tuple(taken)))
 
     def _is_awaited(self, where: TopicPartition, asked: Mapping[TopicPartition, int]) -> bool:
-        """Whether the answer is still of use for the partition. It is too late if the position has moved since, or if
-        the partition has been given up."""
+        """Return whether the answer is still of use for the partition. It is too late if the position has moved since,
+        or if the partition has been given up."""
         held = self.partitions.held.get(where)
         if held is None or held.phase is not Phase.READING or held.is_revoked:
             return False
@@ -223,7 +429,7 @@ class LeaderFetches:
         return horizon >= 0 and self.partitions.starts_over(where, horizon, data.log_start_offset, epoch)
 
     def _prefer(self, now_us: int, leader_id: int, where: TopicPartition, replica_id: int) -> None:
-        """Takes the follower that the leader named. Newer metadata says where it is, if it is not known."""
+        """Take the follower that the leader named. Newer metadata says where it is, if it is not known."""
         if replica_id in self.metadata.cache.nodes:
             self._replicas.prefer(where, replica_id, self.metadata.cache, now_us)
         else:

@@ -75,7 +75,7 @@ class MetadataUpdate:
 
     @classmethod
     def of(cls, response: "MetadataResponse | MetadataResponse1001") -> "MetadataUpdate":
-        """Reads a released version's response (kio's class), or the draft's, which has a metadata epoch."""
+        """Read a released version's response (kio's class), or the draft's, which has a metadata epoch."""
         nodes = tuple(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in response.brokers)
         topics = tuple(
             TopicInfo(
@@ -122,11 +122,11 @@ class MetadataCache:
     guards: EpochGuards = EpochGuards()
 
     def accepts(self, update: MetadataUpdate) -> bool:
-        """Whether the update is not older than the last accepted one (M-5). Always True while that guard is off."""
+        """Return whether the update is not older than the last accepted one (M-5). True while that guard is off."""
         return not self.guards.metadata_epoch or update.metadata_epoch >= self.metadata_epoch
 
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
-        """Returns the cache with the update, or the same cache if the update is not accepted. A topic that the update
+        """Return the cache with the update, or the same cache if the update is not accepted. A topic that the update
         gives the error UNKNOWN_TOPIC_OR_PARTITION (3) is forgotten. A topic with another error stays as it was
         known."""
         if not self.accepts(update):
@@ -141,7 +141,7 @@ class MetadataCache:
         return MetadataCache(nodes, topics, update.controller_id, update.metadata_epoch, self.guards)
 
     def learn_leader(self, where: TopicPartition, leader_id: int, leader_epoch: int) -> "MetadataCache":
-        """Learns a new leader from an error answer that names it (KIP-951). It is ignored unless its epoch is newer,
+        """Learn a new leader from an error answer that names it (KIP-951). It is ignored unless its epoch is newer,
         and always ignored while KIP-320's guard is off."""
         if not self.guards.leader_epochs:
             return self
@@ -153,7 +153,7 @@ class MetadataCache:
         return replace(self, topics={**self.topics, where.topic: replace(topic, partitions=partitions)})
 
     def topic_id(self, topic: str) -> bytes:
-        """Returns the topic's ID, or 16 zero bytes if it is not known."""
+        """Return the topic's ID, or 16 zero bytes if it is not known."""
         info = self.topics.get(topic)
         return info.topic_id if info is not None else NO_TOPIC_ID
 

@@ -16,17 +16,22 @@ says otherwise.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+from kio.schema.metadata.v13.request import MetadataRequestTopic
+from kio.schema.types import TopicName
 
 from reference_broker.client.consumer_observer import ConsumerObserver
-from reference_broker.client.consumer_requests import METADATA, metadata_request
 from reference_broker.client.group_requests import DRAFT_VERSION, GroupRequest
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH, MetadataCache, MetadataUpdate, NodeAddress
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.retired_fields import MetadataRequest
 
 if TYPE_CHECKING:
     from reference_broker.wire.retired_fields import MetadataResponse
 
 
+METADATA: Final = int(ApiKey.METADATA)
 MetadataSource: TypeAlias = Callable[[tuple[NodeAddress, ...], tuple[NodeAddress, ...]], NodeAddress]
 """Chooses the node that is asked next. Its arguments are the known nodes (none before the first answer) and the
 bootstrap addresses."""
@@ -62,15 +67,15 @@ class MetadataRefresher:
     _drafts: dict[tuple[str, int], bool] = field(default_factory=dict)
 
     def learn_drafts(self, node: NodeAddress, announced: bool) -> None:
-        """Notes what ApiVersions said on a connection to that node."""
+        """Record what ApiVersions said on a connection to that node."""
         self._drafts[node.host, node.port] = announced
 
     def speaks_drafts(self, node: NodeAddress) -> bool:
-        """Whether to ask that node in drafts."""
+        """Return whether to ask that node in drafts."""
         return self.metadata_epoch and self._drafts.get((node.host, node.port), True)
 
     def has_reached(self, min_metadata_epoch: int) -> bool:
-        """Whether the last accepted metadata has at least this epoch (spec M-12)."""
+        """Return whether the last accepted metadata has at least this epoch (spec M-12)."""
         return self.cache.metadata_epoch >= min_metadata_epoch
 
     def any_node(self) -> NodeAddress:
@@ -80,7 +85,7 @@ class MetadataRefresher:
         return candidates[self._turn % len(candidates)]
 
     def try_another(self) -> None:
-        """Moves on to the next node, because the last ``any_node`` was of no use."""
+        """Move on to the next node, because the last ``any_node`` was of no use."""
         self._turn += 1
 
     def want(self, now_us: int) -> None:
@@ -94,7 +99,7 @@ class MetadataRefresher:
         self._once_more = self.asking
 
     def next_request(self, now_us: int, topics: Iterable[str]) -> GroupRequest | None:
-        """Returns a Metadata request for these topics, if one is due. Exactly one of ``answered`` and ``failed`` must
+        """Return a Metadata request for these topics, if one is due. Exactly one of ``answered`` and ``failed`` must
         follow."""
         if self.asking or now_us < self.due_at_us:
             return None
@@ -104,7 +109,7 @@ class MetadataRefresher:
         return GroupRequest(METADATA, version, metadata_request(topics), self.request_timeout_us, node)
 
     def answered(self, now_us: int, body: object) -> bool:
-        """Applies an answer. Returns True if the cache has taken it. The caller must then call ``done``."""
+        """Apply an answer. Returns True if the cache has taken it. The caller must then call ``done``."""
         self.asking = False
         update = MetadataUpdate.of(cast("MetadataResponse", body))
         accepted = self.cache.accepts(update)
@@ -117,7 +122,7 @@ class MetadataRefresher:
         return True
 
     def done(self, now_us: int, enough: bool) -> None:
-        """Ends an answer that the cache has taken. ``enough`` says whether the caller found what it needs in it. If
+        """End an answer that the cache has taken. ``enough`` says whether the caller found what it needs in it. If
         it did not, the next node is asked."""
         if self._once_more:
             self.stale, self.due_at_us = True, now_us
@@ -127,10 +132,19 @@ class MetadataRefresher:
             self._again(now_us)
 
     def failed(self, now_us: int) -> None:
-        """Notes that the request in flight got no answer."""
+        """Record that the request in flight got no answer."""
         self.asking = False
         self._again(now_us)
 
     def _again(self, now_us: int) -> None:
         self._turn += 1
         self.stale, self.due_at_us = True, now_us + self.backoff_us
+
+
+def metadata_request(topics: Iterable[str]) -> MetadataRequest:
+    """A Metadata request for these topics. It does not create topics."""
+    return MetadataRequest(
+        topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(each)) for each in topics),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )

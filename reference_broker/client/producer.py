@@ -78,7 +78,7 @@ class ProducerState:
         return self.idempotent and self.producer_id < 0
 
     def assign(self, producer_id: int, producer_epoch: int) -> None:
-        """Takes an ID from InitProducerId. Sequences start at 0 again. Open batches keep what they were made with."""
+        """Take an ID from InitProducerId. Sequences start at 0 again. Open batches keep what they were made with."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._next_sequence.clear()
 
@@ -89,7 +89,7 @@ class ProducerState:
         return not self.needs_producer_id and len(self._open.get(where, ())) < self.max_in_flight
 
     def add(self, where: TopicPartition, count: int) -> Batch:
-        """Makes a batch with the next sequence number."""
+        """Make a batch with the next sequence number."""
         assert self.can_add(where), "too many batches in flight, or no producer ID"
         sequence = -1
         if self.idempotent:
@@ -100,13 +100,13 @@ class ProducerState:
         return batch
 
     def lost(self, batch: Batch) -> Next:
-        """Notes that an attempt ended without an answer. A batch without a sequence is not sent again, because the
+        """Record that an attempt ended without an answer. A batch without a sequence is not sent again, because the
         broker could not recognise it."""
         batch.maybe_written = True
         return Next.RETRY_ELSEWHERE if self.idempotent else self.give_up(batch)
 
     def answered(self, batch: Batch, error_code: int, base_offset: int) -> Next:
-        """Says what one partition's answer means for its batch."""
+        """Return what one partition's answer means for its batch."""
         if error_code == 0 or error_code == DUPLICATE_SEQUENCE_NUMBER:
             batch.base_offset = base_offset
             self._settle(batch)
@@ -133,14 +133,14 @@ class ProducerState:
         return Next.RETRY
 
     def renew(self, batch: Batch) -> None:
-        """Gives a batch that was refused with UNKNOWN_PRODUCER_ID the new producer ID and its next sequence."""
+        """Give a batch that was refused with UNKNOWN_PRODUCER_ID the new producer ID and its next sequence."""
         assert not batch.maybe_written, "a batch that may be written must keep its sequence"
         batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
         batch.base_sequence = self._next_sequence.get(batch.where, 0)
         self._next_sequence[batch.where] = add_sequence(batch.base_sequence, batch.count)
 
     def give_up(self, batch: Batch) -> Next:
-        """Ends the attempts of a batch. The sequence now has a hole, so this producer ID is not used any more."""
+        """End the attempts of a batch. The sequence now has a hole, so this producer ID is not used any more."""
         self._settle(batch)
         if batch.producer_id == self.producer_id:
             self.forget_producer_id()

@@ -201,7 +201,7 @@ class LedPartitions(Generic[P]):
         self._prefix = prefix
         """The first part of the names of the notes."""
 
-    # --- what is led ------------------------------------------------------------------------------------------------
+    # --- what is led --------------------------------------------------------------------------------------------------
 
     def find(self, index: int) -> P | Error:
         """Return the partition, or NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
@@ -228,7 +228,7 @@ class LedPartitions(Generic[P]):
             assert each.is_led, f"partition {index} is led and closed"
             each.validate()
 
-    # --- roles ------------------------------------------------------------------------------------------------------
+    # --- roles --------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition) -> None:
         """Called again with each newer state. A new epoch of the same leader changes nothing: nobody else has

@@ -1,5 +1,4 @@
-"""Which partition of a coordinator's topic keeps a key (a group ID, a transactional ID), as Kafka's Utils.abs of the
-key's hash decides."""
+"""The partition of a coordinator's topic that stores a key (a group ID, a transactional ID), by Kafka's hash of it."""
 
 from functools import lru_cache
 from struct import unpack
@@ -27,7 +26,7 @@ _remembered_hash = lru_cache(maxsize=REMEMBERED_HASHES)(java_hash)
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """Returns which of ``partitions`` keeps the key, as Kafka's Utils.abs(key.hashCode) % partitions does. The longest
+    """Return which of ``partitions`` keeps the key, as Kafka's Utils.abs(key.hashCode) % partitions does. The longest
     key that ``record_fields.fits`` costs some 2 ms."""
     is_short = len(key) <= REMEMBERED_CHARACTERS
     return (_remembered_hash(key) if is_short else java_hash(key)) % partitions

@@ -43,7 +43,7 @@ MOST_TEXT_BYTES = 0x7FFF
 
 
 def fits(text: str | None, spare_bytes: int = 0) -> bool:
-    """Says whether a record can hold the text with so many bytes more."""
+    """Return whether a record can hold the text with so many bytes more."""
     most = MOST_TEXT_BYTES - spare_bytes
     return text is None or len(text) <= most // 4 or len(text.encode()) <= most
 
@@ -70,19 +70,19 @@ class FieldWriter:
         self.data += _INT64.pack(value)
 
     def numbers(self, layout: Struct, *values: int) -> None:
-        """Writes several numbers at once."""
+        """Write several numbers at once."""
         self.data += layout.pack(*values)
 
     def length(self, count: int) -> None:
-        """Writes the length of an array or of bytes."""
+        """Write the length of an array or of bytes."""
         self.data += uvarint(count + 1) if self._flexible else _INT32.pack(count)
 
     def null(self) -> None:
-        """Writes an array or bytes that are not there."""
+        """Write an array or bytes that are not there."""
         self.length(-1)
 
     def string(self, value: str | None) -> None:
-        """Raises TextTooLong."""
+        """Raise TextTooLong."""
         if self._flexible:
             self.data += compact_string(value)
         elif fits(value):
@@ -95,7 +95,7 @@ class FieldWriter:
         self.data += value
 
     def tagged(self, fields: Mapping[int, bytes]) -> None:
-        """Writes tagged fields, which are given by ascending tag. Only flexible versions have them."""
+        """Write tagged fields, which are given by ascending tag. Only flexible versions have them."""
         self.data += tag_buffer([tagged(tag, content) for tag, content in fields.items()])
 
 
@@ -126,12 +126,12 @@ class FieldReader:
         return self._number(_INT64)
 
     def length(self) -> int:
-        """Reads the length of an array or of bytes. It is never more than what is left."""
+        """Read the length of an array or of bytes. It is never more than what is left."""
         read_count = read_compact_count if self._flexible else read_legacy_count
         return int(self._take(read_count, 1))
 
     def nullable_length(self) -> int | None:
-        """Reads the length of an array that may not be there."""
+        """Read the length of an array that may not be there."""
         absent = b"\0" if self._flexible else b"\xff\xff\xff\xff"
         if self._data.startswith(absent, self._position):
             self._position += len(absent)
@@ -153,7 +153,7 @@ class FieldReader:
         return self._data[start : self._position]
 
     def tagged(self, readers: Mapping[int, Reader]) -> Mapping[int, Any]:
-        """Reads the tagged fields that have a reader, by tag. A version that is not flexible has none."""
+        """Read the tagged fields that have a reader, by tag. A version that is not flexible has none."""
         if not self._flexible:
             return {}
         found: Mapping[int, Any] = self._take(read_known_tags, readers)

@@ -1,4 +1,4 @@
-"""When the work of a coordinator is done: long work in slices, steps at the end of an event, and keys that come due."""
+"""Scheduling of a node's work: long work in slices, steps at the end of an event, due keys, slots of limited number."""
 
 from collections import deque
 from collections.abc import Callable
@@ -97,3 +97,34 @@ class DueTimes:
                 del self._earliest[key]
                 return key
         return None
+
+
+class Slots:
+    """Whoever wants to copy a segment waits here in order of arrival. After each segment a partition goes to the end,
+    so that none waits for a long one."""
+
+    def __init__(self, ports: Ports, count: int) -> None:
+        self._ports = ports
+        self.count = count
+        self.free = count
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def resize(self, count: int) -> None:
+        """Those that are taken beyond a smaller number are not given again."""
+        self.free += count - self.count
+        self.count = count
+        self._give()
+
+    def take(self, begin: Callable[[], None]) -> None:
+        """Call ``begin`` in an event of its own when a slot is free. Whoever began gives the slot back once."""
+        self._waiting.append(begin)
+        self._give()
+
+    def give_back(self) -> None:
+        self.free += 1
+        self._give()
+
+    def _give(self) -> None:
+        while self.free > 0 and self._waiting:
+            self.free -= 1
+            later(self._ports, 0, self._waiting.popleft())

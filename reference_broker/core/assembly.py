@@ -17,10 +17,9 @@ from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication, replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
-from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIds
-from reference_broker.transactions.verification.offsets import OffsetsVerifier
-from reference_broker.transactions.verification.verifier import ServeLocally, Verifier
+from reference_broker.transactions.verification import OffsetsVerifier, ServeLocally, Verifier
 
 if TYPE_CHECKING:
     from reference_broker.controller.planning.topics import WantedTopic
@@ -114,7 +113,7 @@ def _build_remote_tier(
     from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
     from reference_broker.remote_log.manager import RemoteLogManager
     from reference_broker.remote_log.metadata.topic import MetadataSurroundings, RemoteLogMetadataTopic
-    from reference_broker.remote_log.starts import RemoteStarts
+    from reference_broker.remote_log.reading.reader import RemoteStarts
 
     def create(wanted: "WantedTopic", over: Done) -> None:
         if replica.lifecycle.channel.has_leader:

@@ -48,7 +48,7 @@ class CommitOffset:
     """Clients of long ago set it. It replaces the broker's retention; -1 stands for none."""
 
     def due_ms(self, retention_ms: int) -> int:
-        """Returns the earliest Unix time at which it may expire, if the broker's retention is ``retention_ms``."""
+        """Return the earliest Unix time at which it may expire, if the broker's retention is ``retention_ms``."""
         given_ms = self.expire_timestamp_ms
         return self.commit_timestamp_ms + retention_ms if given_ms == NO_TIMESTAMP else given_ms
 
@@ -84,13 +84,13 @@ class PendingOffsets:
         self._by_producer.setdefault(producer_id, {})[key] = None
 
     def take(self, producer_id: int, most: int) -> Iterator[tuple[OffsetKey, Stored]]:
-        """Removes up to ``most`` commits of a producer, in the order in which their keys came, and yields them."""
+        """Remove up to ``most`` commits of a producer, in the order in which their keys came, and yields them."""
         keys = self._by_producer.get(producer_id, {})
         for key in [key for key, _ in zip(keys, range(most), strict=False)]:
             yield key, self._remove(key, producer_id)
 
     def forget(self, key: OffsetKey) -> None:
-        """Drops the commits of all producers for this key. It costs O(producers)."""
+        """Drop the commits of all producers for this key. It costs O(producers)."""
         for producer_id in tuple(self._by_group.get(key.group, {}).get(key, ())):
             self._remove(key, producer_id)
 
@@ -107,21 +107,21 @@ class PendingOffsets:
             del self._by_group[key.group]
         return stored
 
-    # --- what is asked ----------------------------------------------------------------------------------------------
+    # --- what is asked ------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         return bool(self._by_producer)
 
     def is_open(self, producer_id: int) -> bool:
-        """Says whether the producer has pending commits."""
+        """Return whether the producer has pending commits."""
         return producer_id in self._by_producer
 
     def of(self, group: str) -> Mapping[OffsetKey, Mapping[int, Stored]]:
-        """Returns the pending commits of a group, by key and producer ID."""
+        """Return the pending commits of a group, by key and producer ID."""
         return self._by_group.get(group, {})
 
     def end_offset(self, key: OffsetKey) -> int:
-        """Returns one past the newest pending commit of the key, or NOWHERE. It costs O(producers)."""
+        """Return one past the newest pending commit of the key, or NOWHERE. It costs O(producers)."""
         commits = self._by_group.get(key.group, {}).get(key)
         return NOWHERE if commits is None else max(stored.end_offset for stored in commits.values())
 
@@ -129,12 +129,12 @@ class PendingOffsets:
         return tuple(self._by_group)
 
     def keys(self) -> Iterator[OffsetKey]:
-        """Yields the keys of all pending commits."""
+        """Yield the keys of all pending commits."""
         for commits in self._by_group.values():
             yield from commits
 
     def validate(self) -> None:
-        """Asserts what is always true. It looks at every commit, so only tests and the simulator ask."""
+        """Assert the invariants. It looks at every commit, so only tests and the simulator ask."""
         by_group = {(each, key) for found in self._by_group.values() for key, of in found.items() for each in of}
         by_producer = {(each, key) for each, keys in self._by_producer.items() for key in keys}
         assert by_group == by_producer, f"pending commits by group and by producer differ in {by_group ^ by_producer}"
@@ -184,7 +184,7 @@ class CommittedOffsets:
     _newest_pending: dict[OffsetKey, int] = field(default_factory=dict)
     """One past the last commit of a transaction that is on its way, by key."""
 
-    # --- changes ----------------------------------------------------------------------------------------------------
+    # --- changes ------------------------------------------------------------------------------------------------------
 
     def appended(self, end_offset: int, changes: Sequence[Change], producer_id: int = NO_PRODUCER_ID) -> None:
         """The changes are in the log, up to ``end_offset``. With a producer ID they belong to its open transaction,
@@ -207,7 +207,7 @@ class CommittedOffsets:
         self._waiting.append(entry)
 
     def replicated(self, high_watermark: int, most: int = CHANGES_AT_ONCE) -> Iterator[Change]:
-        """Makes visible what lies below the high watermark. Yields each visible change, in the order of the log.
+        """Make visible what lies below the high watermark. Yields each visible change, in the order of the log.
 
         It ends when it has decided ``most`` commits of transactions. The rest of a long one is left to the next call,
         and what comes after it, too (``is_behind``)."""
@@ -251,7 +251,7 @@ class CommittedOffsets:
                 self._pending.put(batch.producer_id, key, Stored(commit, batch.end_offset))
 
     def _is_newer(self, key: OffsetKey, pending: Stored) -> bool:
-        """Says whether nobody has committed since then. Otherwise a reader would go back."""
+        """Return whether nobody has committed since then. Otherwise a reader would go back."""
         visible = self._stored(key)
         return visible is None or visible.end_offset < pending.end_offset
 
@@ -280,7 +280,7 @@ class CommittedOffsets:
         if not self._by_topic[key.topic]:
             del self._by_topic[key.topic]
 
-    # --- one offset -------------------------------------------------------------------------------------------------
+    # --- one offset ---------------------------------------------------------------------------------------------------
 
     @property
     def is_waiting(self) -> bool:
@@ -288,29 +288,29 @@ class CommittedOffsets:
         return bool(self._waiting)
 
     def is_behind(self, high_watermark: int) -> bool:
-        """Says whether something below the high watermark is not decided yet (``replicated``)."""
+        """Return whether something below the high watermark is not decided yet (``replicated``)."""
         return bool(self._waiting) and self._waiting[0].end_offset <= high_watermark
 
     def latest(self, key: OffsetKey) -> CommitOffset | None:
-        """Returns the last commit that was written, visible or not. What is pending does not count."""
+        """Return the last commit that was written, visible or not. What is pending does not count."""
         newest = self._newest.get(key)
         return self.find(key) if newest is None else newest[1]
 
     def find(self, key: OffsetKey) -> CommitOffset | None:
-        """Returns the visible commit."""
+        """Return the visible commit."""
         stored = self._stored(key)
         return None if stored is None else stored.commit
 
     def is_pending(self, key: OffsetKey) -> bool:
-        """Says whether an open transaction has committed it, which may be on its way."""
+        """Return whether an open transaction has committed it, which may be on its way."""
         return key in self._newest_pending or key in self._pending.of(key.group)
 
     def has_commit(self, key: OffsetKey) -> bool:
-        """Says whether there is something to remove: visible, on its way or pending."""
+        """Return whether there is something to remove: visible, on its way or pending."""
         return self.latest(key) is not None or self.is_pending(key)
 
     def is_older(self, key: OffsetKey, end_offset: int, *, counts_waiting: bool = False) -> bool:
-        """Says whether the offset is visible, was written below ``end_offset``, and was not written since. It is not
+        """Return whether the offset is visible, was written below ``end_offset``, and was not written since. It is not
         while a transaction has committed it that is open.
 
         With ``counts_waiting`` an offset that is on its way or pending is as good as a visible one."""
@@ -329,28 +329,28 @@ class CommittedOffsets:
     def _stored(self, key: OffsetKey) -> Stored | None:
         return self._by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
 
-    # --- the offsets of a group -------------------------------------------------------------------------------------
+    # --- the offsets of a group ---------------------------------------------------------------------------------------
 
     def of(self, group: str) -> Mapping[str, Mapping[int, Stored]]:
-        """Returns all visible offsets of a group, by topic and partition."""
+        """Return all visible offsets of a group, by topic and partition."""
         return self._by_group.get(group, {})
 
     def pending_of(self, group: str) -> Collection[OffsetKey]:
-        """Returns what open transactions have committed for a group, as far as it is replicated."""
+        """Return what open transactions have committed for a group, as far as it is replicated."""
         return self._pending.of(group).keys()
 
     def has_pending(self, group: str) -> bool:
-        """Says whether an open transaction has committed something for the group. Looks at all that is on its way."""
+        """Return whether an open transaction has committed something for the group. Looks at all that is on its way."""
         return bool(self._pending.of(group)) or any(key.group == group for key in self._newest_pending)
 
     def keys_of(self, group: str) -> list[OffsetKey]:
-        """Returns the keys of all offsets of a group, with those that are on their way or pending. Looks at all that
+        """Return the keys of all offsets of a group, with those that are on their way or pending. Looks at all that
         are on their way."""
         visible = (OffsetKey(group, topic, index) for topic, found in self.of(group).items() for index in found)
         return list(dict.fromkeys([*visible, *self._waiting_of_group(group), *self._pending.of(group)]))
 
     def has_any(self, group: str) -> bool:
-        """Says whether the group has an offset on its way or pending, or a visible one that is not about to go."""
+        """Return whether the group has an offset on its way or pending, or a visible one that is not about to go."""
         for topic, partitions in self._by_group.get(group, {}).items():
             for index in partitions:
                 newest = self._newest.get(OffsetKey(group, topic, index))
@@ -359,7 +359,7 @@ class CommittedOffsets:
         return bool(self._pending.of(group)) or bool(self._waiting_of_group(group))
 
     def all_groups(self) -> tuple[str, ...]:
-        """Returns the groups with offsets, visible, pending or on their way. Looks at all that are on their way."""
+        """Return the groups with offsets, visible, pending or on their way. Looks at all that are on their way."""
         waiting = (key.group for keys in (self._newest, self._newest_pending) for key in keys)
         return tuple(dict.fromkeys([*self._by_group, *waiting, *self._pending.groups()]))
 
@@ -367,30 +367,30 @@ class CommittedOffsets:
         return [key for key in self._waiting_keys() if key.group == group]
 
     def _waiting_keys(self) -> Iterator[OffsetKey]:
-        """Yields the keys of the commits on their way, pending or not. A key may come twice."""
+        """Yield the keys of the commits on their way, pending or not. A key may come twice."""
         yield from (key for key, (_, commit) in self._newest.items() if commit is not None)
         yield from self._newest_pending
 
-    # --- the offsets of a topic -------------------------------------------------------------------------------------
+    # --- the offsets of a topic ---------------------------------------------------------------------------------------
 
     def topics(self) -> tuple[str, ...]:
-        """Returns the topics with offsets, visible, pending or on their way. Looks at all that are not visible."""
+        """Return the topics with offsets, visible, pending or on their way. Looks at all that are not visible."""
         hidden = (key.topic for keys in (self._waiting_keys(), self._pending.keys()) for key in keys)
         return tuple(dict.fromkeys([*self._by_topic, *hidden]))
 
     def groups_of(self, topic: str) -> tuple[str, ...]:
-        """Returns the groups with visible offsets of a topic."""
+        """Return the groups with visible offsets of a topic."""
         return tuple(self._by_topic.get(topic, ()))
 
     def hidden_of(self, topics: Collection[str]) -> list[OffsetKey]:
-        """Returns the keys of these topics whose commits are on their way or pending. Looks at all that are."""
+        """Return the keys of these topics whose commits are on their way or pending. Looks at all that are."""
         hidden = (key for keys in (self._waiting_keys(), self._pending.keys()) for key in keys)
         return list(dict.fromkeys(key for key in hidden if key.topic in topics))
 
-    # --- invariants -------------------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Asserts what is always true. It looks at every offset, so only tests and the simulator ask."""
+        """Assert the invariants. It looks at every offset, so only tests and the simulator ask."""
         ends = [entry.end_offset for entry in self._waiting]
         assert ends == sorted(ends), f"commits wait out of the log's order: {ends}"
         visible = [

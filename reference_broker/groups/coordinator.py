@@ -56,35 +56,35 @@ class GroupCoordinator:
         """The offsets topic has been asked for, and no answer has come."""
 
     def start(self) -> None:
-        """Begins to look for offsets that are too old. The node calls it once, when it serves."""
+        """Begin to look for offsets that are too old. The node calls it once, when it serves."""
         self._cleaning.start()
 
-    # --- what is coordinated here -----------------------------------------------------------------------------------
+    # --- what is coordinated here -------------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> OffsetsPartition | Error:
-        """Returns the partition that keeps the group, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or
+        """Return the partition that keeps the group, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or
         INVALID_GROUP_ID for an ID that no record can hold. Where Kafka refuses the empty ID, the caller does."""
         if not fits(group_id):
             return ErrorCode.invalid_group_id
         return self._led.find(partition_of(group_id, partition_count(self._image(), self._config)))
 
     def active(self) -> Iterable[OffsetsPartition]:
-        """Returns every loaded partition, by index."""
+        """Return every loaded partition, by index."""
         return self._led.active()
 
     def loading(self) -> bool:
-        """Says whether a partition that is led here is not loaded yet."""
+        """Return whether a partition that is led here is not loaded yet."""
         return self._led.is_loading()
 
     def validate(self) -> None:
-        """Asserts what is true after each event. It looks at all groups, so only tests and the simulator ask."""
+        """Assert the invariants. It looks at all groups, so only tests and the simulator ask."""
         self._led.validate()
         self.membership.validate()
 
-    # --- transactions -----------------------------------------------------------------------------------------------
+    # --- transactions -------------------------------------------------------------------------------------------------
 
     def refuses_markers(self, index: int) -> bool:
-        """Whether the partition is not loaded here. Implements ``transactions.markers.writing.OffsetsMarkers``."""
+        """Return whether the partition is not loaded here. Implements ``transactions.markers.OffsetsMarkers``."""
         return isinstance(self._led.find(index), Error)
 
     def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:  # noqa: ARG002 - the listener's form
@@ -93,7 +93,7 @@ class GroupCoordinator:
         assert not isinstance(found, Error), f"a marker was written to partition {index}, which is not loaded"
         found.transaction_ended(producer_id, offset, is_commit=is_commit)
 
-    # --- partitions that come and go --------------------------------------------------------------------------------
+    # --- partitions that come and go ----------------------------------------------------------------------------------
 
     def begin(self, partition: Partition) -> OffsetsPartition:
         log = CoordinatorLog(self._ports, self._config.offsets_commit_timeout_ms, self._leaders, partition)
@@ -112,7 +112,7 @@ class GroupCoordinator:
         self.membership.unloaded(found)
 
     def image_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:  # noqa: ARG002 - the listener's form
-        """Removes the offsets of deleted topics."""
+        """Remove the offsets of deleted topics."""
         gone = [
             change.before.name
             for change in delta.topics

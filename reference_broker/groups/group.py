@@ -91,14 +91,14 @@ class Member:
         return not self.is_new and (self.awaits_join or self.awaits_sync)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Returns what the member said for a protocol. It is empty for a protocol that the member does not know."""
+        """Return what the member said for a protocol. It is empty for a protocol that the member does not know."""
         for each in self.protocols:
             if each.name == protocol:
                 return each.metadata
         return b""
 
     def vote(self, candidates: dict[str, int]) -> str:
-        """Returns the first of its protocols that is a candidate. Every member knows every candidate."""
+        """Return the first of its protocols that is a candidate. Every member knows every candidate."""
         return next(each.name for each in self.protocols if each.name in candidates)
 
 
@@ -139,7 +139,7 @@ class SupportedProtocols:
 
 
 def subscribed_topics(metadatas: Iterable[bytes]) -> dict[str, None] | None:
-    """Returns all topics, each once, in the order of first mention. Returns None if the metadata of one member cannot
+    """Return all topics, each once, in the order of first mention. Returns None if the metadata of one member cannot
     be read."""
     found: dict[str, None] = {}
     for metadata in metadatas:
@@ -172,7 +172,7 @@ def _topics_of(metadata: bytes) -> list[str] | None:
 
 
 def _int(data: bytes, at: int, size: int) -> int:
-    """Reads a big-endian number. Where the bytes end before it, the answer is -1, which no caller accepts."""
+    """Read a big-endian number. Where the bytes end before it, the answer is -1, which no caller accepts."""
     if at + size > len(data):
         return -1
     return int.from_bytes(data[at : at + size], "big", signed=True)
@@ -227,7 +227,7 @@ class Group:
         state_since_ms: int,
         members: tuple[Member, ...],
     ) -> "Group":
-        """Returns the group that a GroupMetadata record describes. It is Stable if it has members, else Empty. The
+        """Return the group that a GroupMetadata record describes. It is Stable if it has members, else Empty. The
         record has only the selected one of each member's protocols. A record without members may still name a leader,
         which is ignored."""
         group = Group(group_id, state_since_ms, generation, protocol_type or None, protocol)
@@ -237,10 +237,10 @@ class Group:
         group.state = GroupState.STABLE if members else GroupState.EMPTY
         return group
 
-    # --- members ----------------------------------------------------------------------------------------------------
+    # --- members ------------------------------------------------------------------------------------------------------
 
     def add(self, member: Member, *, awaits_join: bool) -> None:
-        """Takes a new member in. The first member leads. The caller sets the group's protocol type."""
+        """Take a new member in. The first member leads. The caller sets the group's protocol type."""
         assert member.member_id not in self.members, f"{member.member_id} is a member of {self.group_id} already"
         instance = member.group_instance_id
         if instance is not None:
@@ -256,7 +256,7 @@ class Group:
         self._assert_leader()
 
     def remove(self, member_id: str) -> Member | None:
-        """Removes a member, or an ID that has not joined. If the member led, the longest member of the others leads."""
+        """Remove a member, or an ID that has not joined. If the member led, the longest member of the others leads."""
         member = self.members.get(member_id)
         if member is not None:
             self._supported.remove(member.protocols)
@@ -280,7 +280,7 @@ class Group:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """Notes what a member says that joins again."""
+        """Record what a member says that joins again."""
         assert self.members.get(member.member_id) is member, f"{member.member_id} is no member of {self.group_id}"
         self._supported.remove(member.protocols)
         self._supported.add(protocols)
@@ -290,7 +290,7 @@ class Group:
         self._topics = None
 
     def replace_static(self, group_instance_id: str, new_member_id: str) -> Member:
-        """Gives the member of this instance another ID, because the instance started again. It keeps its place."""
+        """Give the member of this instance another ID, because the instance started again. It keeps its place."""
         assert new_member_id not in self.members, f"{new_member_id} is a member of {self.group_id} already"
         old_member_id = self.static_members[group_instance_id]
         member = self.members[old_member_id]
@@ -311,13 +311,13 @@ class Group:
         self.pending_joins[member_id] = None
 
     def await_join(self, member: Member, awaits_join: bool) -> None:
-        """Says whether a JoinGroup of the member waits."""
+        """Return whether a JoinGroup of the member waits."""
         assert self.members.get(member.member_id) is member, f"{member.member_id} is no member of {self.group_id}"
         self._joined += awaits_join - member.awaits_join
         member.awaits_join = awaits_join
 
     def await_sync(self, member_id: str, awaits_sync: bool) -> None:
-        """Says whether a SyncGroup of the member waits."""
+        """Return whether a SyncGroup of the member waits."""
         self.members[member_id].awaits_sync = awaits_sync
 
     def synced(self, member_id: str) -> None:
@@ -328,7 +328,7 @@ class Group:
         leads = self.leader in self.members if self.members else self.leader is None
         assert leads, f"{self.leader} leads {self.group_id}, whose members are {list(self.members)}"
 
-    # --- what is asked ----------------------------------------------------------------------------------------------
+    # --- what is asked ------------------------------------------------------------------------------------------------
 
     @property
     def joined(self) -> int:
@@ -349,7 +349,7 @@ class Group:
         return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
 
     def supports(self, protocol_type: str, protocols: tuple[MemberProtocol, ...]) -> bool:
-        """Says whether a member with these protocols may join. They must be of the group's type, and all members must
+        """Return whether a member with these protocols may join. They must be of the group's type, and all members must
         know one of them."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
@@ -358,8 +358,8 @@ class Group:
         return any(self._supported.known_by(each.name) == len(self.members) for each in protocols)
 
     def accepts(self, member_id: str, max_size: int) -> bool:
-        """Says whether there is room. While members join, those that wait are counted, so the last to rejoin are turned
-        away."""
+        """Return whether there is room. While members join, those that wait are counted, so the last to rejoin are
+        turned away."""
         member = self.members.get(member_id)
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -368,7 +368,7 @@ class Group:
         return member is not None or len(self.members) < max_size
 
     def select_protocol(self) -> str:
-        """Returns the protocol with the most votes among those that all members know."""
+        """Return the protocol with the most votes among those that all members know."""
         return self._supported.select(self.members.values())
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Error:
@@ -382,7 +382,7 @@ class Group:
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
     def check_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> Error:
-        """Says whether offsets may be committed. Generation -1 stands for tools and consumers that assign themselves.
+        """Return whether offsets may be committed. Generation -1 stands for tools and consumers that assign themselves.
         They may commit only while the group is Empty. REBALANCE_IN_PROGRESS means that the generation is right, but its
         assignment is not known yet."""
         if self.state is GroupState.DEAD:
@@ -411,13 +411,13 @@ class Group:
         return ErrorCode.none if generation == self.generation else ErrorCode.illegal_generation
 
     def check_delete(self) -> Error:
-        """Says whether DeleteGroups may remove the group: NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
+        """Return whether DeleteGroups may remove the group: NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
         if self.state is GroupState.DEAD:
             return ErrorCode.group_id_not_found
         return ErrorCode.none if self.state is GroupState.EMPTY else ErrorCode.non_empty_group
 
     def check_offset_delete(self) -> Error:
-        """Says whether OffsetDelete may look at single topics: NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP where the
+        """Return whether OffsetDelete may look at single topics: NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP where the
         members are of another protocol type, whose topics are not known. If it may, ``is_subscribed_to`` decides for
         each topic."""
         if self.state is GroupState.DEAD:
@@ -425,7 +425,7 @@ class Group:
         refused = self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER
         return ErrorCode.non_empty_group if refused else ErrorCode.none
 
-    # --- what the members subscribe to ------------------------------------------------------------------------------
+    # --- what the members subscribe to --------------------------------------------------------------------------------
 
     def is_subscribed_to(self, topic: str) -> bool:
         """A consumer group whose topics cannot be read counts as subscribed to all topics."""
@@ -433,7 +433,7 @@ class Group:
         return self.protocol_type == CONSUMER if topics is None else topic in topics
 
     def expires_from_ms(self, commit_timestamp_ms: int) -> int | None:
-        """Returns the Unix time from which ``offsets.retention.minutes`` count for an offset that was committed at the
+        """Return the Unix time from which ``offsets.retention.minutes`` count for an offset that was committed at the
         given time (KIP-211).
 
         They count from when the group became empty. They count from the commit where nobody ever joined, or where the
@@ -448,7 +448,7 @@ class Group:
         return None
 
     def subscribed_topics(self) -> Collection[str] | None:
-        """Returns all topics of the members, each once. Returns None where it is not a consumer group, or where the
+        """Return all topics of the members, each once. Returns None where it is not a consumer group, or where the
         metadata of its members cannot be read.
 
         This is asked for each offset of a group, so the answer is kept for the generation."""
@@ -463,14 +463,14 @@ class Group:
             self._topics = (self.generation, found)
         return self._topics[1]
 
-    # --- transitions ------------------------------------------------------------------------------------------------
+    # --- transitions --------------------------------------------------------------------------------------------------
 
     def begin_rebalance(self, now_ms: int) -> None:
         self._take(Step.REBALANCE, now_ms)
         self.pending_syncs.clear()
 
     def elect_joined_leader(self) -> bool:
-        """Keeps the leader if it has joined. Otherwise the first member that has joined leads. Returns False if nobody
+        """Keep the leader if it has joined. Otherwise the first member that has joined leads. Returns False if nobody
         has joined."""
         if self.leader is None:
             return False
@@ -483,7 +483,7 @@ class Group:
         return True
 
     def begin_generation(self, now_ms: int) -> None:
-        """Begins the next generation with the present members, all of which have to sync."""
+        """Begin the next generation with the present members, all of which have to sync."""
         self._take(Step.GENERATION if self.members else Step.LAST_MEMBER_GONE, now_ms)
         self.generation = self.generation % LAST_GENERATION + 1
         self.new_member_added = False
@@ -502,10 +502,10 @@ class Group:
         assert after is not None, f"group {self.group_id} is {self.state.value} and {step.value}, which it cannot"
         self.previous_state, self.state, self.state_since_ms = self.state, after, now_ms
 
-    # --- invariants -------------------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Asserts what is true of a group at any time. It costs O(members), so only tests and the simulator ask."""
+        """Assert what is true of a group at any time. It costs O(members), so only tests and the simulator ask."""
         name, members = f"group {self.group_id}", self.members
         self._assert_leader()
         assert all(each.member_id == key for key, each in members.items()), f"{name}: a member stands under another ID"

@@ -15,30 +15,32 @@ from reference_broker.groups import rebalances
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
-from reference_broker.groups.rebalances import assignment_answer, generation_answer, members_told
+from reference_broker.groups.rebalances import assignment_response, generation_response, joined_members
 from reference_broker.groups.served_group import (
     UNKNOWN_MEMBER,
-    JoinAnswer,
+    GroupContext,
     Joined,
     JoinRequest,
+    JoinResponse,
     Leaving,
     ServedGroup,
-    Surroundings,
-    SyncAnswer,
     Synced,
     SyncRequest,
+    SyncResponse,
 )
 from reference_broker.ports.node_ports import Ports, RandomSource, Slices, run_slices
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 
 GROUPS_A_SLICE = 64
 MEMBERS_A_SLICE = 500
-"""So many groups begin or end to be served in one event, or fewer if they have so many members together."""
+"""Bounds how many groups begin or end to be served in one event: at most GROUPS_A_SLICE, with about this many members.
+"""
 
 
 class Membership:
-    """A group is served from the moment it is loaded, or first asked for, until its partition is lost or it is deleted.
-    ``find`` is ``GroupCoordinator.find``."""
+    """The served groups of the led partitions, and the requests to them. A group is served from the moment it is
+    loaded, or first named in a request, until its partition is lost or it is deleted. ``find`` is
+    ``GroupCoordinator.find``."""
 
     def __init__(
         self,
@@ -48,34 +50,35 @@ class Membership:
         metrics: GroupMetrics,
         random: RandomSource,
     ) -> None:
-        self._around = Surroundings(ports, config, metrics, random, rebalances.expired)
+        self._context = GroupContext(ports, config, metrics, random, rebalances.expired)
         self._find = find
         self._served: dict[OffsetsPartition, dict[str, ServedGroup]] = {}
         """By ID, for each partition that is led and loaded."""
 
-    # --- what members ask -------------------------------------------------------------------------------------------
+    # --- requests of members ------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinRequest, answer: Joined) -> None:
-        """Answers with the generation once it begins, or with an error: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT,
-        INVALID_REQUEST (a text that no record can hold), those of ``find``, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-        INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED or MEMBER_ID_REQUIRED."""
-        served = _join_refusal(request, self._around.config) or self._joined_group(request)
+    def join(self, request: JoinRequest, respond: Joined) -> None:
+        """JoinGroup: respond with the generation once it begins, or with an error: INVALID_GROUP_ID,
+        INVALID_SESSION_TIMEOUT, INVALID_REQUEST (a text that no record can hold), those of ``find``, UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED or MEMBER_ID_REQUIRED."""
+        served = _join_refusal(request, self._context.config) or self._joined_group(request)
         if isinstance(served, ServedGroup):
-            join(served, request, answer)
+            join(served, request, respond)
         else:
-            answer(JoinAnswer(served, request.member_id))
+            respond(JoinResponse(served, request.member_id))
 
-    def sync(self, request: SyncRequest, answer: Synced) -> None:
-        """Answers with the assignment once it is written, or with an error: those of ``find``, UNKNOWN_MEMBER_ID,
-        FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS."""
+    def sync(self, request: SyncRequest, respond: Synced) -> None:
+        """SyncGroup: respond with the assignment once it is written, or with an error: those of ``find``,
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS.
+        """
         served = self._served_group(request.group_id)
         if isinstance(served, ServedGroup):
-            sync(served, request, answer)
+            sync(served, request, respond)
         else:
-            answer(SyncAnswer(served))
+            respond(SyncResponse(served))
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> Error:
-        """Returns NONE, REBALANCE_IN_PROGRESS (join again), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION
+        """Return NONE, REBALANCE_IN_PROGRESS (join again), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION
         or an error of ``find``."""
         served = self._served_group(group_id)
         if not isinstance(served, ServedGroup):
@@ -86,12 +89,12 @@ class Membership:
             return error
         if generation != group.generation:
             return ErrorCode.illegal_generation
-        served.expect(member_id, group.members[member_id].session_timeout_ms)
+        served.restart_session(member_id, group.members[member_id].session_timeout_ms)
         rebalancing = group.state is GroupState.PREPARING_REBALANCE
         return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none
 
     def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
-        """Returns an error for all, and if that is NONE one for each: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        """Return an error for all, and if that is NONE one for each: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         served = self._served_group(group_id)
         if isinstance(served, ServedGroup):
             return ErrorCode.none, leave(served, members)
@@ -99,40 +102,40 @@ class Membership:
             return ErrorCode.none, (served,) * len(members)
         return served, ()
 
-    def heard(self, partition: OffsetsPartition, group_id: str, member_id: str) -> None:
-        """A member is alive. Its commit was accepted, which counts as a heartbeat."""
+    def extend_session(self, partition: OffsetsPartition, group_id: str, member_id: str) -> None:
+        """Extend the session of a member whose commit was accepted, which counts as a heartbeat."""
         served = self._served.get(partition, {}).get(group_id)
         member = served.group.members.get(member_id) if served is not None else None
         if served is not None and member is not None:
-            served.expect(member_id, member.session_timeout_ms)
+            served.restart_session(member_id, member.session_timeout_ms)
 
-    # --- groups that go ---------------------------------------------------------------------------------------------
+    # --- deletion -----------------------------------------------------------------------------------------------------
 
-    def delete(self, group_id: str, answer: Callable[[Error], None]) -> None:
-        """DeleteGroups: deletes the group with its offsets. Answers NONE once that is written, or NON_EMPTY_GROUP,
+    def delete(self, group_id: str, respond: Callable[[Error], None]) -> None:
+        """DeleteGroups: delete the group with its offsets. Responds with NONE once that is written, or NON_EMPTY_GROUP,
         GROUP_ID_NOT_FOUND or an error of ``find``."""
         partition = self._find(group_id)
         if isinstance(partition, Error):
-            answer(partition)
+            respond(partition)
             return
         group = partition.groups.get(group_id)
         error = ErrorCode.group_id_not_found if group is None else group.check_delete()
         if group is None or error:
-            answer(error)
+            respond(error)
             return
-        self._delete(partition, group, answer)
+        self._delete(partition, group, respond)
 
     def delete_unused(self, partition: OffsetsPartition, group: Group) -> bool:
-        """Deletes a group without members whose last offset is gone. Returns False if somebody is in it or about to be,
-        or if it cannot be written now."""
+        """Delete a group without members whose last offset is gone. Returns False if it has members or pending member
+        IDs, or if it cannot be written now."""
         if group.state is not GroupState.EMPTY or group.pending_joins:
             return False
-        return self._delete(partition, group, _nobody_asked)
+        return self._delete(partition, group, _ignore_result)
 
-    def _delete(self, partition: OffsetsPartition, group: Group, answer: Callable[[Error], None]) -> bool:
-        """What cannot be written changes nothing: the group would be back with the next coordinator."""
+    def _delete(self, partition: OffsetsPartition, group: Group, respond: Callable[[Error], None]) -> bool:
+        """Delete the group once the tombstones are in the log. Otherwise it would be back with the next coordinator."""
         served = self.serve(partition, group)
-        if not partition.remove_group(group.group_id, answer):
+        if not partition.remove_group(group.group_id, respond):
             return False
         served.enter(group.die)
         del partition.groups[group.group_id]
@@ -140,36 +143,35 @@ class Membership:
         self._end(served)
         return True
 
-    # --- partitions that come and go --------------------------------------------------------------------------------
+    # --- partitions ---------------------------------------------------------------------------------------------------
 
     def loaded(self, partition: OffsetsPartition) -> None:
-        """The partition is led here and loaded, so the sessions of all members begin. This is done in slices. A group
-        that is asked for before its turn is served at once."""
+        """Begin the sessions of all members of a partition that is led here and loaded, in slices. A group that is
+        named in a request before its turn is served at once."""
         assert partition not in self._served, f"partition {partition.index} is loaded twice"
         self._served[partition] = {}
-        run_slices(self._around.ports, self._serve_all(partition))
+        run_slices(self._context.ports, self._serve_all(partition))
 
     def unloaded(self, partition: OffsetsPartition) -> None:
-        """The partition is closed. From now on nothing of it happens, and everybody who waits is told NOT_COORDINATOR,
-        in slices."""
+        """End the service of a closed partition: all parked requests get NOT_COORDINATOR, in slices."""
         assert not partition.is_led, f"partition {partition.index} is unloaded and led"
-        run_slices(self._around.ports, self._drop(self._served.pop(partition, {})))
+        run_slices(self._context.ports, self._drop(self._served.pop(partition, {})))
 
     def serve(self, partition: OffsetsPartition, group: Group) -> ServedGroup:
-        """Returns the group as it is served. If it was not, the sessions of its members begin.
+        """Return the group as it is served. If it was not, the sessions of its members begin.
 
-        There may be too many members, if group.max.size was lowered. They have to join again, so that those who find no
-        place learn it."""
+        There may be too many members, if group.max.size was lowered. They have to join again, so that the surplus is
+        refused."""
         assert partition.is_led, f"group {group.group_id} is served in partition {partition.index}, which is lost"
         groups = self._served.setdefault(partition, {})
         served = groups.get(group.group_id)
         if served is not None:
             return served
-        served = groups[group.group_id] = ServedGroup(self._around, partition, group)
-        self._around.metrics.count(group.state, 1)
+        served = groups[group.group_id] = ServedGroup(self._context, partition, group)
+        self._context.metrics.count(group.state, 1)
         for member in group.members.values():
-            served.expect(member.member_id, member.session_timeout_ms)
-        if len(group.members) > self._around.config.group_max_size:
+            served.restart_session(member.member_id, member.session_timeout_ms)
+        if len(group.members) > self._context.config.group_max_size:
             rebalances.prepare(served, f"{len(group.members)} members are more than group.max.size")
         return served
 
@@ -191,15 +193,15 @@ class Membership:
 
     def _end(self, served: ServedGroup) -> None:
         group = served.group
-        self._around.metrics.count(group.state, -1)
+        self._context.metrics.count(group.state, -1)
         if group.state is not GroupState.DEAD:
-            group.die(self._around.ports.now().wall_ms)
+            group.die(self._context.ports.now().wall_ms)
         served.halt()
 
-    # --- the group of a request -------------------------------------------------------------------------------------
+    # --- the group of a request ---------------------------------------------------------------------------------------
 
     def _served_group(self, group_id: str) -> ServedGroup | Error:
-        """Returns UNKNOWN_MEMBER_ID where there is no such group, since nobody is a member of it then."""
+        """Return the group, or UNKNOWN_MEMBER_ID where there is no such group, since it has no members then."""
         if not group_id:
             return ErrorCode.invalid_group_id
         partition = self._find(group_id)
@@ -209,22 +211,22 @@ class Membership:
         return ErrorCode.unknown_member_id if group is None else self.serve(partition, group)
 
     def _joined_group(self, request: JoinRequest) -> ServedGroup | Error:
-        """Only a client that has no member ID yet makes a group."""
+        """Return the group to join. Only a client without a member ID creates it."""
         served = self._served_group(request.group_id)
         if served is not ErrorCode.unknown_member_id or request.member_id != UNKNOWN_MEMBER:
             return served
         partition = self._find(request.group_id)
         if isinstance(partition, Error):
             return partition
-        group = Group(request.group_id, self._around.ports.now().wall_ms)
+        group = Group(request.group_id, self._context.ports.now().wall_ms)
         if not group.supports(request.protocol_type, request.protocols):
             return ErrorCode.inconsistent_group_protocol
         return self.serve(partition, partition.add_group(group))
 
-    # --- invariants -------------------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Asserts what is true after each event. It looks at every member, so only tests and the simulator ask."""
+        """Assert the invariants. This walks over every member, so only tests and the simulator call it."""
         for partition, groups in self._served.items():
             assert partition.is_led, f"partition {partition.index} is served and lost"
             for served in groups.values():
@@ -232,7 +234,7 @@ class Membership:
 
 
 def _join_refusal(request: JoinRequest, config: BrokerConfig) -> Error:
-    """Says what no group would accept."""
+    """Return what no group would accept."""
     if not request.group_id:
         return ErrorCode.invalid_group_id
     least_ms, most_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
@@ -242,7 +244,8 @@ def _join_refusal(request: JoinRequest, config: BrokerConfig) -> Error:
 
 
 def _fits(request: JoinRequest) -> bool:
-    """Flexible versions carry longer texts than records can hold, and than other clients may be told."""
+    """Return whether records, and responses to other clients, have room for the texts. Flexible versions allow longer
+    ones."""
     return (
         fits(request.client_id, MEMBER_ID_SUFFIX_BYTES)
         and fits(request.group_instance_id, MEMBER_ID_SUFFIX_BYTES)
@@ -252,7 +255,7 @@ def _fits(request: JoinRequest) -> bool:
 
 
 def _slice_of(groups: Iterator[Group]) -> list[Group]:
-    """Returns the groups of one event, and none at the end."""
+    """Return the groups of one event, and none at the end."""
     found: list[Group] = []
     members = 0
     for group in groups:
@@ -263,91 +266,92 @@ def _slice_of(groups: Iterator[Group]) -> list[Group]:
     return found
 
 
-def _nobody_asked(error: Error) -> None:
+def _ignore_result(error: Error) -> None:
     """If the tombstone is not replicated, a group without members and offsets stays in the log. The next load finds it,
-    and the next look for expired offsets deletes it."""
+    and the next check for expired offsets deletes it."""
 
 
 NEW_MEMBER_TIMEOUT_MS = 300_000
-"""How long the first JoinGroup of a member may wait. The member cannot send heartbeats yet, and its connection tells
-nothing (Kafka's classicGroupNewMemberJoinTimeoutMs)."""
+"""How long the first JoinGroup of a member may be parked. The member cannot send heartbeats yet, and the state of its
+connection is unknown (Kafka's classicGroupNewMemberJoinTimeoutMs)."""
 MEMBER_ID_SUFFIX_BYTES = 37
-"""What a member ID has after the ID of the client or of the instance: a hyphen and a UUID."""
+"""The length of the suffix of a member ID after the ID of the client or of the instance: a hyphen and a UUID."""
 
 
-def join(served: ServedGroup, request: JoinRequest, answer: Joined) -> None:
-    """Answers now, or when the generation begins."""
+def join(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
+    """JoinGroup: respond now, or when the generation begins. The order of the checks is Kafka's."""
     group = served.group
-    if not group.accepts(request.member_id, served.around.config.group_max_size):
+    if not group.accepts(request.member_id, served.context.config.group_max_size):
         rebalances.remove(served, request.member_id, "removed")
-        answer(JoinAnswer(ErrorCode.group_max_size_reached))
+        respond(JoinResponse(ErrorCode.group_max_size_reached))
         rebalances.complete_if_joined(served)
     elif not group.supports(request.protocol_type, request.protocols):
-        answer(JoinAnswer(ErrorCode.inconsistent_group_protocol, request.member_id))
+        respond(JoinResponse(ErrorCode.inconsistent_group_protocol, request.member_id))
     elif request.member_id == UNKNOWN_MEMBER:
-        _join_without_id(served, request, answer)
+        _join_without_id(served, request, respond)
     else:
-        _join_with_id(served, request, answer)
+        _join_with_id(served, request, respond)
 
 
-def _join_without_id(served: ServedGroup, request: JoinRequest, answer: Joined) -> None:
+def _join_without_id(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
     instance = request.group_instance_id
     member_id = _new_member_id(served, request)
     if instance is not None and instance in served.group.static_members:
-        replace_static(served, request, member_id, answer)
+        replace_static(served, request, member_id, respond)
     elif instance is None and request.needs_member_id:
-        _give_id(served, request, member_id, answer)
+        _assign_id(served, request, member_id, respond)
     else:
-        _add(served, request, member_id, answer)
+        _add(served, request, member_id, respond)
 
 
-def _give_id(served: ServedGroup, request: JoinRequest, member_id: str, answer: Joined) -> None:
-    """A client that gives up and asks again leaves no member behind, only an ID that expires (KIP-394)."""
+def _assign_id(served: ServedGroup, request: JoinRequest, member_id: str, respond: Joined) -> None:
+    """Assign a member ID with which the client has to join. A client that gives up leaves no member behind, only an ID
+    that expires (KIP-394)."""
     served.group.give_id(member_id)
-    served.expect(member_id, request.session_timeout_ms)
-    answer(JoinAnswer(ErrorCode.member_id_required, member_id))
+    served.restart_session(member_id, request.session_timeout_ms)
+    respond(JoinResponse(ErrorCode.member_id_required, member_id))
 
 
 def _new_member_id(served: ServedGroup, request: JoinRequest) -> str:
     prefix = request.client_id if request.group_instance_id is None else request.group_instance_id
-    return f"{prefix}-{UUID(int=served.around.random.getrandbits(128), version=4)}"
+    return f"{prefix}-{UUID(int=served.context.random.getrandbits(128), version=4)}"
 
 
-def _join_with_id(served: ServedGroup, request: JoinRequest, answer: Joined) -> None:
+def _join_with_id(served: ServedGroup, request: JoinRequest, respond: Joined) -> None:
     group, member_id = served.group, request.member_id
     if member_id in group.pending_joins and request.group_instance_id is None:
-        _add(served, request, member_id, answer)
+        _add(served, request, member_id, respond)
         return
     error = group.check_member(member_id, request.group_instance_id)
     if error:
-        answer(JoinAnswer(error, member_id))
+        respond(JoinResponse(error, member_id))
         return
     member = group.members[member_id]
     if _is_repeated(group, member, request):
-        answer(generation_answer(group, member_id))
+        respond(generation_response(group, member_id))
         return
     group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
-    served.park_join(member_id, answer)
+    served.park_join(member_id, respond)
     rebalances.prepare_or_complete(served, _why(f"member {member_id} joins again", request))
 
 
 def _is_repeated(group: Group, member: Member, request: JoinRequest) -> bool:
-    """The request says nothing new, perhaps because an answer was lost. The generation is told again. A leader that
-    joins a stable group wants a rebalance, since the topics that it sees have changed."""
+    """Return whether the request repeats an earlier one, perhaps because a response was lost. Then it gets the current
+    generation. A leader that joins a stable group wants a rebalance, since its topics have changed."""
     if group.state is GroupState.PREPARING_REBALANCE or member.protocols != request.protocols:
         return False
     return group.state is GroupState.COMPLETING_REBALANCE or group.leader != member.member_id
 
 
-def _add(served: ServedGroup, request: JoinRequest, member_id: str, answer: Joined) -> None:
+def _add(served: ServedGroup, request: JoinRequest, member_id: str, respond: Joined) -> None:
     group = served.group
     if not group.members:
         group.protocol_type = request.protocol_type
     if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
         group.new_member_added = True
     group.add(_member(request, member_id), awaits_join=False)
-    served.park_join(member_id, answer)
-    served.expect(member_id, NEW_MEMBER_TIMEOUT_MS)
+    served.park_join(member_id, respond)
+    served.restart_session(member_id, NEW_MEMBER_TIMEOUT_MS)
     served.note_member(member_id, "joined")
     rebalances.prepare_or_complete(served, _why(f"member {member_id} is new", request))
 
@@ -369,8 +373,10 @@ def _why(text: str, request: JoinRequest) -> str:
     return f"{text}: {request.reason}" if request.reason else text
 
 
-def replace_static(served: ServedGroup, request: JoinRequest, member_id: str, answer: Joined) -> None:
-    """The instance joins without its member ID and gets this one. Whoever still uses the old ID is fenced."""
+def replace_static(served: ServedGroup, request: JoinRequest, member_id: str, respond: Joined) -> None:
+    """Give a static member that restarted (KIP-345) a new member ID and its old place. The old ID is fenced.
+
+    No rebalance is needed where the group is Stable and its protocol stays."""
     group = served.group
     assert request.group_instance_id is not None, "only static members are replaced"
     old_id, old_leader = group.static_members[request.group_instance_id], group.leader
@@ -378,7 +384,7 @@ def replace_static(served: ServedGroup, request: JoinRequest, member_id: str, an
     member = group.members[member_id]
     old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
     group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
-    served.park_join(member_id, answer)
+    served.park_join(member_id, respond)
     if group.state is GroupState.STABLE and group.protocol == group.select_protocol():
         _keep_generation(served, request, member_id, old_id, old_leader or "", old)
     else:
@@ -388,12 +394,12 @@ def replace_static(served: ServedGroup, request: JoinRequest, member_id: str, an
 def _rename(served: ServedGroup, group_instance_id: str, member_id: str) -> None:
     group = served.group
     old_id = group.static_members[group_instance_id]
-    served.answer_join(old_id, JoinAnswer(ErrorCode.fenced_instance_id, old_id))
-    served.answer_sync(old_id, SyncAnswer(ErrorCode.fenced_instance_id))
-    served.forget(old_id)
+    served.respond_to_join(old_id, JoinResponse(ErrorCode.fenced_instance_id, old_id))
+    served.respond_to_sync(old_id, SyncResponse(ErrorCode.fenced_instance_id))
+    served.end_session(old_id)
     served.note_member(old_id, "fenced")
     member = group.replace_static(group_instance_id, member_id)
-    served.expect(member_id, member.session_timeout_ms)
+    served.restart_session(member_id, member.session_timeout_ms)
     served.note_member(member_id, "joined")
 
 
@@ -405,8 +411,8 @@ def _keep_generation(
     old_leader: str,
     old: tuple[tuple[MemberProtocol, ...], int, int],
 ) -> None:
-    """Only the new ID is written. The member is told the generation once that is done. Its session begins anew then,
-    because the session may have ended while the member waited and was excused."""
+    """Write the new ID, and then respond with the current generation. The session restarts then, because it may have
+    ended while the member was excused."""
     group, generation, instance = served.group, served.group.generation, request.group_instance_id
 
     def written(error: Error) -> None:
@@ -414,10 +420,10 @@ def _keep_generation(
         if not served.partition.is_led or not unchanged or member_id not in served.joins:
             return
         if not error:
-            served.answer_join(member_id, _kept(served, request, member_id, old_leader))
-            served.expect(member_id, group.members[member_id].session_timeout_ms)
+            served.respond_to_join(member_id, _kept(served, request, member_id, old_leader))
+            served.restart_session(member_id, group.members[member_id].session_timeout_ms)
             return
-        served.answer_join(member_id, JoinAnswer(error))
+        served.respond_to_join(member_id, JoinResponse(error))
         group.update(group.members[member_id], *old)
         assert instance is not None, "only static members are replaced"
         _rename(served, instance, old_id)
@@ -425,29 +431,29 @@ def _keep_generation(
     served.partition.write_group(group, written)
 
 
-def _kept(served: ServedGroup, request: JoinRequest, member_id: str, old_leader: str) -> JoinAnswer:
-    """A leader must not assign now, because the others would not ask for the assignment. Clients that understand
-    KIP-814 are told so, with all members. Others are told the old ID of the leader, so that they take themselves for
-    followers."""
+def _kept(served: ServedGroup, request: JoinRequest, member_id: str, old_leader: str) -> JoinResponse:
+    """Return the response that keeps the generation. A leader must not assign now, because the others would not fetch
+    the assignment. Clients that support KIP-814 get ``skip_assignment`` and all members. Others get the old ID of the
+    leader, so that they take themselves for followers."""
     group = served.group
-    told = changed(generation_answer(group, member_id), members=())
+    kept = changed(generation_response(group, member_id), members=())
     if not request.skips_assignment:
-        return changed(told, leader=old_leader)
+        return changed(kept, leader=old_leader)
     leads = member_id == group.leader
-    return changed(told, skip_assignment=leads, members=members_told(group) if leads else ())
+    return changed(kept, skip_assignment=leads, members=joined_members(group) if leads else ())
 
 
-def sync(served: ServedGroup, request: SyncRequest, answer: Synced) -> None:
-    """Answers now, or when the leader's assignment is written."""
+def sync(served: ServedGroup, request: SyncRequest, respond: Synced) -> None:
+    """SyncGroup: respond now, or when the leader's assignment is written."""
     group = served.group
     error = _sync_refusal(group, request)
     if error:
-        answer(SyncAnswer(error))
+        respond(SyncResponse(error))
     elif group.state is GroupState.STABLE:
         rebalances.synced(served, request.member_id)
-        answer(assignment_answer(group, group.members[request.member_id]))
+        respond(assignment_response(group, group.members[request.member_id]))
     else:
-        served.park_sync(request.member_id, answer)
+        served.park_sync(request.member_id, respond)
         rebalances.synced(served, request.member_id)
         if group.leader == request.member_id and served.assigned != group.generation:
             _assign(served, request.assignments)
@@ -467,7 +473,7 @@ def _sync_refusal(group: Group, request: SyncRequest) -> Error:
 
 
 def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
-    """Nobody is told of the assignment before it is replicated: the next coordinator must know it, too."""
+    """Write the assignment. Members get it only once it is replicated, since the next coordinator must know it, too."""
     group, generation = served.group, served.group.generation
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
@@ -487,13 +493,13 @@ def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
     served.partition.write_group(group, written)
 
 
-def _differs(said: str | None, known: str | None) -> bool:
-    """Clients before version 5 say nothing."""
-    return said is not None and known is not None and said != known
+def _differs(given: str | None, known: str | None) -> bool:
+    """Return whether a given protocol differs from the group's. Clients before version 5 give none."""
+    return given is not None and known is not None and given != known
 
 
 def leave(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Error, ...]:
-    """Returns an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+    """LeaveGroup: return an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     errors = tuple(_leave(served, each) for each in leaving)
     gone = errors.count(ErrorCode.none)
     if gone and served.group.state is not GroupState.EMPTY:

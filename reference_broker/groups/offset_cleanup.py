@@ -45,7 +45,7 @@ class Cleaning:
         """The first look comes after one interval."""
         later(self._ports, self._config.offsets_retention_check_interval_ms * 1000, self._look)
 
-    # --- offsets that are too old -----------------------------------------------------------------------------------
+    # --- offsets that are too old -------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         now_ms = self._ports.now().wall_ms
@@ -82,7 +82,7 @@ class Cleaning:
         elif not self._membership.delete_unused(target, group) and not group.members:
             target.retention.schedule(group_id, now_ms + 1)  # Somebody was told a member ID and may still join.
 
-    # --- offsets of deleted topics ----------------------------------------------------------------------------------
+    # --- offsets of deleted topics ------------------------------------------------------------------------------------
 
     def forget_topics(self, topics: Sequence[str]) -> None:
         """The topics are deleted. Commits that come from now on belong to new topics of these names, and stay."""
@@ -104,12 +104,12 @@ class Cleaning:
             if number % TOPICS_PER_SLICE == 0:
                 yield
 
-    # --- removing ---------------------------------------------------------------------------------------------------
+    # --- removing -----------------------------------------------------------------------------------------------------
 
     def _remove(
         self, target: OffsetsPartition, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
     ) -> Slices:
-        """Removes the offsets that were written below ``boundary`` and not anew since then. With ``of_topics``, commits
+        """Remove the offsets that were written below ``boundary`` and not anew since then. With ``of_topics``, commits
         that are on their way or pending are removed, too."""
         for at in range(0, len(keys), REMOVED_PER_SLICE):
             some = [
@@ -137,7 +137,7 @@ class Cleaning:
 
 
 def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:
-    """Returns the offsets of the group that are too old, and the Unix time of the next look if there are none. What
+    """Return the offsets of the group that are too old, and the Unix time of the next look if there are none. What
     an open transaction commits anew does not go."""
     retention_ms = target.retention.retention_ms
     expired: list[OffsetKey] = []
@@ -159,7 +159,7 @@ def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[
 
 
 def _expires_ms(group: Group, commit: CommitOffset, retention_ms: int) -> int | None:
-    """Returns a Unix time. None means that the offset does not expire while the group is as it is."""
+    """Return a Unix time. None means that the offset does not expire while the group is as it is."""
     base_ms = group.expires_from_ms(commit.commit_timestamp_ms)
     if base_ms is None:
         return None

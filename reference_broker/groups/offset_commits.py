@@ -122,7 +122,7 @@ class Judged:
     accepted: dict[OffsetKey, tuple[CommitOffset, KeyAndValue]] = field(default_factory=dict)
 
     def refused(self, error: Error) -> list[Error]:
-        """Returns the errors if all offsets are refused with this one. A transaction is told of unknown partitions
+        """Return the errors if all offsets are refused with this one. A transaction is told of unknown partitions
         first, as in Kafka."""
         unknown = ErrorCode.unknown_topic_or_partition
         if self.request.transaction is None:
@@ -130,14 +130,14 @@ class Judged:
         return [each if each is unknown else error for each in self.errors]
 
     def look_again(self, image: MetadataImage) -> None:
-        """Judges anew what may have changed some events later."""
+        """Judge anew what may have changed some events later."""
         if self.image is not image:
             self._refuse_missing(image)
         if self.with_epoch:
             self._refuse_overtaken()
 
     def _refuse_missing(self, image: MetadataImage) -> None:
-        """Refuses the offsets of topics that were deleted since they were judged. What was removed with a topic must
+        """Refuse the offsets of topics that were deleted since they were judged. What was removed with a topic must
         not come back."""
         for at, wanted in enumerate(self.request.offsets):
             before = self.image.topics.get(wanted.topic)
@@ -146,7 +146,7 @@ class Judged:
                 self._refuse(at, ErrorCode.unknown_topic_or_partition)
 
     def _refuse_overtaken(self) -> None:
-        """Refuses the offsets whose metadata epoch is older by now than that of the last commit (M-7)."""
+        """Refuse the offsets whose metadata epoch is older by now than that of the last commit (M-7)."""
         for at, wanted in enumerate(self.request.offsets):
             if wanted.metadata_epoch is not None and not self.errors[at]:
                 key = OffsetKey(self.request.group_id, wanted.topic, wanted.partition)
@@ -161,7 +161,7 @@ class Judged:
 
 
 def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
-    """Says whether the member may commit now."""
+    """Return whether the member may commit now."""
     group = target.groups.get(request.group_id)
     if group is None:
         if request.generation < 0:
@@ -181,7 +181,7 @@ def judged(
     *,
     with_epoch: bool,
 ) -> tuple[list[Error], list[CommitOffset]]:
-    """Returns an error for each offset, and the commits of those that are accepted. If a partition is named twice its
+    """Return an error for each offset, and the commits of those that are accepted. If a partition is named twice its
     last offset counts. ``with_epoch`` says whether metadata epochs are checked and kept."""
     errors: list[Error] = []
     accepted: dict[OffsetKey, CommitOffset] = {}
@@ -227,7 +227,7 @@ def _refusal(image: MetadataImage, config: BrokerConfig, wanted: WantedOffset) -
 
 
 def exists(image: MetadataImage, topic: str, partition: int) -> bool:
-    """Says whether the topic has this partition."""
+    """Return whether the topic has this partition."""
     known = image.topics.get(topic)
     return known is not None and 0 <= partition < len(known.partitions)
 
@@ -275,10 +275,10 @@ class Commits:
     def __post_init__(self) -> None:
         self._slices = SliceQueue(self._ports)
 
-    # --- OffsetCommit -----------------------------------------------------------------------------------------------
+    # --- OffsetCommit -------------------------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, answer: Committed, contain: Contain = _plainly) -> None:
-        """Answers once the accepted offsets are replicated. More than OFFSETS_A_SLICE are judged in several events, and
+    def commit(self, request: CommitRequest, respond: Committed, contain: Contain = _plainly) -> None:
+        """Answer once the accepted offsets are replicated. More than OFFSETS_A_SLICE are judged in several events, and
         all are written in one. Each event does its part through ``contain``, which returns False if that failed.
 
         Errors for all offsets are those of ``find`` and of the log, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
@@ -290,19 +290,19 @@ class Commits:
         has_group = request.group_id or request.transaction is None
         target = self._find(request.group_id) if has_group else ErrorCode.invalid_group_id
         if isinstance(target, Error):
-            answer([target] * len(request.offsets))
+            respond([target] * len(request.offsets))
             return
         found = self._nothing_judged(target, request)
         if len(request.offsets) > OFFSETS_A_SLICE:
-            self._slices.add(self._judge_slices(found, answer, contain))
+            self._slices.add(self._judge_slices(found, respond, contain))
             return
         self._judge(found, request)
         if request.transaction is None:
-            self._write(found, answer)
+            self._write(found, respond)
         else:
-            self._verify(found, request.transaction, answer, contain)
+            self._verify(found, request.transaction, respond, contain)
 
-    def _judge_slices(self, found: Judged, answer: Committed, contain: Contain) -> Slices:
+    def _judge_slices(self, found: Judged, respond: Committed, contain: Contain) -> Slices:
         request = found.request
         for at in range(0, len(request.offsets), OFFSETS_A_SLICE):
             some = replace(request, offsets=request.offsets[at : at + OFFSETS_A_SLICE])
@@ -310,16 +310,16 @@ class Commits:
                 return
             yield
         if request.transaction is None:
-            contain(partial(self._write_later, found, answer))
+            contain(partial(self._write_later, found, respond))
         else:
-            contain(partial(self._verify, found, request.transaction, answer, contain))
+            contain(partial(self._verify, found, request.transaction, respond, contain))
 
     def _nothing_judged(self, target: OffsetsPartition, request: CommitRequest) -> Judged:
         image = self._image()
         return Judged(target, request, image, sends_metadata_epoch(image))
 
     def _judge(self, found: Judged, some: CommitRequest) -> None:
-        """Adds the verdicts on these offsets of the request, and the records of the accepted ones."""
+        """Add the verdicts on these offsets of the request, and the records of the accepted ones."""
         now_ms, with_epoch = self._ports.now().wall_ms, found.with_epoch
         errors, accepted = judged(found.target, some, self._image(), self._config, now_ms, with_epoch=with_epoch)
         found.errors += errors
@@ -328,23 +328,23 @@ class Commits:
             key = OffsetKey(some.group_id, one.topic, one.partition)
             found.accepted[key] = one, (offset_key(*key), offset_value(one, version))
 
-    def _verify(self, found: Judged, transaction: Transaction, answer: Committed, contain: Contain) -> None:
+    def _verify(self, found: Judged, transaction: Transaction, respond: Committed, contain: Contain) -> None:
         """Asks whether the transaction is open. All has been judged by then, so that the offsets are written in the
         event in which it is known to be open. Otherwise a marker could come between (KIP-890)."""
         assert self.verifier is not None, "nobody can say whether a transaction is open"
         if all(error is ErrorCode.unknown_topic_or_partition for error in found.errors):
-            answer(found.errors)
+            respond(found.errors)
             return
 
         def verified(error: Error) -> None:
             if error:
-                answer(found.refused(client_error(error)))
+                respond(found.refused(client_error(error)))
             else:
-                self._write_later(found, answer)
+                self._write_later(found, respond)
 
         self.verifier.verify(found.target.led, transaction, lambda error: contain(partial(verified, error)))
 
-    def _write_later(self, found: Judged, answer: Committed) -> None:
+    def _write_later(self, found: Judged, respond: Committed) -> None:
         """What was judged some events ago is looked at again, since other commits may have come between."""
         image = self._image()
         if found.with_epoch is not sends_metadata_epoch(image):
@@ -352,42 +352,42 @@ class Commits:
             self._judge(found, found.request)  # The feature was switched on or off, which is rare.
         else:
             found.look_again(image)
-        self._write(found, answer)
+        self._write(found, respond)
 
-    def _write(self, found: Judged, answer: Committed) -> None:
-        """Writes what was accepted, in one batch, if the member may commit at this moment."""
+    def _write(self, found: Judged, respond: Committed) -> None:
+        """Write what was accepted, in one batch, if the member may commit at this moment."""
         target, request = found.target, found.request
         error = membership_error(target, request) if target.is_led else ErrorCode.not_coordinator
         if error:
-            answer(found.refused(error))
+            respond(found.refused(error))
             return
         group = target.groups.get(request.group_id)
         is_heartbeat = request.transaction is None
         if is_heartbeat and group is not None and group.state in _COUNTS_AS_HEARTBEAT:
-            self._membership.heard(target, request.group_id, request.member_id)
+            self._membership.extend_session(target, request.group_id, request.member_id)
         if not found.accepted:
-            answer(found.errors)
+            respond(found.errors)
             return
 
         def written(refused: Error) -> None:
-            answer([error or refused for error in found.errors])
+            respond([error or refused for error in found.errors])
 
         self._metrics.commits.value += len(found.accepted)
         target.commit(found.accepted, written, _producer_of(request.transaction))
         if group is None and target.is_led and request.group_id in target.groups:
             self._membership.serve(target, target.groups[request.group_id])
 
-    # --- OffsetFetch ------------------------------------------------------------------------------------------------
+    # --- OffsetFetch --------------------------------------------------------------------------------------------------
 
     def fetch(
         self,
         group_id: str,
         wanted: Sequence[tuple[str, Sequence[int]]] | None,
-        answer: Fetched,
+        respond: Fetched,
         *,
         requires_stable: bool = False,
     ) -> None:
-        """Answers with what is committed and replicated, for the ``wanted`` topics and partitions in their order, or
+        """Answer with what is committed and replicated, for the ``wanted`` topics and partitions in their order, or
         for all if it is None.
 
         A coordinator that has just loaded waits until all that it loaded is replicated. If the client
@@ -396,19 +396,19 @@ class Commits:
         ``find``, and COORDINATOR_NOT_AVAILABLE if that takes longer than ``offsets.commit.timeout.ms``."""
         target = self._find(group_id)
         if isinstance(target, Error):
-            answer(target, [])
+            respond(target, [])
             return
         target.settled(
             requires_stable,
-            lambda error: answer(error, [] if error else _fetched(target, group_id, wanted, requires_stable)),
+            lambda error: respond(error, [] if error else _fetched(target, group_id, wanted, requires_stable)),
         )
 
-    # --- OffsetDelete -----------------------------------------------------------------------------------------------
+    # --- OffsetDelete -------------------------------------------------------------------------------------------------
 
     def delete(
-        self, group_id: str, wanted: Sequence[tuple[str, int]], answer: Deleted, contain: Contain = _plainly
+        self, group_id: str, wanted: Sequence[tuple[str, int]], respond: Deleted, contain: Contain = _plainly
     ) -> None:
-        """Answers with an error for all (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, those of ``find`` and of the log) and one
+        """Answer with an error for all (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, those of ``find`` and of the log) and one
         for each partition (GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION). To remove what is not there is no
         error.
 
@@ -416,7 +416,7 @@ class Commits:
         removed already. Whoever asks again loses nothing by that."""
         target = self._find(group_id) if group_id else ErrorCode.invalid_group_id
         if isinstance(target, Error):
-            answer(target, [])
+            respond(target, [])
             return
         errors: list[Error] = []
         refusals: list[Error] = []
@@ -425,7 +425,7 @@ class Commits:
         def removed(refused: Error) -> None:
             refusals.append(refused)
             if len(refusals) == len(slices):
-                answer(next((each for each in refusals if each), ErrorCode.none), errors)
+                respond(next((each for each in refusals if each), ErrorCode.none), errors)
 
         def delete_slices() -> Slices:
             for some in slices:
@@ -446,7 +446,7 @@ class Commits:
         errors: list[Error],
         removed: Written,
     ) -> None:
-        """Adds an error for each of these partitions, and removes the offsets of the others. The group may have become
+        """Add an error for each of these partitions, and removes the offsets of the others. The group may have become
         another one since the slice before."""
         group = target.groups.get(group_id)
         refused: Error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()

@@ -65,17 +65,17 @@ class OffsetsPartition(LedPartition):
         self._slices = SliceQueue(ports)
         self._metrics = metrics
 
-    # --- groups -----------------------------------------------------------------------------------------------------
+    # --- groups -------------------------------------------------------------------------------------------------------
 
     def add_group(self, group: Group) -> Group:
-        """Returns the same group. If nobody uses it in the end, the next look for old offsets deletes it."""
+        """Return the same group. If nobody uses it in the end, the next look for old offsets deletes it."""
         self.groups[group.group_id] = group
         if self.is_loaded:
             self.retention.schedule(group.group_id, self._ports.now().wall_ms)
         return group
 
     def write_group(self, group: Group, written: Written) -> None:
-        """Appends the group as it is at this moment: its generation, leader, and members with their selected metadata
+        """Append the group as it is at this moment: its generation, leader, and members with their selected metadata
         and assignment."""
         if not group.members:
             self.retention.schedule(group.group_id, self._ports.now().wall_ms)
@@ -87,7 +87,7 @@ class OffsetsPartition(LedPartition):
         self._append([(group_key(group.group_id), value)], (), written)
 
     def remove_group(self, group_id: str, written: Written) -> bool:
-        """Appends tombstones of the group and of all its committed offsets. Returns whether they are in the log: only
+        """Append tombstones of the group and of all its committed offsets. Returns whether they are in the log: only
         then the caller drops the group from ``groups``.
 
         Many offsets go in slices. A group of that name may be there anew by then, whose commits stay."""
@@ -120,7 +120,7 @@ class OffsetsPartition(LedPartition):
                 self.add_group(Group(group_id, self._ports.now().wall_ms))  # So that it can be deleted again.
             yield
 
-    # --- offsets ----------------------------------------------------------------------------------------------------
+    # --- offsets ------------------------------------------------------------------------------------------------------
 
     def commit(
         self,
@@ -128,7 +128,7 @@ class OffsetsPartition(LedPartition):
         written: Written,
         producer: Producer = NO_PRODUCER,
     ) -> None:
-        """Appends commits of one group, each with its record (``encoded``). A group that is not there, of consumers
+        """Append commits of one group, each with its record (``encoded``). A group that is not there, of consumers
         that assign themselves, is there once something is written. With a ``producer`` they are pending until its
         transaction ends."""
         changes: list[Change] = [(key, one) for key, (one, _) in commits.items()]
@@ -140,7 +140,7 @@ class OffsetsPartition(LedPartition):
         self.make_visible()
 
     def remove_offsets(self, keys: Sequence[OffsetKey], written: Written) -> bool:
-        """Appends tombstones. Returns whether they are in the log, which is true if there is nothing to remove."""
+        """Append tombstones. Returns whether they are in the log, which is true if there is nothing to remove."""
         if not keys:
             written(ErrorCode.none)
             return True
@@ -161,7 +161,7 @@ class OffsetsPartition(LedPartition):
         is_waiting = requires_stable and self.offsets.is_waiting
         self._log.when_replicated(self.led.log.log_end_offset if is_waiting else self.loaded_end, replicated)
 
-    # --- the log ----------------------------------------------------------------------------------------------------
+    # --- the log ------------------------------------------------------------------------------------------------------
 
     def _append(
         self,
@@ -170,7 +170,7 @@ class OffsetsPartition(LedPartition):
         written: Written,
         producer: Producer = NO_PRODUCER,
     ) -> bool:
-        """Returns whether the records are in the log."""
+        """Return whether the records are in the log."""
         is_taken = False
 
         def taken(end_offset: int) -> None:
@@ -198,7 +198,7 @@ class OffsetsPartition(LedPartition):
         self.make_visible()
 
     def make_visible(self) -> None:
-        """Makes visible what the high watermark has passed, and waits for the rest. The commits of a long transaction
+        """Make visible what the high watermark has passed, and waits for the rest. The commits of a long transaction
         are decided in slices."""
         if not self.is_led:
             return
@@ -210,7 +210,7 @@ class OffsetsPartition(LedPartition):
             self.led.watch(self)
 
     def _decide(self) -> bool:
-        """Returns whether more is to be decided."""
+        """Return whether more is to be decided."""
         offsets = self.offsets
         if not offsets.is_waiting:
             return False
@@ -295,7 +295,7 @@ class OffsetsTaker:
         self.target.make_visible()
 
     def restore(self, skipped: Skipped) -> Slices:
-        """Makes each group once, and then the groups that have offsets only: their consumers assign themselves. A
+        """Make each group once, and then the groups that have offsets only: their consumers assign themselves. A
         group with pending offsets is looked at as one without offsets is: its transaction may end otherwise."""
         target, now_ms = self.target, self.ports.now().wall_ms
         while target.is_led and target.offsets.is_behind(target.led.log.high_watermark):
@@ -318,7 +318,7 @@ class OffsetsTaker:
                 yield
 
     def _earliest_ms(self, group_id: str, now_ms: int) -> int:
-        """Returns the earliest Unix time at which the group could lose an offset, which is now if it has none."""
+        """Return the earliest Unix time at which the group could lose an offset, which is now if it has none."""
         if self.target.offsets.pending_of(group_id):
             return now_ms
         times = [

@@ -9,47 +9,47 @@ from collections.abc import Iterator
 from itertools import islice
 
 from reference_broker.groups.group import Group, GroupState, Member
-from reference_broker.groups.served_group import JoinAnswer, JoinedMember, ServedGroup, SyncAnswer
+from reference_broker.groups.served_group import JoinedMember, JoinResponse, ServedGroup, SyncResponse
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-def generation_answer(group: Group, member_id: str) -> JoinAnswer:
-    """Answers a JoinGroup with the generation that has begun. Only the leader is told who is in it."""
-    return JoinAnswer(
+def generation_response(group: Group, member_id: str) -> JoinResponse:
+    """Return the response to a JoinGroup when the generation has begun. Only the leader gets the members."""
+    return JoinResponse(
         ErrorCode.none,
         member_id,
         group.generation,
         group.protocol_type,
         group.protocol,
         group.leader or "",
-        members=members_told(group) if member_id == group.leader else (),
+        members=joined_members(group) if member_id == group.leader else (),
     )
 
 
-def members_told(group: Group) -> tuple[JoinedMember, ...]:
-    """Returns all members, as the leader needs them to assign."""
+def joined_members(group: Group) -> tuple[JoinedMember, ...]:
+    """Return all members, for the leader, which assigns."""
     return tuple(
         JoinedMember(each.member_id, each.group_instance_id, each.metadata(group.protocol))
         for each in group.members.values()
     )
 
 
-def assignment_answer(group: Group, member: Member) -> SyncAnswer:
-    """Answers a SyncGroup with what the leader assigned to the member."""
-    return SyncAnswer(ErrorCode.none, group.protocol_type, group.protocol, member.assignment)
+def assignment_response(group: Group, member: Member) -> SyncResponse:
+    """Return the response to a SyncGroup with the member's assignment."""
+    return SyncResponse(ErrorCode.none, group.protocol_type, group.protocol, member.assignment)
 
 
 MEMBERS_A_SLICE = 256
-"""How many members are told of their generation in one event."""
+"""Members whose requests are answered in one event."""
 LEAST_WAIT_MS = 1000
-"""The least time between two looks whether a static member has joined, however short the rebalance timeout is."""
+"""The shortest wait for static members to join, however short the rebalance timeout is."""
 
 
-# --- a rebalance begins ---------------------------------------------------------------------------------------------
+# --- a rebalance begins -----------------------------------------------------------------------------------------------
 
 
 def prepare_or_complete(served: ServedGroup, reason: str) -> None:
-    """Something changed. A rebalance begins, or the one that is on its way may be complete."""
+    """Begin a rebalance because something changed, or complete the one in progress."""
     if served.group.can_rebalance:
         prepare(served, reason)
     else:
@@ -57,7 +57,7 @@ def prepare_or_complete(served: ServedGroup, reason: str) -> None:
 
 
 def prepare(served: ServedGroup, reason: str) -> None:
-    """Asks every member to join again. A group that was empty waits for more members first."""
+    """Begin a rebalance: every member has to join again. A group that was empty waits for more members first."""
     group = served.group
     is_initial = group.state is GroupState.EMPTY
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -66,7 +66,7 @@ def prepare(served: ServedGroup, reason: str) -> None:
     served.cancel_timer()
     served.enter(group.begin_rebalance, ("reason", reason))
     if is_initial:
-        delay_ms = served.around.config.group_initial_rebalance_delay_ms
+        delay_ms = served.context.config.group_initial_rebalance_delay_ms
         _delay(served, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
     elif group.all_joined:
         complete(served)
@@ -75,7 +75,8 @@ def prepare(served: ServedGroup, reason: str) -> None:
 
 
 def complete_if_joined(served: ServedGroup) -> None:
-    """A new group waits out its initial delay in any case, since more members may come."""
+    """Complete the rebalance if all have joined. A new group waits out its initial delay in any case, since more
+    members may come."""
     group = served.group
     is_initial = group.previous_state is GroupState.EMPTY
     if group.state is GroupState.PREPARING_REBALANCE and not is_initial and group.all_joined:
@@ -87,21 +88,21 @@ def _delay(served: ServedGroup, delay_ms: int, remaining_ms: int) -> None:
 
 
 def _delay_over(served: ServedGroup, delay_ms: int, remaining_ms: int) -> None:
-    """Where members came meanwhile others may follow. The delay is prolonged as long as the rebalance timeout lasts."""
+    """Prolong the delay while members keep coming, up to the rebalance timeout. Otherwise complete the rebalance."""
     if not served.group.new_member_added or not remaining_ms:
         complete(served)
         return
     served.group.new_member_added = False
-    initial_ms = served.around.config.group_initial_rebalance_delay_ms
+    initial_ms = served.context.config.group_initial_rebalance_delay_ms
     _delay(served, min(initial_ms, remaining_ms), max(remaining_ms - delay_ms, 0))
 
 
-# --- a generation begins --------------------------------------------------------------------------------------------
+# --- a generation begins ----------------------------------------------------------------------------------------------
 
 
 def complete(served: ServedGroup) -> None:
-    """Begins the next generation, without the dynamic members that have not joined. If nobody has joined, only static
-    members are left. Then the wait begins anew, until their sessions end."""
+    """Begin the next generation, without the dynamic members that have not joined. If nobody has joined, only static
+    members remain. Then the wait starts again, until their sessions end."""
     group = served.group
     served.cancel_timer()
     _remove_absent(served)
@@ -110,10 +111,10 @@ def complete(served: ServedGroup) -> None:
         return
     served.enter(group.begin_generation)
     if group.state is GroupState.EMPTY:
-        served.partition.write_group(group, _ignored)
+        served.partition.write_group(group, _ignore_result)
         return
     served.set_timer(group.rebalance_timeout_ms, lambda: _sync_over(served))
-    _tell_generation(served, group.generation, iter(tuple(group.members.values())))
+    _announce_generation(served, group.generation, iter(tuple(group.members.values())))
 
 
 def _remove_absent(served: ServedGroup) -> None:
@@ -125,8 +126,9 @@ def _remove_absent(served: ServedGroup) -> None:
             remove(served, member.member_id, "expired")
 
 
-def _tell_generation(served: ServedGroup, generation: int, members: Iterator[Member]) -> None:
-    """Works in slices. Whoever has not been told when the next rebalance begins has joined that one already."""
+def _announce_generation(served: ServedGroup, generation: int, members: Iterator[Member]) -> None:
+    """Answer the JoinGroups, in slices. A member without a response when the next rebalance begins has joined that one
+    already."""
     group = served.group
     if group.generation != generation or group.state is GroupState.PREPARING_REBALANCE:
         return
@@ -134,14 +136,14 @@ def _tell_generation(served: ServedGroup, generation: int, members: Iterator[Mem
     for member in batch:
         if group.members.get(member.member_id) is member:
             member.is_new = False
-            served.answer_join(member.member_id, generation_answer(group, member.member_id))
-            served.expect(member.member_id, member.session_timeout_ms)
+            served.respond_to_join(member.member_id, generation_response(group, member.member_id))
+            served.restart_session(member.member_id, member.session_timeout_ms)
     if len(batch) == MEMBERS_A_SLICE:
-        served.after(0, lambda: _tell_generation(served, generation, members))
+        served.after(0, lambda: _announce_generation(served, generation, members))
 
 
 def _sync_over(served: ServedGroup) -> None:
-    """Members that never asked for their assignment are given up."""
+    """Remove the members whose SyncGroup has not come in time."""
     served.timer = None
     late = tuple(served.group.pending_syncs)
     for member_id in late:
@@ -150,39 +152,39 @@ def _sync_over(served: ServedGroup) -> None:
         prepare(served, f"{len(late)} members did not sync in time")
 
 
-# --- a generation is assigned ---------------------------------------------------------------------------------------
+# --- a generation is assigned -----------------------------------------------------------------------------------------
 
 
 def synced(served: ServedGroup, member_id: str) -> None:
-    """The SyncGroup of this member for this generation has come. After the last one nobody is waited for."""
+    """Record that the SyncGroup of this member for this generation has come. The last one cancels the timer."""
     served.group.synced(member_id)
     if served.group.state is not GroupState.PREPARING_REBALANCE and not served.group.pending_syncs:
         served.cancel_timer()
 
 
 def stabilise(served: ServedGroup) -> None:
-    """The assignment is written: everybody who waits is told."""
+    """Make the group Stable, since the assignment is written, and answer the parked SyncGroups."""
     group = served.group
     served.enter(group.stabilise)
-    served.around.metrics.rebalances.value += 1
-    _tell_assignments(served, group.generation, iter(tuple(served.syncs)))
+    served.context.metrics.rebalances.value += 1
+    _send_assignments(served, group.generation, iter(tuple(served.syncs)))
 
 
-def _tell_assignments(served: ServedGroup, generation: int, member_ids: Iterator[str]) -> None:
-    """Works in slices. Whoever has not been told when the next rebalance begins is told that instead."""
+def _send_assignments(served: ServedGroup, generation: int, member_ids: Iterator[str]) -> None:
+    """Answer the SyncGroups, in slices. The next rebalance fails those that remain."""
     group = served.group
     if group.generation != generation or group.state is not GroupState.STABLE:
         return
     batch = tuple(islice(member_ids, MEMBERS_A_SLICE))
     for member_id in batch:
         if member_id in served.syncs:
-            _answer_sync(served, member_id, assignment_answer(group, group.members[member_id]))
+            _respond_to_sync(served, member_id, assignment_response(group, group.members[member_id]))
     if len(batch) == MEMBERS_A_SLICE:
-        served.after(0, lambda: _tell_assignments(served, generation, member_ids))
+        served.after(0, lambda: _send_assignments(served, generation, member_ids))
 
 
 def fail_syncs(served: ServedGroup, error: Error) -> None:
-    """There will be no assignment of this generation."""
+    """Fail the SyncGroups of this generation, which gets no assignment."""
     for member in served.group.members.values():
         member.assignment = b""
     _refuse_syncs(served, error)
@@ -190,31 +192,31 @@ def fail_syncs(served: ServedGroup, error: Error) -> None:
 
 def _refuse_syncs(served: ServedGroup, error: Error) -> None:
     for member_id in tuple(served.syncs):
-        _answer_sync(served, member_id, SyncAnswer(error))
+        _respond_to_sync(served, member_id, SyncResponse(error))
 
 
-def _answer_sync(served: ServedGroup, member_id: str, answer: SyncAnswer) -> None:
-    """The session begins anew, because the member could not send heartbeats while it waited."""
-    served.answer_sync(member_id, answer)
-    served.expect(member_id, served.group.members[member_id].session_timeout_ms)
+def _respond_to_sync(served: ServedGroup, member_id: str, response: SyncResponse) -> None:
+    """Answer a SyncGroup. The session restarts, because the member could not send heartbeats meanwhile."""
+    served.respond_to_sync(member_id, response)
+    served.restart_session(member_id, served.group.members[member_id].session_timeout_ms)
 
 
-# --- members go -----------------------------------------------------------------------------------------------------
+# --- members go -------------------------------------------------------------------------------------------------------
 
 
 def remove(served: ServedGroup, member_id: str, what: str) -> None:
-    """Takes out a member, or an ID that never joined. Its requests that wait are answered UNKNOWN_MEMBER_ID, so that it
-    joins anew if it is still there. ``what`` is removed (it left) or expired."""
-    served.answer_join(member_id, JoinAnswer(ErrorCode.unknown_member_id))
-    served.answer_sync(member_id, SyncAnswer(ErrorCode.unknown_member_id))
-    served.forget(member_id)
+    """Remove a member, or an ID that never joined. Its parked requests get UNKNOWN_MEMBER_ID, so that it joins again if
+    it is still there. ``what`` is removed (it left) or expired."""
+    served.respond_to_join(member_id, JoinResponse(ErrorCode.unknown_member_id))
+    served.respond_to_sync(member_id, SyncResponse(ErrorCode.unknown_member_id))
+    served.end_session(member_id)
     if served.group.remove(member_id) is not None:
         served.note_member(member_id, what)
 
 
 def expired(served: ServedGroup, member_id: str) -> None:
-    """The session of a member, or of an ID that never joined, is over. Members that wait for an answer cannot send
-    heartbeats and are excused."""
+    """Handle the end of the session of a member, or of an ID that never joined. Members with a parked request cannot
+    send heartbeats and are excused."""
     group = served.group
     member = group.members.get(member_id)
     if not served.partition.is_led or (member is not None and member.is_excused):
@@ -226,6 +228,6 @@ def expired(served: ServedGroup, member_id: str) -> None:
         complete_if_joined(served)
 
 
-def _ignored(error: Error) -> None:
-    """An empty generation that is not written is no loss. After a failover the generation before it has members that
-    are not there, and their sessions end."""
+def _ignore_result(error: Error) -> None:
+    """An empty generation that is not written is no loss: after a failover the generation before it has members that no
+    longer exist, and their sessions end."""

@@ -13,13 +13,7 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.record_fields import (
-    MOST_TEXT_BYTES,
-    DamagedRecord,
-    FieldReader,
-    FieldWriter,
-    fits,
-)
+from reference_broker.coordination.record_fields import MOST_TEXT_BYTES, DamagedRecord, FieldReader, FieldWriter, fits
 from reference_broker.groups.committed_offsets import NO_EPOCH, NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.group import Group, Member, MemberProtocol
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
@@ -66,7 +60,7 @@ class UnknownKey:
 
 RecordKey: TypeAlias = OffsetKey | GroupKey | UnknownKey
 
-# --- keys -----------------------------------------------------------------------------------------------------------
+# --- keys -------------------------------------------------------------------------------------------------------------
 
 
 def offset_key(group: str, topic: str, partition: int) -> bytes:
@@ -84,7 +78,7 @@ def group_key(group: str) -> bytes:
 
 
 def read_key(data: bytes) -> RecordKey:
-    """Raises DamagedRecord. The key of a kind of record that is not read here is an UnknownKey."""
+    """Raise DamagedRecord. The key of a kind of record that is not read here is an UnknownKey."""
     fields = FieldReader(data)
     if fields.version in OFFSET_KEYS:
         return OffsetKey(fields.string(), fields.string(), fields.int32())
@@ -93,7 +87,7 @@ def read_key(data: bytes) -> RecordKey:
     return UnknownKey(fields.version)
 
 
-# --- committed offsets ----------------------------------------------------------------------------------------------
+# --- committed offsets ------------------------------------------------------------------------------------------------
 
 
 def offset_value(commit: CommitOffset, version: int) -> bytes:
@@ -120,7 +114,7 @@ def offset_value(commit: CommitOffset, version: int) -> bytes:
 
 
 def read_offset_value(key: OffsetKey, data: bytes) -> CommitOffset:
-    """Reads OffsetCommitValue 0-4. Raises DamagedRecord, also for other versions."""
+    """Read OffsetCommitValue 0-4. Raises DamagedRecord, also for other versions."""
     fields = FieldReader(data, flexible_from=EPOCH_VALUE, greatest=EPOCH_VALUE)
     version = fields.version
     offset = fields.int64()
@@ -144,7 +138,7 @@ def read_offset_value(key: OffsetKey, data: bytes) -> CommitOffset:
     )
 
 
-# --- groups ---------------------------------------------------------------------------------------------------------
+# --- groups -----------------------------------------------------------------------------------------------------------
 
 
 def group_value(group: Group) -> bytes:
@@ -174,7 +168,7 @@ def _write_member(out: FieldWriter, member: Member, protocol: str | None) -> Non
 
 
 def read_group(group_id: str, data: bytes) -> Group:
-    """Reads GroupMetadataValue 0-4. Raises DamagedRecord, also where two members have the same ID or instance."""
+    """Read GroupMetadataValue 0-4. Raises DamagedRecord, also where two members have the same ID or instance."""
     fields = FieldReader(data, flexible_from=4, greatest=4)
     protocol_type, generation = fields.string(), fields.int32()
     protocol, leader = fields.nullable_string(), fields.nullable_string()

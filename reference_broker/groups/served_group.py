@@ -23,7 +23,7 @@ UNKNOWN_MEMBER = ""
 """The member ID of a client that has none yet."""
 NO_GENERATION = -1
 MOST_REASON_CHARACTERS = 255
-"""The longest reason of a JoinGroup or LeaveGroup. Clients send no more (KIP-800)."""
+"""The longest reason of a JoinGroup or LeaveGroup that clients send (KIP-800)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class JoinRequest:
     protocols: tuple[MemberProtocol, ...]
     reason: str = ""
     needs_member_id: bool = True
-    """The client can be told MEMBER_ID_REQUIRED (version 4 on, KIP-394)."""
+    """The client supports MEMBER_ID_REQUIRED (version 4 on, KIP-394)."""
     skips_assignment: bool = True
-    """The client can be told that it leads and need not assign (version 9 on, KIP-814)."""
+    """The client supports ``skip_assignment`` (version 9 on, KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """What the leader is told of a member."""
+    """A member in the leader's response to JoinGroup."""
 
     member_id: str
     group_instance_id: str | None
@@ -56,8 +56,8 @@ class JoinedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinAnswer:
-    """The answer to JoinGroup. Only the leader is told ``members``."""
+class JoinResponse:
+    """The response to JoinGroup. Only the leader's has ``members``."""
 
     error: Error
     member_id: str = UNKNOWN_MEMBER
@@ -85,8 +85,8 @@ class SyncRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncAnswer:
-    """The answer to SyncGroup."""
+class SyncResponse:
+    """The response to SyncGroup."""
 
     error: Error
     protocol_type: str | None = None
@@ -103,12 +103,12 @@ class Leaving:
     reason: str = ""
 
 
-Joined: TypeAlias = Callable[[JoinAnswer], None]
-Synced: TypeAlias = Callable[[SyncAnswer], None]
+Joined: TypeAlias = Callable[[JoinResponse], None]
+Synced: TypeAlias = Callable[[SyncResponse], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class GroupContext:
     """What all groups of a node share."""
 
     ports: Ports
@@ -116,24 +116,24 @@ class Surroundings:
     metrics: GroupMetrics
     random: RandomSource
     expired: Callable[["ServedGroup", str], None]
-    """Told of a member, or of an ID that has not joined, whose session is over."""
+    """Called with a member, or an ID that has not joined, whose session is over."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """How long a member may be silent, in monotonic time."""
+    """The session of one member, in monotonic time."""
 
     deadline_us: int
     fires_us: int
-    """When the timer fires, which may be before the deadline."""
+    """When the timer fires, possibly before the deadline."""
     timer: int
 
 
 @dataclass(slots=True, eq=False)
 class ServedGroup:
-    """The dictionaries are by member ID. Each request that waits is answered exactly once."""
+    """One coordinated group. The dictionaries are by member ID. Each parked request is answered exactly once."""
 
-    around: Surroundings
+    context: GroupContext
     partition: OffsetsPartition
     group: Group
     joins: dict[str, Joined] = field(default_factory=dict)
@@ -144,51 +144,51 @@ class ServedGroup:
     assigned: int = 0
     """The generation whose assignment is being written, 0 if none is."""
 
-    # --- requests that wait -----------------------------------------------------------------------------------------
+    # --- parked requests ----------------------------------------------------------------------------------------------
 
-    def park_join(self, member_id: str, answer: Joined) -> None:
-        """A JoinGroup waits. An earlier one of the same member waits no more, since its connection may be lost."""
-        self._answer_join(member_id, JoinAnswer(ErrorCode.rebalance_in_progress, member_id))
+    def park_join(self, member_id: str, respond: Joined) -> None:
+        """Park a JoinGroup. An earlier one of the same member is answered, since its connection may be lost."""
+        self._respond_to_join(member_id, JoinResponse(ErrorCode.rebalance_in_progress, member_id))
         self.group.await_join(self.group.members[member_id], True)
-        self.joins[member_id] = answer
+        self.joins[member_id] = respond
 
-    def answer_join(self, member_id: str, answer: JoinAnswer) -> None:
-        """Answers the JoinGroup of the member if one waits."""
-        if self._answer_join(member_id, answer):
+    def respond_to_join(self, member_id: str, response: JoinResponse) -> None:
+        """Answer the member's parked JoinGroup, if there is one."""
+        if self._respond_to_join(member_id, response):
             self.group.await_join(self.group.members[member_id], False)
 
-    def _answer_join(self, member_id: str, answer: JoinAnswer) -> bool:
-        waiting = self.joins.pop(member_id, None)
-        if waiting is None:
+    def _respond_to_join(self, member_id: str, response: JoinResponse) -> bool:
+        respond = self.joins.pop(member_id, None)
+        if respond is None:
             return False
-        waiting(answer)
+        respond(response)
         return True
 
-    def park_sync(self, member_id: str, answer: Synced) -> None:
-        """A SyncGroup waits, instead of an earlier one of the same member."""
-        self.answer_sync(member_id, SyncAnswer(ErrorCode.rebalance_in_progress))
+    def park_sync(self, member_id: str, respond: Synced) -> None:
+        """Park a SyncGroup. An earlier one of the same member is answered."""
+        self.respond_to_sync(member_id, SyncResponse(ErrorCode.rebalance_in_progress))
         self.group.await_sync(member_id, True)
-        self.syncs[member_id] = answer
+        self.syncs[member_id] = respond
 
-    def answer_sync(self, member_id: str, answer: SyncAnswer) -> None:
-        """Answers the SyncGroup of the member if one waits."""
-        waiting = self.syncs.pop(member_id, None)
-        if waiting is not None:
+    def respond_to_sync(self, member_id: str, response: SyncResponse) -> None:
+        """Answer the member's parked SyncGroup, if there is one."""
+        respond = self.syncs.pop(member_id, None)
+        if respond is not None:
             self.group.await_sync(member_id, False)
-            waiting(answer)
+            respond(response)
 
     def fail_all(self, error: Error) -> None:
-        """Answers everybody who waits."""
+        """Answer all parked requests."""
         for member_id in list(self.joins):
-            self.answer_join(member_id, JoinAnswer(error, member_id))
+            self.respond_to_join(member_id, JoinResponse(error, member_id))
         for member_id in list(self.syncs):
-            self.answer_sync(member_id, SyncAnswer(error))
+            self.respond_to_sync(member_id, SyncResponse(error))
 
-    # --- sessions ---------------------------------------------------------------------------------------------------
+    # --- sessions -----------------------------------------------------------------------------------------------------
 
-    def expect(self, member_id: str, timeout_ms: int) -> None:
-        """From now on the member may be silent for this long."""
-        deadline_us = self.around.ports.now().mono_us + timeout_ms * 1000
+    def restart_session(self, member_id: str, timeout_ms: int) -> None:
+        """Let the member be silent for this long from now on."""
+        deadline_us = self.context.ports.now().mono_us + timeout_ms * 1000
         session = self.sessions.get(member_id)
         if session is None:
             session = self.sessions[member_id] = Session(deadline_us, deadline_us, 0)
@@ -196,64 +196,64 @@ class ServedGroup:
             return
         session.deadline_us = deadline_us
         if deadline_us < session.fires_us:
-            self.around.ports.cancel_timer(session.timer)
+            self.context.ports.cancel_timer(session.timer)
             self._arm(member_id, session)
 
-    def forget(self, member_id: str) -> None:
-        """Nobody waits to hear of the member any more."""
+    def end_session(self, member_id: str) -> None:
+        """End the member's session without consequences."""
         session = self.sessions.pop(member_id, None)
         if session is not None:
-            self.around.ports.cancel_timer(session.timer)
+            self.context.ports.cancel_timer(session.timer)
 
     def _arm(self, member_id: str, session: Session) -> None:
         session.fires_us = session.deadline_us
-        session.timer = self.around.ports.set_timer(session.deadline_us, lambda: self._fired(member_id, session))
+        session.timer = self.context.ports.set_timer(session.deadline_us, lambda: self._fired(member_id, session))
 
     def _fired(self, member_id: str, session: Session) -> None:
-        if self.around.ports.now().mono_us < session.deadline_us:
+        if self.context.ports.now().mono_us < session.deadline_us:
             self._arm(member_id, session)
             return
         del self.sessions[member_id]
-        self.around.expired(self, member_id)
+        self.context.expired(self, member_id)
 
-    # --- timers -----------------------------------------------------------------------------------------------------
+    # --- timers -------------------------------------------------------------------------------------------------------
 
     def set_timer(self, delay_ms: int, fire: Callable[[], None]) -> None:
-        """Sets the timer of the rebalance, in place of an earlier one."""
+        """Set the timer of the rebalance, in place of an earlier one."""
         self.cancel_timer()
         self.timer = self.after(delay_ms, fire)
 
     def cancel_timer(self) -> None:
         if self.timer is not None:
-            self.around.ports.cancel_timer(self.timer)
+            self.context.ports.cancel_timer(self.timer)
             self.timer = None
 
     def after(self, delay_ms: int, fire: Callable[[], None]) -> int:
-        """Calls ``fire`` later, unless the partition is lost by then."""
+        """Call ``fire`` later, unless the partition is lost by then."""
 
         def fired() -> None:
             if self.partition.is_led:
                 fire()
 
-        return later(self.around.ports, delay_ms * 1000, fired)
+        return later(self.context.ports, delay_ms * 1000, fired)
 
     def halt(self) -> None:
-        """No timer of this group fires any more."""
+        """Cancel all timers of this group."""
         self.cancel_timer()
         for member_id in tuple(self.sessions):
-            self.forget(member_id)
+            self.end_session(member_id)
 
-    # --- what happens to the group ----------------------------------------------------------------------------------
+    # --- what happens to the group ------------------------------------------------------------------------------------
 
     def enter(self, step: Callable[[int], None], *more: tuple[str, str]) -> None:
-        """Takes one transition of the group, which is counted and noted."""
+        """Take one transition of the group, and count and note it."""
         group, before = self.group, self.group.generation
-        self.around.metrics.count(group.state, -1)
-        step(self.around.ports.now().wall_ms)
-        self.around.metrics.count(group.state, 1)
+        self.context.metrics.count(group.state, -1)
+        step(self.context.ports.now().wall_ms)
+        self.context.metrics.count(group.state, 1)
         rises = group.generation >= before or before == LAST_GENERATION
         assert rises, f"generation {before} of group {group.group_id} became {group.generation}"
-        self.around.ports.note(
+        self.context.ports.note(
             "group_state",
             ("group", group.group_id),
             ("state", group.state.value),
@@ -265,7 +265,7 @@ class ServedGroup:
 
     def note_member(self, member_id: str, what: str) -> None:
         """``what`` is joined, removed, expired or fenced."""
-        self.around.ports.note(
+        self.context.ports.note(
             "group_member",
             ("group", self.group.group_id),
             ("member_id", member_id),
@@ -273,10 +273,10 @@ class ServedGroup:
             ("generation", self.group.generation),
         )
 
-    # --- invariants -------------------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Asserts what is true after each event. It costs O(members), so only tests and the simulator ask."""
+        """Assert the invariants. This costs O(members), so only tests and the simulator call it."""
         group, members = self.group, self.group.members
         name, state = f"group {group.group_id}", group.state
         group.validate()

@@ -7,7 +7,7 @@ records and fetches later never gets the deletion. The marker shows it that.
 
 from collections.abc import Sequence
 
-from reference_broker.client.tombstone_horizon import remembered_after
+from reference_broker.client.consumer import remembered_after
 from reference_broker.log.checkpoints import Checkpoint
 from reference_broker.ports.disk import Disk
 

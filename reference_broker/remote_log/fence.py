@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from reference_broker.ports.node_ports import StorePorts
-from reference_broker.remote_log.metadata.events import SegmentUpdate
-from reference_broker.remote_log.metadata.remote_log_metadata import RemoteLogMetadata
-from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.events import SegmentState, SegmentUpdate
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -7,18 +7,18 @@ its log is copied, so that it may delete what is listed.
 from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import RandomSource, Slices, StorePorts, later, run_slices
 from reference_broker.remote_log.copying.copier import Copier, Surroundings
-from reference_broker.remote_log.copying.slots import Slots
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting
 from reference_broker.remote_log.fence import Fence
-from reference_broker.remote_log.lineage import lineage_of
-from reference_broker.remote_log.metadata.remote_log_metadata import RemoteLogMetadata
+from reference_broker.remote_log.metadata.events import lineage_of
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.reading.reader import RemoteReader
 from reference_broker.replication.partitions import Partition
@@ -109,7 +109,7 @@ class RemoteLogManager:
         self._is_started = False
 
     def start(self) -> None:
-        """Begins to copy. The node calls it once, when it serves. Then every replica is looked at each
+        """Begin to copy. The node calls it once, when it serves. Then every replica is looked at each
         ``remote.log.manager.task.interval.ms``."""
         self._is_started = True
         if self._deleted is not None:
@@ -117,7 +117,7 @@ class RemoteLogManager:
         run_slices(self._ports, self._look_at_all(), self._wait)
 
     def settings_changed(self, config: BrokerConfig) -> None:
-        """Takes the settings that can change while the broker runs."""
+        """Take the settings that can change while the broker runs."""
         self._around.slots.resize(config.remote_log_manager_copier_thread_pool_size)
         self.reader.resize(config.remote_log_index_file_cache_total_size_bytes)
 
@@ -132,7 +132,7 @@ class RemoteLogManager:
         under_way = None if copier is None else copier.copy
         return None if under_way is None or under_way.prepared is None else under_way.segment.segment_id
 
-    # --- roles ------------------------------------------------------------------------------------------------------
+    # --- roles --------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition) -> None:
         replica = self._replica(partition.topic, partition.topic_id, partition.index, partition.log)
@@ -187,7 +187,7 @@ class RemoteLogManager:
         if replica is not None and replica.is_watched:
             self.metadata.unwatch(*key)
 
-    # --- the regular look -------------------------------------------------------------------------------------------
+    # --- the regular look ---------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
         later(self._ports, self._interval_us, lambda: run_slices(self._ports, self._look_at_all(), self._wait))
@@ -203,7 +203,7 @@ class RemoteLogManager:
                 yield
 
     def _settle(self, key: Key, replica: _Replica) -> None:
-        """Watches the replica if its topic is tiered, copies what is due, and tells its log what is listed."""
+        """Watch the replica if its topic is tiered, copies what is due, and tells its log what is listed."""
         topic_id, index = key
         log, led = replica.log, replica.led
         replica.is_cleared &= not replica.is_tiered

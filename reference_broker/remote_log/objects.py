@@ -1,5 +1,4 @@
-"""The names of a remote segment's objects in the store. Everybody who stores, reads or deletes one takes its key from
-here.
+"""The names of a remote segment's objects in the store. All code that stores, reads or deletes one uses these keys.
 
 ``<topic>-<partition>-<topic ID>/<20-digit base offset>-<segment ID>.<kind>``. IDs are Kafka's texts: URL-safe base64
 without padding. The kinds are the suffixes of the local files.
@@ -68,7 +67,7 @@ def keys_of(segment: Stored) -> tuple[str, ...]:
 
 
 def name_of(key: str) -> ObjectName | None:
-    """Reads a key. None if it is not that of a segment's object."""
+    """Read a key. None if it is not that of a segment's object."""
     found = _NAME.fullmatch(key.rpartition("/")[2])
     if found is None or found[3] not in set(ObjectKind):
         return None

@@ -1,53 +1,119 @@
 """The transaction coordinator of one node: the transactional IDs in the partitions of ``__transaction_state`` it leads.
 
-``coordination.led_partitions`` says how these partitions are loaded and dropped. ``state.judging`` says what each
-request is told, and ``endings`` brings decided transactions to their end.
+``coordination.led_partitions`` loads and drops these partitions, and ``transaction`` judges each request. ``Endings``
+sends the markers of decided transactions and completes them, also on a node that takes over (X-3). ``IdleTransactions``
+aborts transactions after their timeout (X-7) and expires IDs at rest (X-10).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.led_partitions import LedPartitions
 from reference_broker.coordination.log import CoordinatorLog, Written, client_error
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.coordination.scheduling import Steps
+from reference_broker.coordination.scheduling import DueTimes, SliceQueue, Steps
 from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.node_ports import Ports
+from reference_broker.metrics.metrics import Gauge, Metrics
+from reference_broker.ports.node_ports import Ports, Slices, later, run_slices
+from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
-from reference_broker.transactions.endings import Endings
-from reference_broker.transactions.idle import IdleTransactions
-from reference_broker.transactions.markers.marker import EPOCH_RAISED_FROM, TopicPartition
-from reference_broker.transactions.markers.sending import MarkerSender
-from reference_broker.transactions.markers.writing import MarkerWriter
-from reference_broker.transactions.metrics import TransactionMetrics
+from reference_broker.transactions.markers import (
+    EPOCH_RAISED_FROM,
+    Delivery,
+    Marker,
+    MarkerSender,
+    MarkerWriter,
+    TopicPartition,
+)
 from reference_broker.transactions.producer_ids import COME_AGAIN, ProducerIds
-from reference_broker.transactions.requests import NOBODY, AddRequest, EndRequest, Owned, TakeRequest
-from reference_broker.transactions.state.judging import (
+from reference_broker.transactions.transaction import (
+    DECIDED,
+    EXPIRING,
     Ending,
+    ProducerIdAndEpoch,
     Taking,
+    Transaction,
+    TransactionState,
+    completed,
+    dead,
+    decided,
+    fenced,
     judge_adding,
     judge_end,
     judge_owner,
     judge_taking,
-)
-from reference_broker.transactions.state.transaction import (
-    Transaction,
-    completed,
     with_next_epoch,
     with_partitions,
     with_producer_id,
     with_same_epoch,
 )
-from reference_broker.transactions.storage.loading import TransactionsTaker
-from reference_broker.transactions.storage.partition import Held, TransactionsPartition
-from reference_broker.transactions.storage.topic import partition_count
+from reference_broker.transactions.transactions_partition import (
+    Held,
+    TransactionsPartition,
+    TransactionsTaker,
+    partition_count,
+)
 from reference_broker.wire.errors import Error, ErrorCode
+
+_COORDINATOR = ("kafka.server", "transaction-coordinator-metrics")
+_SENDER = ("kafka.coordinator.transaction", "TransactionMarkerChannelManager")
+
+
+class TransactionMetrics:
+    """The parts of the coordinator count here themselves."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.loading = metrics.gauge(*_COORDINATOR, "num-partitions", state="loading")
+        self.load_time_ms = metrics.histogram(*_COORDINATOR, "partition-load-time")
+        self.waiting_completions = metrics.gauge(*_SENDER, "LogAppendRetryQueueSize")
+        """Transactions whose completion could not be written and is written again soon."""
+        self.waiting_markers = metrics.gauge(*_SENDER, "UnknownDestinationQueueSize")
+        """Markers that are asked for again soon, because their leader is not known or did not take them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRequest:
+    """InitProducerId with a transactional ID. ``expected`` is what the producer has, if it goes on after an error."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: ProducerIdAndEpoch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest:
+    """AddPartitionsToTxn, AddOffsetsToTxn. ``client_version`` is the ``transaction.version`` that the request's version
+    stands for."""
+
+    transactional_id: str
+    owner: ProducerIdAndEpoch
+    partitions: tuple[TopicPartition, ...]
+    client_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequest:
+    """EndTxn."""
+
+    transactional_id: str
+    owner: ProducerIdAndEpoch
+    commits: bool
+    client_version: int = 0
+
+
+NOBODY: ProducerIdAndEpoch = (-1, -1)
+
+Owned: TypeAlias = Callable[[Error, ProducerIdAndEpoch], None]
+"""Told once: an error, and with NONE the producer ID and epoch that the client has from now on (NOBODY if it is not
+told)."""
+
 
 _LOADING = ErrorCode.coordinator_load_in_progress
 
@@ -85,13 +151,13 @@ class TransactionCoordinator:
         """The topic has been asked for, and no answer has come."""
 
     def start(self) -> None:
-        """Begins to look for what is open or idle for too long. The node calls it once, when it serves."""
+        """Begin to look for what is open or idle for too long. The node calls it once, when it serves."""
         self._idle.start()
 
-    # --- what is coordinated here -----------------------------------------------------------------------------------
+    # --- what is coordinated here -------------------------------------------------------------------------------------
 
     def find(self, transactional_id: str) -> TransactionsPartition | Error:
-        """Returns the partition that keeps the ID, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        """Return the partition that keeps the ID, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE where too few replicas are in sync for what was loaded to be replicated, or
         INVALID_REQUEST for an ID that is empty or that no record can hold."""
         if not transactional_id or not fits(transactional_id):
@@ -102,28 +168,28 @@ class TransactionCoordinator:
         return found
 
     def held(self, transactional_id: str) -> Held | Error:
-        """Returns the ID, an error of ``find``, or TRANSACTIONAL_ID_NOT_FOUND."""
+        """Return the ID, an error of ``find``, or TRANSACTIONAL_ID_NOT_FOUND."""
         target = self.find(transactional_id)
         if isinstance(target, Error):
             return target
         return target.held.get(transactional_id, ErrorCode.transactional_id_not_found)
 
     def active(self) -> Sequence[TransactionsPartition]:
-        """Returns every loaded partition, by index."""
+        """Return every loaded partition, by index."""
         return self._led.active()
 
     def loading(self) -> bool:
-        """Says whether a partition that is led here is not served yet."""
+        """Return whether a partition that is led here is not served yet."""
         return self._led.is_loading() or any(not each.is_settled for each in self._led.active())
 
     def validate(self) -> None:
-        """Asserts what is true after each event. It looks at all IDs, so only tests and the simulator ask."""
+        """Assert the invariants. It looks at all IDs, so only tests and the simulator ask."""
         self._led.validate()
 
-    # --- InitProducerId ---------------------------------------------------------------------------------------------
+    # --- InitProducerId -----------------------------------------------------------------------------------------------
 
     def take(self, request: TakeRequest, answer: Owned) -> None:
-        """Gives the producer the ID with the next epoch, and ends what was open (X-1). Errors: those of ``find`` and of
+        """Give the producer the ID with the next epoch, and ends what was open (X-1). Errors: those of ``find`` and of
         ``judge_taking``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an abort came first, and
         COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
         target = self.find(request.transactional_id)
@@ -188,10 +254,10 @@ class TransactionCoordinator:
             ("producer_epoch", step.producer_epoch),
         )
 
-    # --- AddPartitionsToTxn, AddOffsetsToTxn ------------------------------------------------------------------------
+    # --- AddPartitionsToTxn, AddOffsetsToTxn --------------------------------------------------------------------------
 
     def add(self, request: AddRequest, answer: Written) -> None:
-        """Adds the partitions, all or none, and begins the transaction with the first ones. Errors: those of ``find``
+        """Add the partitions, all or none, and begins the transaction with the first ones. Errors: those of ``find``
         and of ``judge_adding``, INVALID_PRODUCER_ID_MAPPING for an ID that nobody has, and those of the log."""
         target = self.find(request.transactional_id)
         if isinstance(target, Error):
@@ -209,9 +275,9 @@ class TransactionCoordinator:
         target.write(held, with_partitions(held.current, request.partitions, request.client_version, now_ms), answer)
 
     def verify(self, request: AddRequest) -> Error | Mapping[TopicPartition, Error]:
-        """Says whether each partition belongs to the open transaction: NONE or TRANSACTION_ABORTABLE (KIP-890). Errors
-        for all are those of ``find`` and of ``judge_owner``, and INVALID_PRODUCER_ID_MAPPING for an ID that nobody
-        has."""
+        """Return whether each partition belongs to the open transaction: NONE or TRANSACTION_ABORTABLE (KIP-890).
+        Errors for all are those of ``find`` and of ``judge_owner``, and INVALID_PRODUCER_ID_MAPPING for an ID that
+        nobody has."""
         held = self.held(request.transactional_id)
         if isinstance(held, Error):
             is_unknown = held is ErrorCode.transactional_id_not_found
@@ -224,10 +290,10 @@ class TransactionCoordinator:
             each: ErrorCode.none if each in known else ErrorCode.transaction_abortable for each in request.partitions
         }
 
-    # --- EndTxn -----------------------------------------------------------------------------------------------------
+    # --- EndTxn -------------------------------------------------------------------------------------------------------
 
     def end(self, request: EndRequest, answer: Owned) -> None:
-        """Commits or aborts. Answers once that is durable: then it is decided, whatever dies (X-3). A client of version
+        """Commit or aborts. Answers once that is durable: then it is decided, whatever dies (X-3). A client of version
         2 is told what it writes with from now on. Errors: those of ``find`` and of ``judge_end``,
         INVALID_PRODUCER_ID_MAPPING for an ID that nobody has, COORDINATOR_LOAD_IN_PROGRESS, and those of the log."""
         target = self.find(request.transactional_id)
@@ -255,7 +321,7 @@ class TransactionCoordinator:
 
             self._endings.decide(target, held, version, decided, commits=request.commits)
 
-    # --- partitions that come and go --------------------------------------------------------------------------------
+    # --- partitions that come and go ----------------------------------------------------------------------------------
 
     def begin(self, partition: Partition) -> TransactionsPartition:
         log = CoordinatorLog(self._ports, self._config.request_timeout_ms, self._leaders, partition)
@@ -277,3 +343,222 @@ class TransactionCoordinator:
 
 def _owner(transaction: Transaction) -> tuple[int, int]:
     return transaction.producer_id, transaction.producer_epoch
+
+
+WRITE_AGAIN_US = 1_000_000
+"""A completion that could not be written is written again after this time."""
+RESUMED_A_SLICE = 100
+
+
+@dataclass(slots=True)
+class Endings:
+    """``image`` returns the metadata as this node knows it. ``unwritten`` counts completions that wait to be written
+    again."""
+
+    _ports: Ports
+    _image: Callable[[], MetadataImage]
+    _producer_ids: ProducerIds
+    _sender: MarkerSender
+    _unwritten: Gauge
+
+    def decide(
+        self,
+        target: TransactionsPartition,
+        held: Held,
+        client_version: int,
+        told: Callable[[Error], None],
+        *,
+        commits: bool,
+    ) -> None:
+        """Commit or aborts for the owner. Tells once the decision is durable, or an error:
+        COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID for a producer whose epochs are used up, else those
+        of the log."""
+        next_id = self._next_id(held.current, client_version)
+        if next_id is None:
+            told(COME_AGAIN)
+            return
+        now_ms = self._ports.now().wall_ms
+        step = decided(held.current, now_ms, commits=commits, client_version=client_version, next_producer_id=next_id)
+        self._write(target, held, step, told)
+
+    def fence(self, target: TransactionsPartition, held: Held, told: Callable[[Error], None]) -> None:
+        """Abort an open transaction with an epoch that no producer has. The errors are those of ``decide``."""
+        version = transaction_version(self._image())
+        next_id = self._next_id(held.current, version)
+        if next_id is None:
+            told(COME_AGAIN)
+            return
+        step = fenced(held.current, self._ports.now().wall_ms, version=version, next_producer_id=next_id)
+        self._write(target, held, step, told)
+
+    def _next_id(self, current: Transaction, client_version: int) -> int | None:
+        """Return -1 where no new producer ID is needed."""
+        if client_version < EPOCH_RAISED_FROM or not current.is_exhausted:
+            return NO_PRODUCER_ID
+        return self._producer_ids.take()
+
+    def _write(
+        self, target: TransactionsPartition, held: Held, step: Transaction, told: Callable[[Error], None]
+    ) -> None:
+        target.write(held, step, told, lambda: self._send(target, held))
+
+    def resume(self, target: TransactionsPartition) -> None:
+        """Go on with what the former coordinator has decided."""
+        run_slices(self._ports, self._resume(target))
+
+    def _resume(self, target: TransactionsPartition) -> Slices:
+        open_ends = [each for each in target.held.values() if each.current.state in DECIDED and each.changing is None]
+        for number, held in enumerate(open_ends, 1):
+            if not target.is_led:
+                return
+            if held.current.state in DECIDED and held.changing is None:
+                self._send(target, held)
+            if number % RESUMED_A_SLICE == 0:
+                yield
+
+    def _send(self, target: TransactionsPartition, held: Held) -> None:
+        """Only once: a transaction may be decided while what was loaded goes on. Both would complete it."""
+        if held.is_sent:
+            return
+        held.is_sent = True
+        current = held.current
+        assert current.state in DECIDED, f"markers of {current.transactional_id}, which is {current.state.value}"
+        self._ports.note(
+            "transaction_decided",
+            ("transactional_id", current.transactional_id),
+            ("producer_id", current.producer_id),
+            ("producer_epoch", current.producer_epoch),
+            ("outcome", "commit" if DECIDED[current.state] else "abort"),
+            ("partitions", len(current.partitions)),
+        )
+        marker = Marker(
+            producer_id=current.producer_id,
+            producer_epoch=current.producer_epoch,
+            coordinator_epoch=target.coordinator_epoch,
+            is_commit=DECIDED[current.state],
+            transaction_version=current.client_version,
+        )
+        held.missing = dict(current.partitions)
+        self._sender.deliver(
+            Delivery(
+                marker,
+                held.missing,
+                is_wanted=lambda: target.is_led and held.current is current,
+                delivered=partial(self._complete, target, held),
+            )
+        )
+
+    def _complete(self, target: TransactionsPartition, held: Held) -> None:
+        """Every partition has its marker. What is in the log already becomes durable by itself."""
+        if not target.is_led:
+            return
+
+        def told(error: Error) -> None:
+            if error and target.is_led and held.changing is None:
+                self._unwritten.value += 1
+                later(self._ports, WRITE_AGAIN_US, write_again)
+
+        def write_again() -> None:
+            self._unwritten.value -= 1
+            self._complete(target, held)
+
+        target.write(held, completed(held.current, self._ports.now().wall_ms), told)
+
+
+LOOKS_A_SLICE = 20
+"""How many IDs are looked at in one event. Each may take a record, which costs some 100 us."""
+
+_Look = Callable[[TransactionsPartition, Held, int], None]
+
+
+@dataclass(slots=True)
+class IdleTransactions:
+    """Looks at the IDs that are due, and at no others. ``active`` returns the partitions that are led and loaded."""
+
+    _ports: Ports
+    _config: BrokerConfig
+    _active: Callable[[], Sequence[TransactionsPartition]]
+    _endings: Endings
+    _work: SliceQueue = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._work = SliceQueue(self._ports)
+
+    def start(self) -> None:
+        """The first looks come after one interval."""
+        self._look_for_timeouts_later()
+        self._look_for_expired_later()
+
+    def _look_for_timeouts_later(self) -> None:
+        interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        later(self._ports, interval_ms * 1000, self._look_for_timeouts)
+
+    def _look_for_expired_later(self) -> None:
+        interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
+        later(self._ports, interval_ms * 1000, self._look_for_expired)
+
+    def _look_for_timeouts(self) -> None:
+        for target in self._active():
+            self._look(target, target.timeouts, self._time_out)
+        self._look_for_timeouts_later()
+
+    def _look_for_expired(self) -> None:
+        for target in self._active():
+            self._look(target, target.expiries, self._expire)
+        self._look_for_expired_later()
+
+    def _look(self, target: TransactionsPartition, due: DueTimes, look: _Look) -> None:
+        now_ms = self._ports.now().wall_ms
+        if target.is_settled and due.is_due(now_ms):
+            self._work.add(self._look_at_due(target, due, look, now_ms))
+
+    def _look_at_due(self, target: TransactionsPartition, due: DueTimes, look: _Look, now_ms: int) -> Slices:
+        """What is not done now is planned for the time after ``now_ms``, so that it comes with the next look."""
+        count = 0
+        while target.is_led and (transactional_id := due.due(now_ms)) is not None:
+            held = target.held.get(transactional_id)
+            if held is not None:
+                look(target, held, now_ms)
+            count += 1
+            if count % LOOKS_A_SLICE == 0:
+                yield
+
+    # --- open for too long --------------------------------------------------------------------------------------------
+
+    def _time_out(self, target: TransactionsPartition, held: Held, now_ms: int) -> None:
+        current = held.current
+        if current.state is not TransactionState.ONGOING:
+            return
+        due_ms = current.started_ms + current.timeout_ms + 1
+        if due_ms > now_ms or held.is_changing:
+            target.timeouts.schedule(current.transactional_id, max(due_ms, now_ms + 1))
+            return
+        self._note("transaction_timed_out", current)
+        self._endings.fence(target, held, partial(self._fenced, target, current.transactional_id, now_ms))
+
+    def _fenced(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
+        if error:
+            target.timeouts.schedule(transactional_id, now_ms + 1)
+
+    # --- idle for too long --------------------------------------------------------------------------------------------
+
+    def _expire(self, target: TransactionsPartition, held: Held, now_ms: int) -> None:
+        current = held.current
+        due_ms = current.updated_ms + self._config.transactional_id_expiration_ms
+        if due_ms > now_ms or held.is_changing or current.state not in EXPIRING:
+            target.expiries.schedule(current.transactional_id, max(due_ms, now_ms + 1))
+            return
+        self._note("transactional_id_expired", current)
+        target.write(held, dead(current, now_ms), partial(self._expired, target, current.transactional_id, now_ms))
+
+    def _expired(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
+        if error:
+            target.expiries.schedule(transactional_id, now_ms + 1)
+
+    def _note(self, what: str, current: Transaction) -> None:
+        self._ports.note(
+            what,
+            ("transactional_id", current.transactional_id),
+            ("producer_id", current.producer_id),
+            ("producer_epoch", current.producer_epoch),
+        )

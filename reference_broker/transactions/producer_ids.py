@@ -51,7 +51,7 @@ class ProducerIds:
     requested: bool = False
 
     def take(self) -> int | None:
-        """Returns the next free ID. Where the block is used up it returns None, and asks for the next block."""
+        """Return the next free ID. Where the block is used up it returns None, and asks for the next block."""
         if self.next_id == self.end:
             self._request_block()
             return None
@@ -59,7 +59,7 @@ class ProducerIds:
         return self.next_id - 1
 
     def give(self, given: Given) -> None:
-        """Gives an ID, now or when a block comes. Without a controller it gives COORDINATOR_LOAD_IN_PROGRESS."""
+        """Give an ID, now or when a block comes. Without a controller it gives COORDINATOR_LOAD_IN_PROGRESS."""
         if self.next_id < self.end:
             self.next_id += 1
             given(self.next_id - 1)
@@ -88,7 +88,7 @@ class ProducerIds:
             self._refuse(_told(answer.error_code))
 
     def _refill(self, first: int) -> None:
-        """Takes a new block that starts at ``first``, and serves those who wait, in their order."""
+        """Take a new block that starts at ``first``, and serves those who wait, in their order."""
         assert first >= self.end, f"producer IDs from {first} on were given out before"
         self.next_id, self.end, self.requested = first, first + BLOCK_SIZE, False
         while self.waiting and self.next_id < self.end:

@@ -15,10 +15,8 @@ from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
 from bench.fleet.values import Run, compress, read_record, read_row
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
 from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
-from reference_broker.client.consumer_requests import FETCH, LIST_OFFSETS, listed_offsets
-from reference_broker.client.fetch_plan import CLOSE_SESSION_EPOCH, NO_SESSION_ID, FetchPlan, Wanted
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
-from reference_broker.client.group_events import Assigned, GroupEvent, Joined, Left, Lost, Revoked
+from reference_broker.client.group_membership import Assigned, GroupEvent, Joined, Left, Lost, Revoked
 from reference_broker.client.group_requests import (
     JOIN_GROUP,
     OFFSET_COMMIT,
@@ -28,20 +26,14 @@ from reference_broker.client.group_requests import (
     error_of,
     name_of,
 )
+from reference_broker.client.leader_fetches import FETCH, LIST_OFFSETS, listed_offsets
 from reference_broker.client.metadata_cache import MetadataUpdate
-from reference_broker.client.offset_commits import Committed, Fetched
-from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
+from reference_broker.client.offset_commits import Committed, CommittedOffset, Fetched, OffsetToCommit
+from reference_broker.client.session_handler import CLOSE_SESSION_EPOCH, NO_SESSION_ID, FetchPlan, Wanted
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, api_name
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.fetch import FetchRequest
-from reports.rows import (
-    END_OF_RUN_US,
-    CommitRow,
-    MembershipRow,
-    MetadataEpochRow,
-    PositionRow,
-    ResetRow,
-)
+from reports.rows import END_OF_RUN_US, CommitRow, MembershipRow, MetadataEpochRow, PositionRow, ResetRow
 
 OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
 NO_OFFSET: Final = "no_offset"

@@ -22,7 +22,7 @@ from bench.fleet.behaviours.protocol import (
     Request,
     TimedOut,
 )
-from reference_broker.client.draft_versions import (
+from reference_broker.client.api_versions import (
     API_VERSIONS,
     API_VERSIONS_REQUEST,
     API_VERSIONS_VERSION,
@@ -33,7 +33,7 @@ from reference_broker.client.draft_versions import (
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE, GroupConsumer
 from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.transactions.producer import TransactionalProducer
+from reference_broker.client.transactional_producer import TransactionalProducer
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 
 SPEAKS_DRAFTS: Final = (METADATA_LANE, COMMIT_LANE, COMMITTED_LANE)

@@ -15,13 +15,16 @@ from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from bench.fleet.values import BatchReader, read_row
-from reference_broker.client.aborted import READ_COMMITTED, READ_UNCOMMITTED
-from reference_broker.client.consumer import ConsumerState
-from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_requests import GroupRequest, GroupVersions, MemberIdentity, name_of
+from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED, ConsumerState
+from reference_broker.client.group_requests import (
+    GroupCoordinator,
+    GroupRequest,
+    GroupVersions,
+    MemberIdentity,
+    name_of,
+)
 from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
-from reference_broker.client.offset_commits import CommittedOffsets, Fetched
-from reference_broker.client.offset_requests import fetched_offsets
+from reference_broker.client.offset_commits import CommittedOffsets, Fetched, fetched_offsets
 from reference_broker.client.session_handler import FetchSessionHandler, Wanted
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name

@@ -36,10 +36,9 @@ from bench.fleet.behaviours.protocol import (
 from bench.fleet.values import ValueMaker
 from reference_broker.client.group_requests import name_of
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.transactions.producer import Delivery, ProducerConfig, TransactionalProducer
-from reference_broker.client.transactions.requests import ProducerIdentity
-from reference_broker.client.transactions.states import State
-from reference_broker.client.transactions.values import Outcome, TransactionConfig
+from reference_broker.client.transaction_manager import Outcome, State, TransactionConfig
+from reference_broker.client.transaction_requests import ProducerIdentity
+from reference_broker.client.transactional_producer import Delivery, ProducerConfig, TransactionalProducer
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
 from reports.rows import RunRow, TransactionRow

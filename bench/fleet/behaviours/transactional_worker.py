@@ -17,8 +17,8 @@ from bench.fleet.behaviours.protocol import Chance, ClientSettings, TopicPartiti
 from bench.fleet.behaviours.transactional_client import NOTHING, Open, ProducerHabits, TransactionalClient
 from bench.fleet.values import ValueMaker
 from reference_broker.client.consumer_partitions import ConsumerRecord
-from reference_broker.client.offset_requests import OffsetToCommit
-from reference_broker.client.transactions.producer import TransactionalProducer
+from reference_broker.client.offset_commits import OffsetToCommit
+from reference_broker.client.transactional_producer import TransactionalProducer
 from reference_broker.records.record import Record
 from reports.rows import CommitRow, TransformRow
 

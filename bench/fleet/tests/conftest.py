@@ -54,7 +54,7 @@ from bench.fleet.behaviours.protocol import (
     Woken,
 )
 from bench.fleet.recorder import MemorySink, Recorder
-from reference_broker.client.fetch_plan import LAST_VERSION_BY_NAME
+from reference_broker.client.session_handler import LAST_VERSION_BY_NAME
 from reference_broker.records.batch import UNPATCHED_FROM, patched_prefix, read_header
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

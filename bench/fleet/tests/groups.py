@@ -28,7 +28,7 @@ from kio.static.primitive import i16, i32, i64
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Answered, Behaviour, Disconnected, Request, TimedOut, TopicPartition
 from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, Log, World
-from reference_broker.client.draft_versions import NEEDED_DRAFTS
+from reference_broker.client.api_versions import NEEDED_DRAFTS
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import (
     MetadataBroker1000,

@@ -13,7 +13,7 @@ from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Leaving, TopicPartition
 from bench.fleet.tests.conftest import read_offsets
 from bench.fleet.tests.groups import GroupsBroker, GroupWorld
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.wire.apis import ApiKey
 from reports.rows import MembershipRow
 

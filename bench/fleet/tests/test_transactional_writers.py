@@ -10,9 +10,9 @@ import pytest
 from bench.fleet.behaviours import protocol
 from bench.fleet.behaviours.protocol import Address, ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.transactional_client import ProducerHabits, TransactionalWriter, WriterPlan
-from reference_broker.client.draft_versions import API_VERSIONS
+from reference_broker.client.api_versions import API_VERSIONS
 from reference_broker.client.group_requests import GroupRequest
-from reference_broker.client.transactions.tests.transaction_world import LOST, NOT_ARRIVED, NaiveBroker
+from reference_broker.client.tests.transaction_world import LOST, NOT_ARRIVED, NaiveBroker
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reports.rows import OperationRow, RunRow, TransactionRow

@@ -19,7 +19,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioRa
 
 from reference_broker.blocking.consumer import BlockingConsumer, CommitError
 from reference_broker.client.group_consumer import ConsumerConfig
-from reference_broker.client.group_events import GroupConfig
+from reference_broker.client.group_membership import GroupConfig
 from reference_broker.client.metadata_cache import NodeAddress
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 warns of.

@@ -16,9 +16,9 @@ from bench.peers.tests.java_tools import JavaTools, console_member, dump_segment
 from bench.peers.tests.one_node import reference_node
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.client.group_consumer import ConsumerConfig
-from reference_broker.client.group_events import GroupConfig
+from reference_broker.client.group_membership import GroupConfig
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 
 pytestmark = [

@@ -12,18 +12,17 @@ from bench.peers.systems import KAFKA
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.blocking.examples import consume_transform_produce
 from reference_broker.blocking.transactional_producer import BlockingTransactionalProducer
+from reference_broker.client import api_versions
 from reference_broker.client.group_consumer import ConsumerConfig
-from reference_broker.client.group_events import GroupConfig
+from reference_broker.client.group_membership import GroupConfig
 from reference_broker.client.group_requests import MemberIdentity
+from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.node_lane import FetchSettings
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.transactions import features
-from reference_broker.client.transactions.errors import TransactionError
-from reference_broker.client.transactions.producer import ProducerConfig
-from reference_broker.client.transactions.states import State
-from reference_broker.client.transactions.values import Outcome, TransactionConfig
+from reference_broker.client.transaction_manager import Outcome, State, TransactionConfig
+from reference_broker.client.transaction_requests import TransactionError
+from reference_broker.client.transactional_producer import ProducerConfig
 from reference_broker.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.peer
@@ -45,7 +44,7 @@ def node(
 ) -> NodeAddress:
     """A node whose clients are all of one generation. A new cluster has ``transaction.version`` 2."""
     if request.param == OLD:
-        monkeypatch.setattr(features, "ADDS_BY_ITSELF", 99)
+        monkeypatch.setattr(api_versions, "ADDS_BY_ITSELF", 99)
     return kafka[0]
 
 

@@ -12,8 +12,8 @@ from bench.peers.tests.java_tools import JavaTools
 from bench.peers.tests.three_nodes import LIMIT_S
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.client.group_consumer import ConsumerConfig
+from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.partitions import TopicPartition
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 warns of.

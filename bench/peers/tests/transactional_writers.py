@@ -17,11 +17,11 @@ from bench.peers.tests.three_nodes import LIMIT_S
 from reference_broker.blocking.transactional_producer import BlockingTransactionalProducer, TransactionTimeoutError
 from reference_broker.client.group_requests import MemberIdentity
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.transactions.errors import TransactionError
-from reference_broker.client.transactions.producer import ProducerConfig
-from reference_broker.client.transactions.values import TransactionConfig
+from reference_broker.client.transaction_manager import TransactionConfig
+from reference_broker.client.transaction_requests import TransactionError
+from reference_broker.client.transactional_producer import ProducerConfig
 
 with warnings.catch_warnings():  # kafka-python reads its schemas in a way that Python 3.11 warns of.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)

@@ -27,7 +27,7 @@ from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.groups.group import MemberProtocol
-from reference_broker.groups.served_group import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
+from reference_broker.groups.served_group import MOST_REASON_CHARACTERS, JoinRequest, JoinResponse
 from reference_broker.wire.errors import ErrorCode
 
 NEEDS_MEMBER_ID_FROM = 4
@@ -40,7 +40,7 @@ def handle(broker: HasGroups, call: Call, body: JoinGroupRequest) -> None:
     """Answers through ``call``, at once or later."""
     version = call.api_version
 
-    def answer(told: JoinAnswer) -> None:
+    def answer(told: JoinResponse) -> None:
         call.respond(_response(told, version))
 
     broker.groups.membership.join(_asked(call, body), contained(call, answer))
@@ -68,7 +68,7 @@ def _asked(call: Call, body: JoinGroupRequest) -> JoinRequest:
     )
 
 
-def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+def _response(answer: JoinResponse, version: int) -> JoinGroupResponse:
     protocol = answer.protocol
     return JoinGroupResponse(
         throttle_time=NO_THROTTLE,

@@ -17,7 +17,7 @@ from reference_broker.apis.broker import HasGroups
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.groups.served_group import SyncAnswer, SyncRequest
+from reference_broker.groups.served_group import SyncRequest, SyncResponse
 from reference_broker.wire.errors import ErrorCode
 
 NAMES_PROTOCOL_FROM = 5
@@ -26,7 +26,7 @@ NAMES_PROTOCOL_FROM = 5
 def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupResponse | None:
     """Answers through ``call``, at once or later."""
     if call.api_version >= NAMES_PROTOCOL_FROM and (body.protocol_type is None or body.protocol_name is None):
-        return _response(SyncAnswer(ErrorCode.inconsistent_group_protocol))
+        return _response(SyncResponse(ErrorCode.inconsistent_group_protocol))
     request = SyncRequest(
         body.group_id,
         body.generation_id,
@@ -37,7 +37,7 @@ def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupRe
         {each.member_id: each.assignment for each in body.assignments},
     )
 
-    def answer(told: SyncAnswer) -> None:
+    def answer(told: SyncResponse) -> None:
         call.respond(_response(told))
 
     broker.groups.membership.sync(request, contained(call, answer))
@@ -47,7 +47,7 @@ def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupRe
 API = Api.of(SyncGroupRequest, handle)
 
 
-def _response(answer: SyncAnswer) -> SyncGroupResponse:
+def _response(answer: SyncResponse) -> SyncGroupResponse:
     return SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode(answer.error),

@@ -22,8 +22,7 @@ from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, 
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.remote_log.reading.reader import Abandon, RemoteReader
-from reference_broker.remote_log.reading.remote_records import RemoteRecords
+from reference_broker.remote_log.reading.reader import Abandon, RemoteReader, RemoteRecords
 from reference_broker.replication.leader.replicas import Followers, FollowerState, error_without_replica
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.fetch_session import CachedPartition

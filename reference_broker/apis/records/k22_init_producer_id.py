@@ -24,8 +24,8 @@ from reference_broker.apis.broker import HasTransactions
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
-from reference_broker.transactions.requests import NOBODY, TakeRequest
-from reference_broker.transactions.state.judging import ProducerIdAndEpoch
+from reference_broker.transactions.coordinator import NOBODY, TakeRequest
+from reference_broker.transactions.transaction import ProducerIdAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.schema import MILLISECOND
 

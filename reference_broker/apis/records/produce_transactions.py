@@ -15,14 +15,8 @@ from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.node_ports import later
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, InvalidRecords, read_header
-from reference_broker.transactions.markers.marker import TopicPartition
-from reference_broker.transactions.verification.question import (
-    Errors,
-    Purpose,
-    Question,
-    purpose_of_produce,
-    told_in_produce,
-)
+from reference_broker.transactions.markers import TopicPartition
+from reference_broker.transactions.verification import Errors, Purpose, Question, purpose_of_produce, told_in_produce
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceTopic
 

@@ -31,9 +31,9 @@ from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
-from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIds
-from reference_broker.transactions.verification.verifier import Verifier
+from reference_broker.transactions.verification import Verifier
 
 NOW = Now(5_000_000, 1_700_000_000_000)
 DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -18,15 +18,9 @@ from reference_broker.replication.tests import leader_world
 from reference_broker.replication.tests.leader_world import TOPIC_ID, broker_epoch_of
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
-from reference_broker.transactions.markers.writing import MarkerWriter
-from reference_broker.transactions.verification.verifier import Verifier
-from reference_broker.wire.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
+from reference_broker.transactions.markers import MarkerWriter
+from reference_broker.transactions.verification import Verifier
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from reference_broker.wire.produce import (
     ProducePartition,
     ProducePartitionResponse,

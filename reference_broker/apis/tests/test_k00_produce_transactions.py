@@ -15,9 +15,9 @@ from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.leader_world import TOPIC_ID
 from reference_broker.replication.tests.timed_ports import START_MS
-from reference_broker.transactions.markers.marker import Marker
-from reference_broker.transactions.verification.tests.coordinator_link import CoordinatorLink
-from reference_broker.transactions.verification.verifier import Verifier
+from reference_broker.transactions.markers import Marker
+from reference_broker.transactions.tests.coordinator_link import CoordinatorLink
+from reference_broker.transactions.verification import Verifier
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 

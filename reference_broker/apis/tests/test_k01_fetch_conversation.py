@@ -6,9 +6,8 @@ import pytest
 
 from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, real_log, real_records
 from reference_broker.client.consumer import ConsumerState
-from reference_broker.client.fetch_plan import FetchPlan
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.session_handler import SessionHandler, Wanted, make_session_handler
+from reference_broker.client.session_handler import FetchPlan, SessionHandler, Wanted, make_session_handler
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("b", 1)]

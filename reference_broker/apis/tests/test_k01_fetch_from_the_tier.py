@@ -12,7 +12,7 @@ from reference_broker.apis.records.fetch_partition import Lookup, RemoteReads
 from reference_broker.apis.tests.fetch_world import LARGE, World, told, two_topics
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.records.record import Record, build
-from reference_broker.remote_log.reading.remote_records import RemoteRecords
+from reference_broker.remote_log.reading.reader import RemoteRecords
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction, FetchPartition
 

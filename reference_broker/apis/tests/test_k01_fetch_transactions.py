@@ -14,7 +14,7 @@ from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld,
 from reference_broker.records.batch import iterate
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
-from reference_broker.transactions.markers.marker import Marker
+from reference_broker.transactions.markers import Marker
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchTopic, PartitionData
 

@@ -15,7 +15,7 @@ from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.groups.records import offsets_topic_configs
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.transactions.storage import topic as transaction_topic
+from reference_broker.transactions.transactions_partition import transaction_topic_configs
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.schema import LazySchema
 
@@ -90,5 +90,5 @@ def _wanted(broker: CreatesCoordinatorTopics, name: str, image: MetadataImage) -
         name,
         partitions=config.transaction_state_log_num_partitions,
         replication_factor=replicas,
-        configs=transaction_topic.topic_configs(config, replicas),
+        configs=transaction_topic_configs(config, replicas),
     )

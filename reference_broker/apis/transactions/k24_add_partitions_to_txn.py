@@ -37,8 +37,8 @@ from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.node_ports import Slices, run_slices
-from reference_broker.transactions.markers.marker import TopicPartition
-from reference_broker.transactions.requests import AddRequest
+from reference_broker.transactions.coordinator import AddRequest
+from reference_broker.transactions.markers import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode
 
 FOR_BROKERS_FROM = 4

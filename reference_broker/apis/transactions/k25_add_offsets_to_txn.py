@@ -23,7 +23,7 @@ from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
 from reference_broker.groups.records import partition_count
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
-from reference_broker.transactions.requests import AddRequest
+from reference_broker.transactions.coordinator import AddRequest
 from reference_broker.wire.errors import Error, ErrorCode
 
 KNOWS_FENCED_FROM = 2

@@ -21,8 +21,8 @@ from reference_broker.apis.broker import HasTransactions
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
-from reference_broker.transactions.requests import EndRequest
-from reference_broker.transactions.state.judging import ProducerIdAndEpoch
+from reference_broker.transactions.coordinator import EndRequest
+from reference_broker.transactions.transaction import ProducerIdAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 
 KNOWS_FENCED_FROM = 2

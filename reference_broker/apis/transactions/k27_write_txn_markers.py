@@ -32,8 +32,7 @@ from reference_broker.apis.call import Call, Sliced, contained, contained_slices
 from reference_broker.apis.registry import Api
 from reference_broker.log.timestamp_lookup import Work
 from reference_broker.ports.node_ports import Slices, run_slices
-from reference_broker.transactions.markers.marker import Marker, TopicPartition
-from reference_broker.transactions.markers.writing import Written
+from reference_broker.transactions.markers import Marker, TopicPartition, Written
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3

@@ -20,8 +20,8 @@ from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
 from reference_broker.log.timestamp_lookup import Work
-from reference_broker.transactions.state.states import DECIDED
-from reference_broker.transactions.storage.partition import Held
+from reference_broker.transactions.transaction import DECIDED
+from reference_broker.transactions.transactions_partition import Held
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.schema import EPOCH, MILLISECOND
 

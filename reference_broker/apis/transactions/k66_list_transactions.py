@@ -24,14 +24,14 @@ from reference_broker.apis.call import Call, contained_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.ports.node_ports import Slices, run_slices
-from reference_broker.transactions.state import states
-from reference_broker.transactions.state.transaction import Transaction
+from reference_broker.transactions import transaction as transactions
+from reference_broker.transactions.transaction import Transaction
 from reference_broker.wire.errors import Error, ErrorCode
 
 LISTED_A_SLICE = 1000
 MATCHED_A_SLICE = 50
 MAX_PATTERN_BYTES = 1 << 17  # compiled; one match against the longest ID takes at most some 25 ms
-_STATES = {each.value: each for each in states.TransactionState}
+_STATES = {each.value: each for each in transactions.TransactionState}
 _OPTIONS: Any = re2.Options()
 _OPTIONS.log_errors, _OPTIONS.max_mem = False, MAX_PATTERN_BYTES
 

@@ -15,14 +15,14 @@ from reference_broker.blocking.consumer import BlockingConsumer, ConsumerError
 from reference_broker.blocking.transactional_producer import BlockingTransactionalProducer, TransactionTimeoutError
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.group_consumer import ConsumerConfig
-from reference_broker.client.group_events import GroupConfig
+from reference_broker.client.group_membership import GroupConfig
+from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.node_lane import FetchSettings
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.transactions.errors import TransactionError
-from reference_broker.client.transactions.producer import ProducerConfig
-from reference_broker.client.transactions.values import TransactionConfig
+from reference_broker.client.transaction_manager import TransactionConfig
+from reference_broker.client.transaction_requests import TransactionError
+from reference_broker.client.transactional_producer import ProducerConfig
 from reference_broker.wire.errors import ErrorCode
 
 POLL_MS = 500

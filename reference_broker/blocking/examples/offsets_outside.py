@@ -19,8 +19,8 @@ from pathlib import Path
 from reference_broker.blocking.consumer import BlockingConsumer, ConsumerError
 from reference_broker.client.consumer_partitions import RESET_POLICIES, ConsumerRecord
 from reference_broker.client.group_consumer import ConsumerConfig
+from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import ErrorCode
 

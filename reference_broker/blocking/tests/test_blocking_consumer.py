@@ -23,10 +23,10 @@ from reference_broker.blocking.tests.raw_topics import create_topic, produce
 from reference_broker.client import group_requests
 from reference_broker.client.consumer_partitions import ConsumerRecord, Phase
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
-from reference_broker.client.group_events import GroupConfig
+from reference_broker.client.group_membership import GroupConfig
+from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.node_lane import FetchSettings
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.serve.tests.conftest import Broker
 from reference_broker.wire.errors import DraftError, ErrorCode

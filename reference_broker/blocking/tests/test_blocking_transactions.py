@@ -13,12 +13,12 @@ from reference_broker.blocking.examples import consume_transform_produce
 from reference_broker.blocking.tests.raw_topics import create_topic
 from reference_broker.blocking.transactional_producer import BlockingTransactionalProducer
 from reference_broker.client.group_consumer import ConsumerConfig
+from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.transactions.errors import TransactionError
-from reference_broker.client.transactions.producer import ProducerConfig
-from reference_broker.client.transactions.values import TransactionConfig
+from reference_broker.client.transaction_manager import TransactionConfig
+from reference_broker.client.transaction_requests import TransactionError
+from reference_broker.client.transactional_producer import ProducerConfig
 from reference_broker.serve.tests.conftest import Broker
 from reference_broker.wire.errors import ErrorCode
 

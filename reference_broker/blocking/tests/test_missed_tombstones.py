@@ -8,8 +8,8 @@ import pytest
 from reference_broker.blocking.consumer import BlockingConsumer, InvalidOffsetError, TombstonesMissedError
 from reference_broker.blocking.tests.raw_topics import call, create_topic
 from reference_broker.client.group_consumer import ConsumerConfig
+from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.record import Record, build
 from reference_broker.serve.tests.conftest import Broker

@@ -20,10 +20,8 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i32, i32Timedelta
 
 from reference_broker.client import group_requests as requests
-from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_events import GroupConfig, Lost, Revoked
-from reference_broker.client.group_membership import GroupMembership
-from reference_broker.client.group_requests import GroupRequest
+from reference_broker.client.group_membership import GroupConfig, GroupMembership, Lost, Revoked
+from reference_broker.client.group_requests import GroupCoordinator, GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import ErrorCode

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from reference_broker.client.aborted import READ_COMMITTED
-from reference_broker.client.consumer import ConsumerState
+from reference_broker.client.consumer import READ_COMMITTED, ConsumerState
+from reference_broker.client.leader_fetches import FetchSettings, NodeLane
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.node_lane import FetchSettings, NodeLane
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.control import ControlType, control_record
 from reference_broker.records.record import Record, build

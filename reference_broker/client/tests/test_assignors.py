@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reference_broker.client.assignors import ASSIGNORS, assign
 from reference_broker.client.consumer_protocol import Subscription
+from reference_broker.client.group_leader import ASSIGNORS, assign
 from reference_broker.client.partitions import TopicPartition
 
 STICKY = "cooperative-sticky"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reference_broker.client.consumer_partitions import HeldPartitions, Phase, PositionReset
-from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
+from reference_broker.client.offset_commits import CommittedOffset, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.record import Record, build

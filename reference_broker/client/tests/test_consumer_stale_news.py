@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from reference_broker.client import group_requests as requests
-from reference_broker.client.assignors import assign
 from reference_broker.client.consumer_protocol import (
     Assignment,
     Subscription,
@@ -13,9 +12,9 @@ from reference_broker.client.consumer_protocol import (
     encode_subscription,
 )
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
-from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_events import Failed, GroupConfig, MemberState, Revoked
-from reference_broker.client.group_membership import GroupMembership
+from reference_broker.client.group_leader import assign
+from reference_broker.client.group_membership import Failed, GroupConfig, GroupMembership, MemberState, Revoked
+from reference_broker.client.group_requests import GroupCoordinator
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.offset_commits import CommittedOffsets
 from reference_broker.client.partitions import TopicPartition

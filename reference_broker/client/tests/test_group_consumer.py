@@ -15,15 +15,14 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer
 from reference_broker.client.consumer_partitions import PositionReset
-from reference_broker.client.fetch_plan import FetchPlan, Wanted
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
-from reference_broker.client.group_events import Assigned, GroupConfig, GroupEvent
+from reference_broker.client.group_membership import Assigned, GroupConfig, GroupEvent
 from reference_broker.client.group_requests import DRAFT_VERSION
+from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
-from reference_broker.client.node_lane import FetchSettings
-from reference_broker.client.offset_commits import Committed, Fetched
-from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
+from reference_broker.client.offset_commits import Committed, CommittedOffset, Fetched, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.session_handler import FetchPlan, Wanted
 from reference_broker.client.tests.group_world import due, found, join_answer
 from reference_broker.client.tests.test_offset_commits import committed
 from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets

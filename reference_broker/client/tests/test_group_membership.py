@@ -13,18 +13,18 @@ from reference_broker.client.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_events import (
+from reference_broker.client.group_membership import (
     Assigned,
     Failed,
     GroupConfig,
+    GroupMembership,
     Joined,
     Left,
     Lost,
     MemberState,
     Revoked,
 )
-from reference_broker.client.group_membership import GroupMembership
+from reference_broker.client.group_requests import GroupCoordinator
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import (
     NODE,

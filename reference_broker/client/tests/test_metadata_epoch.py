@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from reference_broker.client.consumer_requests import METADATA
 from reference_broker.client.group_requests import DRAFT_VERSION
 from reference_broker.client.metadata_cache import (
     EpochGuards,
@@ -14,7 +13,7 @@ from reference_broker.client.metadata_cache import (
     PartitionInfo,
     TopicInfo,
 )
-from reference_broker.client.metadata_refresher import MetadataRefresher
+from reference_broker.client.metadata_refresher import METADATA, MetadataRefresher
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import due
 from reference_broker.wire.drafts import (

@@ -20,20 +20,23 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.client import group_requests as requests
-from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION, GroupVersions, MemberIdentity
+from reference_broker.client.group_requests import (
+    DRAFT_VERSION,
+    PAGE_VERSION,
+    GroupCoordinator,
+    GroupVersions,
+    MemberIdentity,
+)
 from reference_broker.client.offset_commits import (
     Committed,
+    CommittedOffset,
     CommittedOffsets,
     Fetched,
-    may_consume,
-)
-from reference_broker.client.offset_requests import (
-    CommittedOffset,
     OffsetToCommit,
     commit_request,
     fetch_request,
     fetched_offsets,
+    may_consume,
 )
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import NODE, NODES, due, found

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from reference_broker.client.leader_fetches import ReadReplicas
 from reference_broker.client.metadata_cache import MetadataCache, NodeAddress, PartitionInfo, TopicInfo
-from reference_broker.client.read_replicas import ReadReplicas
 from reference_broker.client.tests.test_group_consumer import T0, Driver, fetched
 from reference_broker.records.record import Record, build
 from reference_broker.wire.drafts import (

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from reference_broker.client.fetch_plan import FetchPlan
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.session_handler import MAX_EPOCH, FetchSessionHandler, Wanted, next_epoch
+from reference_broker.client.session_handler import MAX_EPOCH, FetchPlan, FetchSessionHandler, Wanted, next_epoch
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
     FetchResponse,

@@ -11,12 +11,12 @@ from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataRes
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i32Timedelta
 
-from reference_broker.client.draft_versions import NEEDED_DRAFTS, may_be_sent
+from reference_broker.client.api_versions import NEEDED_DRAFTS, may_be_sent
+from reference_broker.client.consumer import remembered_after
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION
-from reference_broker.client.node_lane import FetchSettings
+from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.tests.test_group_consumer import SEED, T0, Driver, fetched
-from reference_broker.client.tombstone_horizon import remembered_after
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse
 from reference_broker.wire.retired_fields import MetadataResponse

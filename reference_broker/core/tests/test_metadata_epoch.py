@@ -8,8 +8,7 @@ from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeatur
 from kio.static.primitive import i8, i16, i32Timedelta
 
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate
-from reference_broker.client.offset_commits import may_consume
-from reference_broker.client.offset_requests import CommittedOffset
+from reference_broker.client.offset_commits import CommittedOffset, may_consume
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.node_world import NodeWorld, create_request, delete_request
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE

@@ -10,7 +10,7 @@ from reference_broker.core.tests.node_world import NodeWorld, batch, delete_requ
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import iterate
 from reference_broker.remote_log.objects import ObjectKind, name_of
-from reference_broker.remote_log.reading.remote_records import RemoteRecords
+from reference_broker.remote_log.reading.reader import RemoteRecords
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic

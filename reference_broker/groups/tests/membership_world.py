@@ -13,13 +13,7 @@ from reference_broker.groups.group import Group, GroupState, MemberProtocol
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition, Retention
-from reference_broker.groups.served_group import (
-    JoinAnswer,
-    JoinRequest,
-    Leaving,
-    SyncAnswer,
-    SyncRequest,
-)
+from reference_broker.groups.served_group import JoinRequest, JoinResponse, Leaving, SyncRequest, SyncResponse
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.errors import Error, ErrorCode
@@ -131,10 +125,10 @@ class FakeStore:
 class Joining:
     """A JoinGroup on its way; ``answers`` has at most one."""
 
-    answers: list[JoinAnswer] = field(default_factory=list)
+    answers: list[JoinResponse] = field(default_factory=list)
 
     @property
-    def answer(self) -> JoinAnswer:
+    def answer(self) -> JoinResponse:
         (answer,) = self.answers
         return answer
 
@@ -145,10 +139,10 @@ class Joining:
 
 @dataclass
 class Syncing:
-    answers: list[SyncAnswer] = field(default_factory=list)
+    answers: list[SyncResponse] = field(default_factory=list)
 
     @property
-    def answer(self) -> SyncAnswer:
+    def answer(self) -> SyncResponse:
         (answer,) = self.answers
         return answer
 

@@ -165,10 +165,10 @@ def test_an_accepted_commit_counts_as_a_heartbeat() -> None:
     (member,) = world.stable(None)
     for _ in range(3):
         world.pass_ms(9999)
-        world.membership.heard(world.partition, "g", member)
+        world.membership.extend_session(world.partition, "g", member)
     assert member in world.group.members
-    world.membership.heard(world.partition, "g", "nobody")
-    world.membership.heard(world.partition, "none", member)
+    world.membership.extend_session(world.partition, "g", "nobody")
+    world.membership.extend_session(world.partition, "none", member)
 
 
 def test_heartbeats_set_no_timers() -> None:

@@ -93,7 +93,7 @@ def test_a_partition_that_comes_back_has_other_groups_of_the_same_names() -> Non
     assert world.heartbeat("b", 7, group=last) is ErrorCode.none
     world.pass_ms(5000)
     assert world.metrics.groups.value == count
-    world.membership.heard(world.partition, last, "b")
+    world.membership.extend_session(world.partition, last, "b")
     world.pass_ms(5000)
     assert world.in_state(GroupState.STABLE) == 1
     assert world.heartbeat("b", 7, group=last) is ErrorCode.none

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from reference_broker.coordination.log import Written
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
 from reference_broker.groups.membership import NEW_MEMBER_TIMEOUT_MS
-from reference_broker.groups.served_group import JoinAnswer, Leaving, SyncAnswer
+from reference_broker.groups.served_group import JoinResponse, Leaving, SyncResponse
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, Syncing, World
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -119,7 +119,7 @@ class Client:
     def protocols(self) -> tuple[MemberProtocol, ...]:
         return RANGE if int(self.name[1:]) % 2 else BOTH
 
-    def joined(self, asked: int, answer: JoinAnswer) -> None:
+    def joined(self, asked: int, answer: JoinResponse) -> None:
         if asked != self.asked:
             return
         self.waits = False
@@ -132,7 +132,7 @@ class Client:
         else:
             self.hear(answer.error)
 
-    def sync(self, joined: JoinAnswer) -> None:
+    def sync(self, joined: JoinResponse) -> None:
         self.waits, self.asked = True, self.asked + 1
         own = f"{joined.generation}:{self.member_id}:"
         leads = joined.leader == joined.member_id and not joined.skip_assignment
@@ -146,7 +146,7 @@ class Client:
             syncing=Syncing(Once(partial(self.synced, self.asked))),
         )
 
-    def synced(self, asked: int, answer: SyncAnswer) -> None:
+    def synced(self, asked: int, answer: SyncResponse) -> None:
         if asked != self.asked:
             return
         self.waits = False
@@ -186,7 +186,7 @@ class Told:
     leaders: dict[tuple[int, int], tuple[str, str | None]] = field(default_factory=dict)
     assigned_by: dict[int, str] = field(default_factory=dict)
 
-    def generation(self, answer: JoinAnswer) -> None:
+    def generation(self, answer: JoinResponse) -> None:
         if answer.members and not answer.skip_assignment:
             key = (self.life, answer.generation)
             said = (answer.leader, answer.protocol)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from reference_broker.groups.group import MemberProtocol
-from reference_broker.groups.served_group import JoinAnswer, SyncAnswer
+from reference_broker.groups.served_group import JoinResponse, SyncResponse
 from reference_broker.groups.tests.membership_world import Joining, Syncing, World
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -65,7 +65,7 @@ class Conversation:
             joining=Joining(Answers(partial(self.joined, name))),
         )
 
-    def joined(self, name: str, answer: JoinAnswer) -> None:
+    def joined(self, name: str, answer: JoinResponse) -> None:
         if answer.member_id:
             self.ids[name] = answer.member_id
         self.generations[name] = answer.generation
@@ -87,7 +87,7 @@ class Conversation:
             syncing=Syncing(Answers(partial(self.synced, name))),
         )
 
-    def synced(self, name: str, answer: SyncAnswer) -> None:
+    def synced(self, name: str, answer: SyncResponse) -> None:
         self.said.append(f"{name}: {error_name(answer.error)}, assigned {answer.assignment.decode() or 'nothing'}")
 
     def heartbeat(self, name: str, instance: str | None = None) -> None:

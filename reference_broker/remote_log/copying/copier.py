@@ -1,14 +1,14 @@
 """Copies the segments of one partition that this node leads, one at a time.
 
-``Copy`` says what the next step is. Before each step it is looked whether this node still leads the partition in the
-same leader epoch. A copy that fails is tried again after a pause, as a new segment; who removes old segments removes
-what the failed one left.
+``Copy`` decides the next step. Before each step this node checks that it still leads the partition in the same leader
+epoch. A copy that fails is retried after a pause, as a new segment; ``expiring`` removes what the failed one left.
 """
 
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
+from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.producer_replay import Recreated
 from reference_broker.log.segments import TierableSegment
 from reference_broker.log.timestamp_lookup import Overtaken
@@ -17,14 +17,10 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import RandomSource, Slices, StorePorts, later, run_slices
 from reference_broker.ports.store import StoreFailure
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.remote_log.copying.copy import ENDED, Copy, Stage
-from reference_broker.remote_log.copying.preparing import EpochsUnknown, preparation
-from reference_broker.remote_log.copying.slots import Slots
+from reference_broker.remote_log.copying.copy import ENDED, Copy, EpochsUnknown, Stage, preparation
 from reference_broker.remote_log.fence import Fence
-from reference_broker.remote_log.lineage import lineage_of
-from reference_broker.remote_log.metadata.events import update_of
-from reference_broker.remote_log.metadata.remote_log_metadata import RemoteLogMetadata
-from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.events import SegmentState, lineage_of, update_of
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode, error_name
@@ -74,7 +70,7 @@ class Copier:
         self._tell_lag(0, 0)
 
     def look(self) -> None:
-        """Copies what is due, one segment after the other, if nothing is under way already."""
+        """Copy what is due, one segment after the other, if nothing is under way already."""
         if self._is_busy or self._is_closed or not self._log.config.is_copied:
             return
         if not self._fence.is_up:
@@ -116,7 +112,7 @@ class Copier:
             self._due.extend(log.tierable(log.last_stable_offset, log.high_watermark, self.copied_end))
         return self._due[0] if self._due else None
 
-    # --- the steps of a copy ----------------------------------------------------------------------------------------
+    # --- the steps of a copy ------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """It is this partition's turn."""
@@ -155,7 +151,7 @@ class Copier:
         )
 
     def _take(self, copy: Copy) -> None:
-        """Takes the next step, if this node still leads the partition in the leader epoch of the copy."""
+        """Take the next step, if this node still leads the partition in the leader epoch of the copy."""
         if copy.stage not in ENDED and (self._is_closed or self._partition.leader_epoch != copy.leader_epoch):
             copy = copy.resigned()
         self.copy = copy
@@ -186,7 +182,7 @@ class Copier:
     def _not_stored(self, copy: Copy, failure: StoreFailure) -> None:
         self._take(copy.failed(f"{copy.next_object.key}: {failure.kind}: {failure.reason}"))
 
-    # --- the end of a copy ------------------------------------------------------------------------------------------
+    # --- the end of a copy --------------------------------------------------------------------------------------------
 
     def _listed(self, copy: Copy) -> None:
         around, local = self._around, copy.local
@@ -233,7 +229,7 @@ class Copier:
         self._is_busy = False
         self.look()
 
-    # --- the lag ----------------------------------------------------------------------------------------------------
+    # --- the lag ------------------------------------------------------------------------------------------------------
 
     def count_lag(self) -> None:
         """Brings the gauges up to date."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from reference_broker.coordination.record_fields import DamagedRecord
+from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import MetadataImage
@@ -20,11 +21,8 @@ from reference_broker.ports.node_ports import Slices, StorePorts, later, run_sli
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
 from reference_broker.records.batch import InvalidRecords, checked, iterate
 from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
-from reference_broker.remote_log.copying.slots import Slots
-from reference_broker.remote_log.metadata.codec import decode
-from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteSegment
-from reference_broker.remote_log.metadata.remote_log_metadata import RemoteLogMetadata
-from reference_broker.remote_log.metadata.states import DeleteState
+from reference_broker.remote_log.metadata.events import DeleteState, PartitionDelete, RemoteSegment, decode
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
 from reference_broker.remote_log.objects import folder_of
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.wire.errors import Error, ErrorCode, error_name
@@ -79,13 +77,13 @@ class DeletedPartitions:
         self._slots = Slots(ports, REMOVALS_AT_ONCE)
 
     def start(self) -> None:
-        """Begins to look, each ``remote.log.manager.task.interval.ms``. The node calls it once, when it serves."""
+        """Begin to look, each ``remote.log.manager.task.interval.ms``. The node calls it once, when it serves."""
         run_slices(self._ports, self._look(), self._wait)
 
     def _wait(self) -> None:
         later(self._ports, self._interval_us, self.start)
 
-    # --- what is deleted --------------------------------------------------------------------------------------------
+    # --- what is deleted ----------------------------------------------------------------------------------------------
 
     def _look(self) -> Slices:
         topic = self._image().topics.get(REMOTE_LOG_METADATA_TOPIC)
@@ -102,7 +100,7 @@ class DeletedPartitions:
             self._sweep_if_due(scanned)
 
     def _scan(self, scanned: _Scanned) -> Slices:
-        """Reads what is replicated and was not read yet. Damaged records say nothing."""
+        """Read what is replicated and was not read yet. Damaged records say nothing."""
         led, taken = scanned.led, 0
         while not led.deleted and scanned.offset < led.log.high_watermark:
             start = max(scanned.offset, led.log.log_start_offset)

@@ -1,31 +1,191 @@
-"""Deletes remote segments of one partition that this node leads: what retention lets go, and garbage (KIP-405, P-11).
+"""Deletes remote segments of one partition that this node leads: expired ones and garbage (KIP-405, P-11).
 
-Garbage are copies that were given up, segments whose offsets newer ones own, and objects that no event tells of: a
-former leader may store one after its copy was removed. Where events are lost, what they told of stays. What this node
-does counts only while no newer leader is known (``Fence``). If the topic has no tier any more, everything goes.
+``due`` decides what has expired, by the settings of the topic and the leader's log. Garbage are copies that were
+abandoned, segments whose offsets newer ones own, and objects of no event: a former leader may store one after its copy
+was removed. Where events are lost, the objects that they named stay. What this node does counts only while no newer
+leader is known (``Fence``). If the topic has no tier any more, everything is deleted.
+
+The deletion of a segment is written to the metadata before and after its objects are deleted. A deletion that was begun
+is continued, so a crash leaves nothing.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, TypeAlias, TypeVar
 
+from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Done, Slices, StorePorts, run_slices
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
-from reference_broker.remote_log.copying.slots import Slots
-from reference_broker.remote_log.expiring.removal import Removal
-from reference_broker.remote_log.expiring.retention import SEGMENTS_PER_SLICE, LeaderLog, Shares, Sliced, due
 from reference_broker.remote_log.fence import Fence, Proven
-from reference_broker.remote_log.lineage import lineage_of
-from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteSegment
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.remote_log_metadata import RemoteLogMetadata
+from reference_broker.remote_log.metadata.events import (
+    LeaderEpochStarts,
+    RemoteSegment,
+    SegmentState,
+    lineage_of,
+    update_of,
+)
+from reference_broker.remote_log.metadata.partition_segments import PartitionSegments, RemoteLogMetadata
 from reference_broker.remote_log.metrics import RemoteLogMetrics
-from reference_broker.remote_log.objects import folder_of, name_of
+from reference_broker.remote_log.objects import folder_of, keys_of, name_of
 from reference_broker.replication.durable import sync_led_then
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode, error_name
+
+UNLIMITED: Final = -1
+SEGMENTS_PER_SLICE: Final = 100
+"""To look at so many takes some 0.5 ms. An event may have the end of one pass and the beginning of the next."""
+_NO_END: Final = 1 << 63
+
+FoundT = TypeVar("FoundT")
+Sliced: TypeAlias = Generator[None, None, FoundT]
+"""Long work that yields after each slice and returns what it found."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLog:
+    """What retention asks of the leader's log. ``local_only_bytes``: of the records that are not listed yet.
+    -1 in ``retention_ms`` or ``retention_bytes`` means that there is no limit."""
+
+    log_start_offset: int
+    lineage: LeaderEpochStarts
+    local_only_bytes: int
+    retention_ms: int
+    retention_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """``segments`` are to be deleted, in this order, once the log starts at ``log_start_offset``."""
+
+    segments: tuple[RemoteSegment, ...]
+    log_start_offset: int
+
+
+def due(segments: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Sliced[Due]:
+    """Return what is due of the listed segments, which come by their first offset. In slices.
+
+    A segment goes if it lies wholly before the log's start. Of those that hold records of this log the oldest go while
+    they are too old, or while the log without them still has ``retention_bytes``. The first that stays keeps all that
+    follow. A segment of leader epochs before those of this log goes, too. One that an unclean election cut off stays
+    until then: the log may end before it.
+    """
+    shares, ends = Shares(log.lineage), list[int | None]()
+    spare_bytes = log.local_only_bytes - log.retention_bytes
+    for number, each in enumerate(segments, 1):
+        end = shares.end(each)
+        ends.append(end)
+        spare_bytes += 0 if end is None else each.size_bytes
+        if number % SEGMENTS_PER_SLICE == 0:
+            yield
+    start, is_retaining = log.log_start_offset, False
+    gone = []
+    for number, (each, end) in enumerate(zip(segments, ends, strict=True), 1):
+        if number % SEGMENTS_PER_SLICE == 0:
+            yield
+        if end is None:
+            if each.next_offset <= log.log_start_offset or is_before(each, log.lineage):
+                gone.append(each)
+            continue
+        is_unreachable = each.next_offset <= log.log_start_offset
+        is_old = log.retention_ms != UNLIMITED and each.max_timestamp_ms <= now_ms - log.retention_ms
+        is_too_much = log.retention_bytes != UNLIMITED and spare_bytes >= each.size_bytes
+        if is_unreachable or (not is_retaining and (is_old or is_too_much)):
+            gone.append(each)
+            spare_bytes -= each.size_bytes
+            start = max(start, end)
+        else:
+            is_retaining = True
+    return Due(tuple(gone), start)
+
+
+def is_before(segment: RemoteSegment, lineage: LeaderEpochStarts) -> bool:
+    """Return whether all leader epochs of the segment are before the first one of the log."""
+    return bool(lineage) and segment.leader_epochs[-1][0] < lineage[0][0]
+
+
+class Shares:
+    """Which offsets of remote segments a log of these leader epochs has, too."""
+
+    def __init__(self, lineage: LeaderEpochStarts) -> None:
+        self._ranges = {one[0]: (one[1], other[1]) for one, other in pairwise([*lineage, (-1, _NO_END)])}
+
+    def end(self, segment: RemoteSegment) -> int | None:
+        """Return one past the last offset that both have. None: there is no such offset."""
+        return max((end for _, end in self._shared(segment)), default=None)
+
+    def first(self, segments: Sequence[RemoteSegment], offset: int) -> Sliced[int | None]:
+        """Return the first offset from ``offset`` on that one of the segments shares with the log. In slices."""
+        first: int | None = None
+        for number, each in enumerate(segments, 1):
+            for start, end in self._shared(each):
+                if end > offset and (first is None or max(start, offset) < first):
+                    first = max(start, offset)
+            if number % SEGMENTS_PER_SLICE == 0:
+                yield
+        return first
+
+    def _shared(self, segment: RemoteSegment) -> Iterator[tuple[int, int]]:
+        for epoch, start, end in segment.epoch_ranges():
+            first, last = self._ranges.get(epoch, (0, 0))
+            if max(start, first) < min(end, last):
+                yield max(start, first), min(end, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Removes segments in the name of the leader of ``leader_epoch``. ``may_go_on`` is asked before each step."""
+
+    ports: StorePorts
+    metadata: RemoteLogMetadata
+    node_id: int
+    leader_epoch: int
+    may_go_on: Callable[[], bool]
+
+    def remove(self, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
+        """``ended`` is told an empty text when the segment is gone, or when there is nothing to do for it: then it is
+        not in the state that it was in. Else it is told why not; what is left is found again. It is not called if this
+        may not go on."""
+
+        def begun(error: Error) -> None:
+            if not self.may_go_on():
+                return
+            if error is ErrorCode.none:
+                self.ports.store(Delete(keys_of(segment)), lambda _: deleted(), failed)
+            elif error in (ErrorCode.resource_not_found, ErrorCode.invalid_request):
+                ended("")
+            else:
+                ended(f"the begin of a deletion was not written: {error_name(error)}")
+
+        def failed(failure: StoreFailure) -> None:
+            if self.may_go_on():
+                ended(f"{failure.kind}: {failure.reason}")
+
+        def deleted() -> None:
+            if self.may_go_on():
+                self._write(segment, SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED, written)
+
+        def written(error: Error) -> None:
+            if not self.may_go_on():
+                return
+            is_over = error in (ErrorCode.none, ErrorCode.resource_not_found)
+            ended("" if is_over else f"the end of a deletion was not written: {error_name(error)}")
+
+        if segment.state is SegmentState.DELETE_SEGMENT_STARTED:
+            begun(ErrorCode.none)
+        else:
+            self._write(segment, segment.state, SegmentState.DELETE_SEGMENT_STARTED, begun)
+
+    def _write(
+        self, segment: RemoteSegment, before: SegmentState, after: SegmentState, done: Callable[[Error], None]
+    ) -> None:
+        now_ms = self.ports.now().wall_ms
+        event = update_of(replace(segment, state=before), after, self.node_id, self.leader_epoch, now_ms)
+        self.metadata.write(event, done)
+
 
 SWEEP_INTERVAL_US = 3_600_000_000
 """A leader looks for objects that no event tells of when it begins to lead, and then every hour."""
@@ -97,7 +257,7 @@ class Expirer:
         return self._sweeps >= SWEEPS_TO_CLEAR and not len(self._known)
 
     def look(self) -> None:
-        """Deletes what is due, one segment after the other, if nothing is under way already. What fails is tried again
+        """Delete what is due, one segment after the other, if nothing is under way already. What fails is tried again
         at the next look."""
         if self._partition.log.config.remote_storage_enable:
             self._sweeps = 0
@@ -147,7 +307,7 @@ class Expirer:
             self._fence.put_up(self._when_proven(self._collect))
 
     def _may_go_on(self) -> bool:
-        """Ends the work if the partition is led in another epoch, is watched no more, or all that is known is new."""
+        """End the work if the partition is led in another epoch, is watched no more, or all that is known is new."""
         is_as_before = self._is_known and self._known.generation is self._generation
         if self._has_slot and not (is_as_before and self._partition.leader_epoch == self._epoch):
             self._end()
@@ -190,7 +350,7 @@ class Expirer:
 
         return proven
 
-    # --- segments ---------------------------------------------------------------------------------------------------
+    # --- segments -----------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
         run_slices(self._setting.ports, self._find_due())
@@ -245,7 +405,7 @@ class Expirer:
 
     @property
     def _lacks_events(self) -> bool:
-        """Says whether the log begins with records that are not here, and no event ever told of a copy of the first
+        """Return whether the log begins with records that are not here, and no event ever told of a copy of the first
         one."""
         log = self._partition.log
         return log.log_start_offset < log.local_log_start_offset and log.log_start_offset not in self._known.told
@@ -297,7 +457,7 @@ class Expirer:
         removal = Removal(setting.ports, setting.metadata, setting.node_id, self._epoch, self._may_go_on)
         removal.remove(segment, lambda reason: self._end(reason) if reason else self._next())
 
-    # --- objects that no event tells of -----------------------------------------------------------------------------
+    # --- objects that no event tells of -------------------------------------------------------------------------------
 
     def _sweep_if_due(self) -> None:
         ports, partition = self._setting.ports, self._partition
@@ -316,7 +476,7 @@ class Expirer:
         )
 
     def _sort_out(self, keys: Sequence[str], then: Callable[[list[str]], None]) -> None:
-        """Gives ``then`` those whose segments are not known. In slices. If the log has records before its local start
+        """Give ``then`` those whose segments are not known. In slices. If the log has records before its local start
         that are not listed, events were lost, and what may hold these records stays."""
         unknown, log = list[str](), self._partition.log
         lineage = lineage_of(log)

@@ -1,13 +1,81 @@
-"""What is written to ``__remote_log_metadata``: a segment that is being copied, a change of its state, the deletion of
-a partition. Each is a value; ``codec.py`` has their bytes.
+"""The events in ``__remote_log_metadata``: copies of segments, changes of their state, deletions of partitions.
+
+The states of a remote segment and of a deleted partition are KIP-405's RemoteLogSegmentState and
+RemotePartitionDeleteState. A step from a state to itself is allowed: it is a repeated event. A step that is not in the
+tables changes nothing.
+
+Values of records have Kafka's layout (RemoteLogMetadataSerde): the frame version 1, the API key and the record's
+version as varints, then the record. Records have no key. CustomMetadata, which Kafka leaves to plug-ins, has the leader
+epoch of the writer (int32). In the record of a segment the number of the copy (int32) and the offset of the cluster's
+metadata (int64) follow. In that of an update the state that the writer knows follows (int8, or -1).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import pairwise
-from typing import TypeAlias
+from struct import Struct
+from typing import ClassVar, Final, TypeAlias, cast, get_args
 
-from reference_broker.remote_log.metadata.states import DeleteState, SegmentState
+from reference_broker.coordination.record_fields import DamagedRecord
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.wire.decoding import decoder
+from reference_broker.wire.encoding import encoder
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.primitives import BAD_BYTES, error_of_bad_bytes, read_uvarint, uvarint
+
+
+class SegmentState(IntEnum):
+    """The number is the one that records carry."""
+
+    COPY_SEGMENT_STARTED = 0
+    """Some of its objects may be stored. Nobody reads it."""
+    COPY_SEGMENT_FINISHED = 1
+    """All its objects are stored, and it is read."""
+    DELETE_SEGMENT_STARTED = 2
+    """Some of its objects may be gone. Nobody reads it any more."""
+    DELETE_SEGMENT_FINISHED = 3
+    """All its objects are gone, and it is forgotten."""
+
+
+class DeleteState(IntEnum):
+    """How far the deletion of a partition has come. The number is the one that records carry."""
+
+    DELETE_PARTITION_MARKED = 0
+    """Its topic is deleted. Nothing is added any more."""
+    DELETE_PARTITION_STARTED = 1
+    """Some of its objects may be gone."""
+    DELETE_PARTITION_FINISHED = 2
+    """All its objects are gone, and it is forgotten."""
+
+
+NEXT_SEGMENT_STATES: Final[Mapping[SegmentState | None, tuple[SegmentState, ...]]] = {
+    None: (SegmentState.COPY_SEGMENT_STARTED,),
+    SegmentState.COPY_SEGMENT_STARTED: (
+        SegmentState.COPY_SEGMENT_STARTED,
+        SegmentState.COPY_SEGMENT_FINISHED,
+        SegmentState.DELETE_SEGMENT_STARTED,
+    ),
+    SegmentState.COPY_SEGMENT_FINISHED: (SegmentState.COPY_SEGMENT_FINISHED, SegmentState.DELETE_SEGMENT_STARTED),
+    SegmentState.DELETE_SEGMENT_STARTED: (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED),
+    SegmentState.DELETE_SEGMENT_FINISHED: (SegmentState.DELETE_SEGMENT_FINISHED,),
+}
+"""The states that may follow each state. None: the segment is not known yet."""
+
+NEXT_DELETE_STATES: Final[Mapping[DeleteState | None, tuple[DeleteState, ...]]] = {
+    None: (DeleteState.DELETE_PARTITION_MARKED,),
+    DeleteState.DELETE_PARTITION_MARKED: (
+        DeleteState.DELETE_PARTITION_MARKED,
+        DeleteState.DELETE_PARTITION_STARTED,
+    ),
+    DeleteState.DELETE_PARTITION_STARTED: (
+        DeleteState.DELETE_PARTITION_STARTED,
+        DeleteState.DELETE_PARTITION_FINISHED,
+    ),
+    DeleteState.DELETE_PARTITION_FINISHED: (DeleteState.DELETE_PARTITION_FINISHED,),
+}
+"""The states that may follow each state. None: the partition is not deleted."""
+
 
 LeaderEpochStarts: TypeAlias = Sequence[tuple[int, int]]
 """Leader epochs with the offsets at which they began. Both rise strictly."""
@@ -53,7 +121,7 @@ class RemoteSegment:
         return self.end_offset + 1
 
     def validate(self) -> None:
-        """Raises ValueError if the fields do not fit together."""
+        """Raise ValueError if the fields do not fit together."""
         if not 0 <= self.start_offset <= self.end_offset:
             raise ValueError(f"a segment has offsets {self.start_offset} to {self.end_offset}")
         if not self.leader_epochs or self.leader_epochs[0][1] > self.start_offset:
@@ -62,7 +130,7 @@ class RemoteSegment:
             raise ValueError(f"leader epochs {self.leader_epochs} do not rise")
 
     def epoch_ranges(self) -> Iterator[tuple[int, int, int]]:
-        """Yields each leader epoch that has records here, its first offset and one past its last offset here."""
+        """Yield each leader epoch that has records here, its first offset and one past its last offset here."""
         ends = [start for _, start in self.leader_epochs[1:]] + [self.next_offset]
         for (epoch, start), end in zip(self.leader_epochs, ends, strict=True):
             first, last = max(start, self.start_offset), min(end, self.next_offset)
@@ -119,3 +187,225 @@ def update_of(
         state=state,
         known_as=segment.state,
     )
+
+
+def lineage_of(log: PartitionLog) -> LeaderEpochStarts:
+    """Each leader epoch with the offset at which it began, as the log knows them."""
+    return tuple(zip(log.epochs.epochs, log.epochs.starts, strict=True))
+
+
+def common_end(segment: RemoteSegment, lineage: LeaderEpochStarts, log_end_offset: int) -> int:
+    """One past the last offset that the segment shares with a log of these leader epochs.
+
+    After an unclean election the segment may hold records that the log lost. They are not read.
+    Those before the log's start are gone as well, but they do not hide the rest.
+    """
+    starts = [start for _, start in lineage]
+    ends = {epoch: end for (epoch, _), end in zip(lineage, [*starts[1:], log_end_offset], strict=True)}
+    for epoch, start, end in segment.epoch_ranges():
+        if ends.get(epoch, start) < end and not (starts and end <= starts[0]):
+            return max(ends.get(epoch, start), start)
+    return segment.next_offset
+
+
+_UUID = {"kafka_type": "uuid"}
+_INT8 = {"kafka_type": "int8"}
+_INT32 = {"kafka_type": "int32"}
+_INT64 = {"kafka_type": "int64"}
+_STRING = {"kafka_type": "string"}
+_BYTES = {"kafka_type": "bytes"}
+_BOOL = {"kafka_type": "bool"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicIdPartitionEntry:
+    name: str = field(metadata=_STRING)
+    id: bytes = field(metadata=_UUID)
+    partition: int = field(metadata=_INT32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogSegmentIdEntry:
+    topic_id_partition: TopicIdPartitionEntry
+    id: bytes = field(metadata=_UUID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLeaderEpochEntry:
+    leader_epoch: int = field(metadata=_INT32)
+    offset: int = field(metadata=_INT64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogSegmentMetadataRecord:
+    __api_key__: ClassVar[int] = 0
+
+    remote_log_segment_id: RemoteLogSegmentIdEntry
+    start_offset: int = field(metadata=_INT64)
+    end_offset: int = field(metadata=_INT64)
+    broker_id: int = field(metadata=_INT32)
+    max_timestamp_ms: int = field(metadata=_INT64)
+    event_timestamp_ms: int = field(metadata=_INT64)
+    segment_leader_epochs: tuple[SegmentLeaderEpochEntry, ...]
+    segment_size_in_bytes: int = field(metadata=_INT32)
+    custom_metadata: bytes | None = field(metadata=_BYTES)
+    remote_log_segment_state: int = field(metadata=_INT8)
+    txn_index_empty: bool = field(metadata={**_BOOL, "tag": 0}, default=False)
+    """Says that there is no transaction index (KIP-1058)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogSegmentMetadataUpdateRecord:
+    __api_key__: ClassVar[int] = 1
+
+    remote_log_segment_id: RemoteLogSegmentIdEntry
+    broker_id: int = field(metadata=_INT32)
+    event_timestamp_ms: int = field(metadata=_INT64)
+    custom_metadata: bytes | None = field(metadata=_BYTES)
+    remote_log_segment_state: int = field(metadata=_INT8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotePartitionDeleteMetadataRecord:
+    __api_key__: ClassVar[int] = 2
+
+    topic_id_partition: TopicIdPartitionEntry
+    broker_id: int = field(metadata=_INT32)
+    event_timestamp_ms: int = field(metadata=_INT64)
+    remote_partition_delete_state: int = field(metadata=_INT8)
+
+
+RemoteLogRecord: TypeAlias = (
+    RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataUpdateRecord | RemotePartitionDeleteMetadataRecord
+)
+
+
+FRAME_VERSION: Final = 1
+RECORD_VERSION: Final = 0
+
+_OF_SEGMENT = Struct(">iiq")
+_OF_UPDATE = Struct(">ib")
+_ANY_STATE: Final = -1
+_CLASSES: Final[Mapping[int, type]] = {cls.__api_key__: cls for cls in get_args(RemoteLogRecord)}
+
+
+def encode(event: RemoteLogEvent) -> bytes:
+    """Return the value of the record that tells the event."""
+    record = _record_of(event)
+    kind: type = type(record)
+    out = bytearray(uvarint(FRAME_VERSION) + uvarint(record.__api_key__) + uvarint(RECORD_VERSION))
+    encoder(kind, kind, RECORD_VERSION)(out, record)
+    return bytes(out)
+
+
+def decode(data: bytes) -> RemoteLogEvent:
+    """Raise DamagedRecord, also for a record that no broker of this kind has written."""
+    try:
+        frame, position = read_uvarint(data, 0)
+        key, position = read_uvarint(data, position)
+        version, position = read_uvarint(data, position)
+        kind = _CLASSES.get(key)
+        if frame != FRAME_VERSION or version != RECORD_VERSION or kind is None:
+            raise DamagedRecord(f"type {key} version {version} (frame {frame}) is not known here")
+        record, position = decoder(kind, kind, version)(data, position)
+    except BAD_BYTES as failure:
+        raise DamagedRecord(str(error_of_bad_bytes("a record", failure))) from None
+    except ProtocolError as damage:
+        raise DamagedRecord(str(damage)) from None
+    if position != len(data):
+        raise DamagedRecord(f"{kind.__name__} is followed by {len(data) - position} bytes too many")
+    try:
+        return _event_of(cast(RemoteLogRecord, record))
+    except ValueError as wrong:
+        raise DamagedRecord(str(wrong)) from None
+
+
+def _record_of(event: RemoteLogEvent) -> RemoteLogRecord:
+    partition = TopicIdPartitionEntry(name=event.topic, id=event.topic_id, partition=event.partition)
+    if isinstance(event, PartitionDelete):
+        return RemotePartitionDeleteMetadataRecord(
+            topic_id_partition=partition,
+            broker_id=event.broker_id,
+            event_timestamp_ms=event.event_timestamp_ms,
+            remote_partition_delete_state=event.state,
+        )
+    segment_id = RemoteLogSegmentIdEntry(topic_id_partition=partition, id=event.segment_id)
+    if isinstance(event, SegmentUpdate):
+        return RemoteLogSegmentMetadataUpdateRecord(
+            remote_log_segment_id=segment_id,
+            broker_id=event.broker_id,
+            event_timestamp_ms=event.event_timestamp_ms,
+            custom_metadata=_OF_UPDATE.pack(
+                event.uploader_epoch, _ANY_STATE if event.known_as is None else event.known_as
+            ),
+            remote_log_segment_state=event.state,
+        )
+    return RemoteLogSegmentMetadataRecord(
+        remote_log_segment_id=segment_id,
+        start_offset=event.start_offset,
+        end_offset=event.end_offset,
+        broker_id=event.broker_id,
+        max_timestamp_ms=event.max_timestamp_ms,
+        event_timestamp_ms=event.event_timestamp_ms,
+        segment_leader_epochs=tuple(
+            SegmentLeaderEpochEntry(leader_epoch=epoch, offset=offset) for epoch, offset in event.leader_epochs
+        ),
+        segment_size_in_bytes=event.size_bytes,
+        custom_metadata=_OF_SEGMENT.pack(event.uploader_epoch, event.attempt, event.metadata_offset),
+        remote_log_segment_state=event.state,
+        txn_index_empty=not event.has_transaction_index,
+    )
+
+
+def _event_of(record: RemoteLogRecord) -> RemoteLogEvent:
+    """Raise ValueError for a state that does not exist, or fields that do not fit together."""
+    if isinstance(record, RemotePartitionDeleteMetadataRecord):
+        return PartitionDelete(
+            topic_id=record.topic_id_partition.id,
+            topic=record.topic_id_partition.name,
+            partition=record.topic_id_partition.partition,
+            broker_id=record.broker_id,
+            event_timestamp_ms=record.event_timestamp_ms,
+            state=DeleteState(record.remote_partition_delete_state),
+        )
+    partition = record.remote_log_segment_id.topic_id_partition
+    if isinstance(record, RemoteLogSegmentMetadataUpdateRecord):
+        epoch, known_as = _custom(_OF_UPDATE, record.custom_metadata)
+        return SegmentUpdate(
+            topic_id=partition.id,
+            topic=partition.name,
+            partition=partition.partition,
+            segment_id=record.remote_log_segment_id.id,
+            broker_id=record.broker_id,
+            event_timestamp_ms=record.event_timestamp_ms,
+            uploader_epoch=epoch,
+            state=SegmentState(record.remote_log_segment_state),
+            known_as=None if known_as == _ANY_STATE else SegmentState(known_as),
+        )
+    epoch, attempt, metadata_offset = _custom(_OF_SEGMENT, record.custom_metadata)
+    segment = RemoteSegment(
+        topic_id=partition.id,
+        topic=partition.name,
+        partition=partition.partition,
+        segment_id=record.remote_log_segment_id.id,
+        start_offset=record.start_offset,
+        end_offset=record.end_offset,
+        max_timestamp_ms=record.max_timestamp_ms,
+        broker_id=record.broker_id,
+        event_timestamp_ms=record.event_timestamp_ms,
+        size_bytes=record.segment_size_in_bytes,
+        leader_epochs=tuple((each.leader_epoch, each.offset) for each in record.segment_leader_epochs),
+        uploader_epoch=epoch,
+        has_transaction_index=not record.txn_index_empty,
+        state=SegmentState(record.remote_log_segment_state),
+        attempt=attempt,
+        metadata_offset=metadata_offset,
+    )
+    segment.validate()
+    return segment
+
+
+def _custom(layout: Struct, data: bytes | None) -> tuple[int, ...]:
+    if data is None or len(data) != layout.size:
+        raise ValueError("CustomMetadata is not what this broker writes")
+    return layout.unpack(data)

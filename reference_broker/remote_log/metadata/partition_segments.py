@@ -1,33 +1,138 @@
-"""What is true of the remote segments of one partition: the events of ``__remote_log_metadata``, in the topic's order.
+"""The remote segments of one partition, as the events in ``__remote_log_metadata`` describe them.
 
-Only the newest leader of the partition adds or removes anything (P-11). An event that carries an older leader epoch
-than the newest that any event carried changes nothing. Of two segments that hold an offset of a leader epoch, the one
-that was begun later owns it, whichever was finished first. A finished segment is *listed* as long as it owns an offset.
-What it lost or what was removed never comes back.
+Only the newest leader of the partition adds or removes anything (P-11). An event with an older leader epoch than the
+newest that any event had changes nothing. Of two segments that contain an offset of a leader epoch, the one that was
+begun later owns it, whichever was finished first. A finished segment is *listed* as long as it owns an offset. Once
+lost or removed, an offset or a segment never comes back.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from reference_broker.remote_log.metadata.events import (
+    NEXT_DELETE_STATES,
+    NEXT_SEGMENT_STATES,
+    DeleteState,
     LeaderEpochStarts,
     PartitionDelete,
     RemoteLogEvent,
     RemoteSegment,
+    SegmentState,
     SegmentUpdate,
 )
-from reference_broker.remote_log.metadata.offset_owners import OffsetOwners, Owned
-from reference_broker.remote_log.metadata.states import (
-    NEXT_DELETE_STATES,
-    NEXT_SEGMENT_STATES,
-    DeleteState,
-    SegmentState,
-)
-from reference_broker.remote_log.metadata.told_offsets import ToldOffsets
 from reference_broker.wire.errors import Error, ErrorCode
+
+
+class Owned(NamedTuple):
+    """The offsets ``start <= offset < end`` belong to ``owner``, a segment's ID."""
+
+    start: int
+    end: int
+    owner: bytes
+
+
+class OffsetOwners:
+    """Ranges that do not overlap, in order. No range is empty."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self) -> None:
+        self._ranges: list[Owned] = []
+
+    def __iter__(self) -> Iterator[Owned]:
+        return iter(self._ranges)
+
+    @property
+    def end(self) -> int | None:
+        """One past the last offset that is owned. None: nothing is."""
+        return self._ranges[-1].end if self._ranges else None
+
+    def find(self, offset: int) -> Owned | None:
+        """Return the range that holds the offset."""
+        at = bisect_right(self._ranges, offset, key=_start) - 1
+        found = self._ranges[at] if at >= 0 else None
+        return found if found is not None and offset < found.end else None
+
+    def add(self, new: Owned, is_newer: Callable[[bytes], bool]) -> set[bytes]:
+        """Give ``new.owner`` those offsets of the range that no newer segment owns. ``is_newer`` says it of an owner.
+        Returns the owners that lost offsets or were met. They may own nothing any more."""
+        low, high = self._touched(new)
+        met = self._ranges[low:high]
+        left, right, kept = [], [], []
+        for each in met:
+            if is_newer(each.owner):
+                kept.append(each)
+                continue
+            if each.start < new.start:
+                left.append(each._replace(end=new.start))
+            if each.end > new.end:
+                right.append(each._replace(start=new.end))
+        self._ranges[low:high] = [*left, *_filled(new, kept), *right]
+        return {each.owner for each in met}
+
+    def remove(self, old: Owned) -> None:
+        """Take away what ``old.owner`` owns of the range."""
+        low, high = self._touched(old)
+        self._ranges[low:high] = [each for each in self._ranges[low:high] if each.owner != old.owner]
+
+    def owns(self, asked: Owned) -> bool:
+        """Return whether ``asked.owner`` owns an offset of the range."""
+        low, high = self._touched(asked)
+        return any(each.owner == asked.owner for each in self._ranges[low:high])
+
+    def _touched(self, over: Owned) -> tuple[int, int]:
+        """Return which ranges overlap: from the first index to before the second one."""
+        low = bisect_right(self._ranges, over.start, key=_end)
+        return low, bisect_left(self._ranges, over.end, key=_start)
+
+
+def _filled(new: Owned, kept: Iterable[Owned]) -> Iterable[Owned]:
+    """Yield the kept ranges, with the new owner's offsets between them."""
+    at = new.start
+    for each in kept:
+        if at < each.start:
+            yield new._replace(start=at, end=each.start)
+        yield each
+        at = each.end
+    if at < new.end:
+        yield new._replace(start=at)
+
+
+def _start(each: Owned) -> int:
+    return each.start
+
+
+def _end(each: Owned) -> int:
+    return each.end
+
+
+class ToldOffsets:
+    """Ranges that neither overlap nor touch, in order. Segments follow one another, so there is mostly one."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._starts, offset) - 1
+        return at >= 0 and offset < self._ends[at]
+
+    def add(self, start: int, end: int) -> None:
+        """Add ``start <= offset < end``, together with the ranges that it meets."""
+        low, high = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        if low < high:
+            start, end = min(start, self._starts[low]), max(end, self._ends[high - 1])
+        self._starts[low:high], self._ends[low:high] = [start], [end]
+
+    def clear(self) -> None:
+        self._starts.clear()
+        self._ends.clear()
+
 
 MOST_LOOKS: Final = 200
 _NO_END = 1 << 63
@@ -57,10 +162,10 @@ class PartitionSegments:
         """By leader epoch."""
         self._listed: list[_Place] = []
 
-    # --- events -----------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def apply(self, event: RemoteLogEvent) -> Error:
-        """Takes the next event of the partition. Returns NONE if what it says holds now, also if it did before.
+        """Take the next event of the partition. Returns NONE if what it says holds now, also if it did before.
 
         FENCED_LEADER_EPOCH: its writer does not lead the partition any more. RESOURCE_NOT_FOUND: the segment is not
         known (any more). INVALID_REQUEST: the step is not in the table of states, the segment is not in the state that
@@ -121,7 +226,7 @@ class PartitionSegments:
         return ErrorCode.none
 
     def forget(self) -> None:
-        """Begins anew: the topic has lost events."""
+        """Begin anew: the topic has lost events."""
         self.generation = object()
         self.newest_epoch, self.last_attempt, self.delete_state = -1, 0, None
         self.told.clear()
@@ -167,18 +272,18 @@ class PartitionSegments:
         if at < len(self._listed) and self._listed[at] == place:
             del self._listed[at]
 
-    # --- what is listed ---------------------------------------------------------------------------------------------
+    # --- what is listed -----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """How many segments may have objects."""
         return len(self._known)
 
     def get(self, segment_id: bytes) -> RemoteSegment | None:
-        """Returns the segment in its last state, unless it is not known or all its objects are gone."""
+        """Return the segment in its last state, unless it is not known or all its objects are gone."""
         return self._known.get(segment_id)
 
     def listed(self) -> Iterator[RemoteSegment]:
-        """Yields the segments that are read, by their first offset. They may overlap, and may be of leader epochs that
+        """Yield the segments that are read, by their first offset. They may overlap, and may be of leader epochs that
         the log does not have any more."""
         return (self._known[segment_id] for *_, segment_id in tuple(self._listed))
 
@@ -187,14 +292,14 @@ class PartitionSegments:
         return known is not None and self._owns_any(known)
 
     def unfinished(self) -> tuple[RemoteSegment, ...]:
-        """Returns the segments that may have objects and are not listed, in the order in which they were begun: copies
+        """Return the segments that may have objects and are not listed, in the order in which they were begun: copies
         that go on or were given up, deletions that have begun, and segments whose offsets newer ones own. Their objects
         are garbage, except those of a copy that goes on now."""
         listed = {segment_id for *_, segment_id in self._listed}
         return tuple(each for each in self._known.values() if each.segment_id not in listed)
 
     def segment_for(self, leader_epoch: int, offset: int) -> RemoteSegment | None:
-        """Returns the listed segment that has this offset under this leader epoch, which is that of the record at the
+        """Return the listed segment that has this offset under this leader epoch, which is that of the record at the
         offset, as the leader's log knows it."""
         owners = self._owners.get(leader_epoch)
         found = None if owners is None else owners.find(offset)
@@ -206,16 +311,16 @@ class PartitionSegments:
         return None if found is None else self._known[found.owner]
 
     def after(self, segment: RemoteSegment, lineage: LeaderEpochStarts) -> RemoteSegment | None:
-        """Returns the listed segment with the offset that follows ``segment``, in a log with these leader epochs."""
+        """Return the listed segment with the offset that follows ``segment``, in a log with these leader epochs."""
         return self.segment_at(lineage, segment.next_offset)
 
     def highest_offset(self, leader_epoch: int) -> int | None:
-        """Returns the highest offset of the leader epoch that is listed."""
+        """Return the highest offset of the leader epoch that is listed."""
         owners = self._owners.get(leader_epoch)
         return None if owners is None or owners.end is None else owners.end - 1
 
     def listed_until(self, lineage: LeaderEpochStarts, offset: int) -> int:
-        """Returns the first offset from ``offset`` on that is not listed, in a log with these leader epochs. What lies
+        """Return the first offset from ``offset`` on that is not listed, in a log with these leader epochs. What lies
         between is listed without gaps. It looks at MOST_LOOKS segments, which takes some 1 ms: the result may itself be
         listed. So go on there."""
         for _ in range(MOST_LOOKS):
@@ -231,7 +336,7 @@ class PartitionSegments:
         return None if owners is None else owners.find(offset)
 
     def validate(self) -> None:
-        """Asserts what is true after each event. It looks at all that is kept, so only tests and the simulator ask."""
+        """Assert the invariants. It looks at all that is kept, so only tests and the simulator ask."""
         owning = {each.owner for owners in self._owners.values() for each in owners}
         assert owning == {segment_id for *_, segment_id in self._listed}, "listed segments and owners differ"
         for owners in self._owners.values():
@@ -247,3 +352,44 @@ def _place(segment: RemoteSegment) -> _Place:
 def _end_of_epoch_at(lineage: LeaderEpochStarts, offset: int) -> int:
     at = bisect_left(lineage, offset + 1, key=lambda each: each[1])
     return lineage[at][1] if at < len(lineage) else _NO_END
+
+
+Applied: TypeAlias = Callable[[Error], None]
+"""Told once what became of an event."""
+
+
+class RemoteLogMetadata(Protocol):
+    """Kafka's RemoteLogMetadataManager. ``topic.py`` implements it with ``__remote_log_metadata``."""
+
+    def watch(self, topic_id: bytes, topic: str, partition: int) -> None:
+        """Begin to learn of the partition's remote segments. Each call needs an ``unwatch``."""
+        ...
+
+    def unwatch(self, topic_id: bytes, partition: int) -> None:
+        """End it. After the last one what was known is forgotten. A partition that is not watched is no error."""
+        ...
+
+    def is_ready(self, topic_id: bytes, partition: int) -> bool:
+        """Return whether all is known that the leader of the topic's partition had when watching began. A leader that
+        was replaced, or has just begun, may know less than another: only ``write`` tells for sure."""
+        ...
+
+    def of(self, topic_id: bytes, partition: int) -> PartitionSegments:
+        """Return what is known of a partition. It is the same object from ``watch`` until ``unwatch``, and changes as
+        events come. Nothing is known of a partition that is not watched."""
+        ...
+
+    def write(self, event: RemoteLogEvent, done: Applied) -> None:
+        """Write an event about a partition. ``done`` is called once, in an event of its own, when the
+        event is replicated and applied here, with the error of ``PartitionSegments.apply``. Only NONE allows the next
+        step. Of a RemoteSegment ``apply`` keeps a copy with its ``attempt``.
+
+        REQUEST_TIMED_OUT: it was not seen within ``remote.log.metadata.consume.wait.ms``. It may be applied later, so
+        who copies tries again with a new segment ID. NOT_LEADER_OR_FOLLOWER: the partition is not watched.
+        UNKNOWN_TOPIC_OR_PARTITION: the topic is not there. Any other error is final, too: nothing was written.
+        """
+        ...
+
+    def image_changed(self) -> None:
+        """The cluster's metadata changed: the topic may be there, or be led by others."""
+        ...

@@ -1,25 +1,29 @@
-"""The metadata of remote segments in ``__remote_log_metadata``, as one node knows and changes it (KIP-405).
+"""The metadata of remote segments in ``__remote_log_metadata``, as one node reads and writes it (KIP-405).
 
-An event counts when it is read back from the topic: then it is replicated, and every node sees it in the same place
-among the others.
+An event takes effect when it is read back from the topic: then it is replicated, and every node sees it in the same
+place among the others.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from struct import pack
+from typing import Final, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.topics import WantedTopic
+from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.ports.node_ports import Done, Ports, later
-from reference_broker.remote_log.metadata.attempts import numbered
-from reference_broker.remote_log.metadata.events import RemoteLogEvent
-from reference_broker.remote_log.metadata.leaders import RETRY_US, MetadataLeaders, ServeLocally
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.placement import metadata_partition_of, wanted_topic
-from reference_broker.remote_log.metadata.reading import Reads, Watched
-from reference_broker.remote_log.metadata.remote_log_metadata import Applied
-from reference_broker.remote_log.metadata.writing import Writes
+from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment
+from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
+from reference_broker.remote_log.metadata.requests import (
+    RETRY_US,
+    MetadataLeaders,
+    Reads,
+    ServeLocally,
+    Watched,
+    Writes,
+)
 from reference_broker.wire.errors import ErrorCode
 
 CreateTopic: TypeAlias = Callable[[WantedTopic, Done], None]
@@ -107,7 +111,7 @@ class RemoteLogMetadataTopic:
             self._writes.go_on()
 
     def _place(self) -> None:
-        """Begins to read for what is watched, or asks for the topic."""
+        """Begin to read for what is watched, or asks for the topic."""
         topic = self._leaders.topic
         if topic is None:
             self._create()
@@ -145,3 +149,52 @@ class RemoteLogMetadataTopic:
 
 def _index_of(key: tuple[bytes, int], topic: TopicImage) -> int:
     return metadata_partition_of(*key, len(topic.partitions))
+
+
+_INT32: Final = 0xFFFFFFFF
+_MURMUR_M: Final = 0x5BD1E995
+_MURMUR_SEED: Final = 0x9747B28C
+
+
+def metadata_partition_of(topic_id: bytes, partition: int, count: int) -> int:
+    """Return which of ``count`` partitions keeps the events of a partition (RemoteLogMetadataTopicPartitioner)."""
+    high, low = (int.from_bytes(topic_id[at : at + 8], "big") for at in (0, 8))
+    hashed = 1
+    for part in (low ^ low >> 32, high ^ high >> 32, partition):  # Java's Objects.hash of two longs and an int.
+        hashed = (31 * hashed + (part & _INT32)) & _INT32
+    return (_murmur2(hashed) & 0x7FFFFFFF) % count
+
+
+def _murmur2(word: int) -> int:
+    """Kafka's Utils.murmur2 of the four bytes of ``word``, big endian. It reads them as a little-endian word."""
+    mixed = int.from_bytes(pack(">I", word), "little") * _MURMUR_M & _INT32
+    mixed = (mixed ^ mixed >> 24) * _MURMUR_M & _INT32
+    hashed = (_MURMUR_SEED ^ 4) * _MURMUR_M & _INT32 ^ mixed
+    hashed = (hashed ^ hashed >> 13) * _MURMUR_M & _INT32
+    return hashed ^ hashed >> 15
+
+
+def wanted_topic(config: BrokerConfig, image: MetadataImage, node_id: int) -> WantedTopic:
+    """The topic as it is created, with the settings that Kafka gives it. Unlike in Kafka it never has more replicas
+    than the cluster has brokers or voters, and no leader is elected that may lack events."""
+    brokers = max(len(image.brokers), len(config.voters(node_id)), 1)
+    return WantedTopic(
+        REMOTE_LOG_METADATA_TOPIC,
+        partitions=config.rlmm_config_remote_log_metadata_topic_num_partitions,
+        replication_factor=min(config.rlmm_config_remote_log_metadata_topic_replication_factor, brokers),
+        configs=(
+            ("cleanup.policy", "delete"),
+            ("remote.storage.enable", "false"),
+            ("retention.ms", str(config.rlmm_config_remote_log_metadata_topic_retention_ms)),
+            ("unclean.leader.election.enable", "false"),
+        ),
+    )
+
+
+def numbered(event: RemoteLogEvent, known: PartitionSegments, metadata_offset: int = 0) -> RemoteLogEvent:
+    """Return the event as it is written: a segment with the number that follows the last copy that is known, and with
+    the offset up to which the cluster's metadata is known here."""
+    if not isinstance(event, RemoteSegment):
+        return event
+    is_newer = event.uploader_epoch > known.newest_epoch
+    return replace(event, attempt=1 if is_newer else known.last_attempt + 1, metadata_offset=metadata_offset)

@@ -1,11 +1,11 @@
 """Reads partitions from the remote tier, for consumers, look-ups by time, and replicas that begin there.
 
-It never waits: what it finds is told at the end of the event or in a later one. Nothing that one partition waits for
-delays another, up to the limit of gets that are under way (``ranges.MOST_GETS``).
+It never blocks: each result comes at the end of the event or in a later one. What one partition waits for delays no
+other one, up to the limit of concurrent gets (``readings.MOST_GETS``).
 """
 
-from collections.abc import Callable
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.timestamp_lookup import FoundOffset
@@ -13,22 +13,76 @@ from reference_broker.metrics.metrics import Counter
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import StorePorts
 from reference_broker.ports.store import FailureKind
-from reference_broker.records.batch import InvalidRecords
-from reference_broker.remote_log.lineage import common_end, lineage_of
-from reference_broker.remote_log.metadata.events import RemoteSegment
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.remote_log_metadata import RemoteLogMetadata
+from reference_broker.records.batch import InvalidRecords, iterate
+from reference_broker.remote_log.metadata.events import RemoteSegment, common_end, lineage_of
+from reference_broker.remote_log.metadata.partition_segments import PartitionSegments, RemoteLogMetadata
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import name_of
-from reference_broker.remote_log.reading.aborted import aborted_in_segments
-from reference_broker.remote_log.reading.auxiliary import Auxiliary, auxiliary_of
-from reference_broker.remote_log.reading.parts import BLOCK_BYTES, block, block_count
 from reference_broker.remote_log.reading.readings import Failure, Reading, Readings
-from reference_broker.remote_log.reading.records import MOST_BYTES, batches_from, without_empty
-from reference_broker.remote_log.reading.remote_records import Layout, RemoteRecords
-from reference_broker.remote_log.reading.timestamps import first_of_time
+from reference_broker.remote_log.reading.segment_readings import (
+    BLOCK_BYTES,
+    MOST_BYTES,
+    Auxiliary,
+    aborted_in_segments,
+    auxiliary_of,
+    batches_from,
+    block,
+    block_count,
+    boundary_before,
+    first_of_time,
+    floor_position,
+    without_empty,
+)
+from reference_broker.replication.follower.offset_lookups import TierState
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
+
+MOST_HEADERS: Final = 1000
+"""So many headers are looked at to find out what fits, which takes some 2 ms. What lies behind them is left out."""
+_NOT_KNOWN: Final = 1 << 63
+
+
+class Layout(NamedTuple):
+    """Where batches lie: the offset index of a segment, its base offset, and the byte at which the records begin that
+    were read."""
+
+    offset_index: bytes = b""
+    base_offset: int = 0
+    position: int = 0
+
+    def batch_within(self, size: int, end_offset: int) -> int:
+        """Return the last known place in the records, at most ``size``, of a batch that begins before ``end_offset``.
+        It is 0 if the index knows none."""
+        by_size = boundary_before(self.offset_index, self.position + size)
+        by_offset = floor_position(self.offset_index, end_offset - 1 - self.base_offset)
+        return max(min(by_size, by_offset) - self.position, 0)
+
+
+class RemoteRecords(NamedTuple):
+    """Whole batches. ``aborted`` is None where all records are read, committed or not. No batch reaches beyond
+    ``end_offset``."""
+
+    records: bytes
+    aborted: Sequence[AbortedTransaction] | None
+    end_offset: int = _NOT_KNOWN
+    layout: Layout = Layout()
+
+    def fitting(self, max_bytes: int, end_offset: int, *, at_least_one: bool) -> bytes:
+        """Return the batches that begin before ``end_offset`` and fit into ``max_bytes``, or fewer. With
+        ``at_least_one`` the first batch may be larger."""
+        if self.end_offset <= end_offset and len(self.records) <= max_bytes:
+            return self.records
+        size = start = self.layout.batch_within(max_bytes, end_offset)
+        for number, (position, header) in enumerate(iterate(memoryview(self.records)[start:]), 1):
+            end = start + position + header.size_bytes
+            is_too_large = end > max_bytes and not (at_least_one and size == 0)
+            if header.base_offset >= end_offset or is_too_large:
+                break
+            size = end
+            if number == MOST_HEADERS:
+                break
+        return self.records[:size]
+
 
 BLOCKS_LIMIT_BYTES: Final = 64 << 20
 """Blocks of log objects are kept in so many bytes, those read ahead included."""
@@ -64,7 +118,7 @@ class RemoteReader:
         at_least_one: bool = True,
         is_committed: bool = False,
     ) -> Abandon:
-        """Reads whole batches of a log, from the one that holds ``offset`` on. ``offset`` lies below the log's local
+        """Read whole batches of a log, from the one that holds ``offset`` on. ``offset`` lies below the log's local
         start. ``is_committed``: with the aborted transactions. As in a local read each batch has records, unless none
         with records follow (``log.reading``).
 
@@ -86,7 +140,7 @@ class RemoteReader:
     def first_of_time(
         self, log: PartitionLog, partition: int, timestamp_ms: int, done: Callable[[FoundOffset | Error | None], None]
     ) -> Abandon:
-        """Finds the first record at or after the log start, and before the local start, whose timestamp is >=
+        """Find the first record at or after the log start, and before the local start, whose timestamp is >=
         ``timestamp_ms``. None if the tier has none: the local log may. Errors are those of ``read``."""
         reading = self._first_of_time(log, partition, timestamp_ms)
         return self._begin(log, partition, reading, done, self._metrics.fetch_errors)
@@ -99,14 +153,14 @@ class RemoteReader:
         offset: int,
         done: Callable[[Auxiliary | Error], None],
     ) -> Abandon:
-        """Finds the state with which a replica begins whose leader has no records before ``offset``. ``leader_epoch``
+        """Find the state with which a replica begins whose leader has no records before ``offset``. ``leader_epoch``
         is that of the record before it, as the leader tells. Unlike in Kafka the replica begins at ``offset``, also
         inside a segment. Errors are those of ``read``."""
         self._metrics.auxiliary_requests.value += 1
         reading = self._auxiliary(log, partition, leader_epoch, offset)
         return self._begin(log, partition, reading, done, self._metrics.auxiliary_errors)
 
-    # --- what is found ----------------------------------------------------------------------------------------------
+    # --- what is found ------------------------------------------------------------------------------------------------
 
     def _records(
         self, log: PartitionLog, partition: int, offset: int, max_bytes: int, at_least_one: bool, is_committed: bool
@@ -180,7 +234,7 @@ class RemoteReader:
             return ErrorCode.replica_not_available
         return self._metadata.of(log.topic_id, partition)
 
-    # --- errors -----------------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------------
 
     def _begin(
         self,
@@ -216,3 +270,26 @@ def _local(log: PartitionLog, max_bytes: int, at_least_one: bool, is_committed: 
     start = log.local_log_start_offset
     records = log.read(start, min(max_bytes, MOST_BYTES), at_least_one=at_least_one, skips_empty=True)
     return RemoteRecords(records, tuple(log.aborted_among(start, records)) if is_committed else None)
+
+
+class RemoteStarts:
+    """Implements ``replication.follower.tier_starts.Tier``."""
+
+    def __init__(self, reader: RemoteReader) -> None:
+        self._reader = reader
+
+    def state_before(
+        self,
+        log: PartitionLog,
+        partition: int,
+        leader_epoch: int,
+        offset: int,
+        done: Callable[[TierState | Error], None],
+    ) -> None:
+        def told(found: Auxiliary | Error) -> None:
+            if isinstance(found, Auxiliary):
+                done(TierState(found.offset, found.epochs, found.snapshot, found.producers))
+            else:
+                done(found)
+
+        self._reader.auxiliary(log, partition, leader_epoch, offset, told)

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 
 from reference_broker.ports.node_ports import Ports, later
-from reference_broker.remote_log.metadata.attempts import numbered
-from reference_broker.remote_log.metadata.codec import decode, encode
-from reference_broker.remote_log.metadata.events import RemoteLogEvent
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.remote_log_metadata import Applied
+from reference_broker.remote_log.metadata.events import RemoteLogEvent, decode, encode
+from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
+from reference_broker.remote_log.metadata.topic import numbered
 from reference_broker.wire.errors import ErrorCode
 
 

@@ -11,9 +11,7 @@ from reference_broker.log.tests.tiered_world import TIERED, filled, synced
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.expiring.expirer import SWEEP_INTERVAL_US
-from reference_broker.remote_log.lineage import lineage_of
-from reference_broker.remote_log.metadata.events import update_of
-from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.events import SegmentState, lineage_of, update_of
 from reference_broker.remote_log.tests.tier_world import UNAVAILABLE, Tier, TierNode, check_whole
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode

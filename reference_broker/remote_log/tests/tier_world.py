@@ -13,11 +13,9 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, MemoryStore, StoreFailure, StoreOperation
 from reference_broker.remote_log.manager import RemoteLogManager
-from reference_broker.remote_log.metadata.attempts import numbered
-from reference_broker.remote_log.metadata.codec import decode, encode
-from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.remote_log_metadata import Applied
+from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment, decode, encode
+from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
+from reference_broker.remote_log.metadata.topic import numbered
 from reference_broker.remote_log.objects import ObjectKind, key_of
 from reference_broker.remote_log.tests.memory_metadata import MemoryMetadata
 from reference_broker.replication.partitions import Partition

@@ -13,7 +13,7 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests.timed_ports import TimedPorts
-from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.wire.errors import Error, ErrorCode
 
 TOPIC_ID = b"t" * 16

@@ -5,10 +5,9 @@ import pytest
 
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import NO_PRODUCER_ID
-from reference_broker.transactions.requests import NOBODY
-from reference_broker.transactions.state.states import TransactionState
-from reference_broker.transactions.state.transaction import LAST_USED_EPOCH, Transaction
+from reference_broker.transactions.coordinator import NOBODY
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.transactions.transaction import LAST_USED_EPOCH, Transaction, TransactionState
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none

@@ -1,9 +1,9 @@
 """A transaction that is decided while its coordinator goes on with what it has just loaded."""
 
-from reference_broker.transactions.requests import EndRequest
-from reference_broker.transactions.state.states import TransactionState
-from reference_broker.transactions.storage.partition import TransactionsPartition
+from reference_broker.transactions.coordinator import EndRequest
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
+from reference_broker.transactions.transaction import TransactionState
+from reference_broker.transactions.transactions_partition import TransactionsPartition
 from reference_broker.wire.errors import ErrorCode
 
 

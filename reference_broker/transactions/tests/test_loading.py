@@ -9,10 +9,9 @@ from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.records.batch import checksum
 from reference_broker.records.record import Record, build
-from reference_broker.transactions.state.states import TransactionState
-from reference_broker.transactions.state.transaction import Transaction
-from reference_broker.transactions.storage.codec import transaction_key, transaction_value
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.transactions.transaction import Transaction, TransactionState
+from reference_broker.transactions.transactions_partition import transaction_key, transaction_value
 from reference_broker.wire.errors import ErrorCode
 
 

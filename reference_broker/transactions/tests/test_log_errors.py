@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, Producer
-from reference_broker.transactions.requests import NOBODY
-from reference_broker.transactions.state.states import TransactionState
+from reference_broker.transactions.coordinator import NOBODY
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.transactions.transaction import TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
 
 NONE = ErrorCode.none

@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.log.producer_state import Producer
@@ -24,8 +18,8 @@ from reference_broker.log.transaction_verification import Guard, Verification
 from reference_broker.records.batch import InvalidRecords, read_header
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
-from reference_broker.transactions.markers import writing
-from reference_broker.transactions.markers.marker import Marker, refusal_of
+from reference_broker.transactions import markers
+from reference_broker.transactions.markers import Marker, refusal_of
 from reference_broker.transactions.tests.replicas import Replicas, Story
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
@@ -372,8 +366,8 @@ def nothing(*_: object, **__: object) -> None:
 honest_check = Verification.check
 honest_aborted = PartitionLog.aborted_transactions
 BROKEN: tuple[tuple[object, str, object], ...] = (
-    (writing, "refusal_of", without_fencing),
-    (writing, "refusal_of", without_raised_epochs),
+    (markers, "refusal_of", without_fencing),
+    (markers, "refusal_of", without_raised_epochs),
     (Verification, "check", nothing),
     (Verification, "check", any_guard),
     (Verification, "written", nothing),

@@ -4,15 +4,17 @@ from typing import Any
 
 import pytest
 
-from reference_broker.transactions.markers.marker import MAX_PRODUCER_EPOCH
-from reference_broker.transactions.state.judging import Taking, judge_taking
-from reference_broker.transactions.state.states import STATE_IDS, TransactionState
-from reference_broker.transactions.state.transaction import (
+from reference_broker.transactions.markers import MAX_PRODUCER_EPOCH
+from reference_broker.transactions.transaction import (
     LAST_USED_EPOCH,
+    STATE_IDS,
+    Taking,
     Transaction,
+    TransactionState,
     completed,
     decided,
     fenced,
+    judge_taking,
     with_next_epoch,
     with_partitions,
     with_producer_id,

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reference_broker.coordination.partitioner import partition_of
-from reference_broker.transactions.requests import NOBODY
-from reference_broker.transactions.state.states import TransactionState
-from reference_broker.transactions.state.transaction import Transaction
+from reference_broker.transactions.coordinator import NOBODY
 from reference_broker.transactions.tests.transaction_model import LAST_EPOCH, Model, Pair
 from reference_broker.transactions.tests.transaction_world import PARTITIONS, TransactionWorld
+from reference_broker.transactions.transaction import Transaction, TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
 
 ID = "payments"

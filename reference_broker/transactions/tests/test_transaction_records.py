@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.transactions.state.states import TransactionState
-from reference_broker.transactions.state.transaction import Transaction
-from reference_broker.transactions.storage.codec import read_key, read_transaction, transaction_key, transaction_value
+from reference_broker.transactions.transaction import Transaction, TransactionState
+from reference_broker.transactions.transactions_partition import (
+    read_key,
+    read_transaction,
+    transaction_key,
+    transaction_value,
+)
 
 NEVER_WRITTEN = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
 WRITTEN = [each for each in TransactionState if each not in NEVER_WRITTEN]

@@ -30,15 +30,15 @@ from reference_broker.records.record import Record, build, read_all
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.replication import Replication
 from reference_broker.replication.tests.leader_world import TOPIC_ID, World, broker_epoch_of
-from reference_broker.transactions.coordinator import TransactionCoordinator
-from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.coordinator import AddRequest, EndRequest, TakeRequest, TransactionCoordinator
+from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIds
-from reference_broker.transactions.requests import AddRequest, EndRequest, TakeRequest
-from reference_broker.transactions.state.judging import ProducerIdAndEpoch
-from reference_broker.transactions.state.states import TransactionState
-from reference_broker.transactions.state.transaction import Transaction
-from reference_broker.transactions.storage.codec import transaction_key, transaction_value
-from reference_broker.transactions.storage.partition import TransactionsPartition
+from reference_broker.transactions.transaction import ProducerIdAndEpoch, Transaction, TransactionState
+from reference_broker.transactions.transactions_partition import (
+    TransactionsPartition,
+    transaction_key,
+    transaction_value,
+)
 from reference_broker.wire.errors import Error, ErrorCode
 
 PARTITIONS = 4

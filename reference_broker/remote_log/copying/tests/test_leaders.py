@@ -11,8 +11,7 @@ from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreOperation
 from reference_broker.remote_log.copying.tests.copying_world import ACTS, FENCE, KEPT, SIX_SEGMENTS, copied
-from reference_broker.remote_log.metadata.events import update_of
-from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.events import SegmentState, update_of
 from reference_broker.remote_log.tests.tier_world import UNAVAILABLE, Tier, TierNode, check_whole
 from reference_broker.wire.errors import ErrorCode
 

@@ -12,9 +12,7 @@ from reference_broker.ports.store import FailureKind, MemoryStore, StoreAnswer, 
 from reference_broker.records.record import read_all
 from reference_broker.remote_log.expiring import deleted_partitions
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
-from reference_broker.remote_log.metadata.codec import decode, encode
-from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteSegment
-from reference_broker.remote_log.metadata.states import DeleteState
+from reference_broker.remote_log.metadata.events import DeleteState, PartitionDelete, RemoteSegment, decode, encode
 from reference_broker.remote_log.metadata.tests.metadata_cluster import MetadataCluster
 from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, TOPIC, copy_of, step
 from reference_broker.remote_log.objects import ObjectKind, folder_of, keys_of

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import opened
@@ -13,14 +14,10 @@ from reference_broker.log.tests.tiered_world import TIERED, filled
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreFailure
-from reference_broker.remote_log.copying.slots import Slots
-from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting
-from reference_broker.remote_log.expiring.removal import Removal
+from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting, Removal
 from reference_broker.remote_log.fence import Fence
-from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.remote_log_metadata import Applied
-from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment, SegmentState
+from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import ObjectKind, key_of, keys_of
 from reference_broker.remote_log.tests.tier_world import (

@@ -9,9 +9,9 @@ from reference_broker.log.tests.log_world import NOW, appended, batch_of
 from reference_broker.log.tests.tiered_world import TIERED, filled, synced
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.expiring import expirer
-from reference_broker.remote_log.expiring.retention import Due, Sliced, due
+from reference_broker.remote_log.expiring.expirer import Due, Sliced, due
 from reference_broker.remote_log.fence import Fence
-from reference_broker.remote_log.lineage import lineage_of
+from reference_broker.remote_log.metadata.events import lineage_of
 from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, STARTED, step
 from reference_broker.remote_log.objects import ObjectName, name_of
 from reference_broker.remote_log.tests.tier_world import Tier, TierNode, check_whole, objects_of

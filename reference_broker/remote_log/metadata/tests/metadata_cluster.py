@@ -10,9 +10,12 @@ from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.node_ports import Done, later
 from reference_broker.remote_log.metadata.events import RemoteLogEvent
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.placement import metadata_partition_of
 from reference_broker.remote_log.metadata.tests.remote_events import TOPIC, TOPIC_ID
-from reference_broker.remote_log.metadata.topic import MetadataSurroundings, RemoteLogMetadataTopic
+from reference_broker.remote_log.metadata.topic import (
+    MetadataSurroundings,
+    RemoteLogMetadataTopic,
+    metadata_partition_of,
+)
 from reference_broker.wire.errors import Error
 
 Told = list[Error]

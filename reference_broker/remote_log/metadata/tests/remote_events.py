@@ -2,8 +2,14 @@
 
 from dataclasses import replace
 
-from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteSegment, SegmentUpdate, update_of
-from reference_broker.remote_log.metadata.states import DeleteState, SegmentState
+from reference_broker.remote_log.metadata.events import (
+    DeleteState,
+    PartitionDelete,
+    RemoteSegment,
+    SegmentState,
+    SegmentUpdate,
+    update_of,
+)
 
 TOPIC_ID = bytes(range(16))
 TOPIC = "tiered"

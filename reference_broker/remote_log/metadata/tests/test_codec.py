@@ -5,9 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.remote_log.metadata.codec import decode, encode
-from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteLogEvent, RemoteSegment, SegmentUpdate
-from reference_broker.remote_log.metadata.states import DeleteState, SegmentState
+from reference_broker.remote_log.metadata.events import (
+    DeleteState,
+    PartitionDelete,
+    RemoteLogEvent,
+    RemoteSegment,
+    SegmentState,
+    SegmentUpdate,
+    decode,
+    encode,
+)
 
 ids = st.binary(min_size=16, max_size=16)
 int32s = st.integers(0, 2**31 - 1)

@@ -4,10 +4,17 @@ RemoteLogMetadataTopicPartitioner, called from jshell)."""
 import pytest
 
 from reference_broker.metadata.identifiers import uuid_from_text
-from reference_broker.remote_log.metadata.codec import decode, encode
-from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteLogEvent, RemoteSegment, SegmentUpdate
-from reference_broker.remote_log.metadata.placement import metadata_partition_of
-from reference_broker.remote_log.metadata.states import DeleteState, SegmentState
+from reference_broker.remote_log.metadata.events import (
+    DeleteState,
+    PartitionDelete,
+    RemoteLogEvent,
+    RemoteSegment,
+    SegmentState,
+    SegmentUpdate,
+    decode,
+    encode,
+)
+from reference_broker.remote_log.metadata.topic import metadata_partition_of
 
 TOPIC_ID = bytes(7) + b"\x01" + bytes(7) + b"\x02"
 SEGMENT_ID = bytes(7) + b"\x03" + bytes(7) + b"\x04"

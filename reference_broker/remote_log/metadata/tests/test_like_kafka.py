@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.remote_log.metadata.events import RemoteSegment
+from reference_broker.remote_log.metadata.events import RemoteSegment, SegmentState
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.states import SegmentState
 from reference_broker.remote_log.metadata.tests.remote_events import (
     DELETED,
     DELETING,

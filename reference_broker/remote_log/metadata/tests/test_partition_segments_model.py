@@ -10,9 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteLogEvent, RemoteSegment, SegmentUpdate
+from reference_broker.remote_log.metadata.events import (
+    DeleteState,
+    PartitionDelete,
+    RemoteLogEvent,
+    RemoteSegment,
+    SegmentState,
+    SegmentUpdate,
+)
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.states import DeleteState, SegmentState
 from reference_broker.remote_log.metadata.tests.remote_events import (
     DELETED,
     DELETING,

@@ -6,7 +6,7 @@ from reference_broker.core.tests.node_world import delete_request
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.node_ports import Channel
 from reference_broker.records.record import read_all
-from reference_broker.remote_log.metadata.codec import encode
+from reference_broker.remote_log.metadata.events import encode
 from reference_broker.remote_log.metadata.tests.metadata_cluster import MetadataCluster
 from reference_broker.remote_log.metadata.tests.remote_events import DELETED, DELETING, FINISHED, STARTED, copy_of, step
 from reference_broker.wire.apis import ApiKey

@@ -12,8 +12,8 @@ from reference_broker.log.tests.log_world import appended, batch_of, headers_of,
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import TIERED, synced
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.remote_log.reading import parts, reader, timestamps
-from reference_broker.remote_log.reading.remote_records import RemoteRecords
+from reference_broker.remote_log.reading import reader, segment_readings
+from reference_broker.remote_log.reading.reader import RemoteRecords
 from reference_broker.remote_log.tests.tier_world import Tier, TierNode
 from reference_broker.replication.partitions import Partition
 
@@ -21,7 +21,7 @@ BLOCK_SIZES = (64, 100, 1 << 20)
 
 
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    for module in (parts, reader, timestamps):
+    for module in (segment_readings, reader):
         monkeypatch.setattr(module, "BLOCK_BYTES", size)
 
 

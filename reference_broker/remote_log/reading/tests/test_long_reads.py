@@ -10,8 +10,8 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import all_bytes, appended, at, batch_of, headers_of
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.records import batch
-from reference_broker.remote_log.reading import parts, records, remote_records
-from reference_broker.remote_log.reading.remote_records import RemoteRecords
+from reference_broker.remote_log.reading import reader, segment_readings
+from reference_broker.remote_log.reading.reader import RemoteRecords
 from reference_broker.remote_log.reading.tests.reading_world import Tiered
 
 BATCHES = 3000
@@ -32,7 +32,7 @@ class Headers:
             self.most = max(self.most, self.counted)
             return read_header(*args)
 
-        for module in (batch, parts):
+        for module in (batch, segment_readings):
             patch.setattr(module, "read_header", counting)
 
     def next_event(self) -> None:
@@ -76,7 +76,7 @@ def test_no_event_of_a_read_walks_over_many_headers(
     config: LogConfig, max_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, headers = tiered(config), Headers(monkeypatch)
-    monkeypatch.setattr(records, "HEADERS_PER_SLICE", 100)
+    monkeypatch.setattr(segment_readings, "HEADERS_PER_SLICE", 100)
     hear = world.node.ports.hear
 
     def heard(what: Any) -> None:
@@ -96,12 +96,12 @@ def test_without_an_index_only_so_many_headers_are_looked_at(monkeypatch: pytest
     assert len(headers_of(whole)) == BATCHES
     headers = Headers(monkeypatch)
     found = RemoteRecords(whole, None).fitting(len(whole) - 1, NO_LIMIT, at_least_one=True)
-    assert headers.most == remote_records.MOST_HEADERS
-    assert len(found) == len(whole) // BATCHES * remote_records.MOST_HEADERS
+    assert headers.most == reader.MOST_HEADERS
+    assert len(found) == len(whole) // BATCHES * reader.MOST_HEADERS
 
 
 def test_a_read_gives_no_more_than_its_limit_but_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MOST_BYTES", 70_000)
+    monkeypatch.setattr(segment_readings, "MOST_BYTES", 70_000)
 
     def fill(log: PartitionLog) -> None:
         for size in (1000, 80_000, 1000, 30_000, 30_000, 30_000):

@@ -13,10 +13,9 @@ from reference_broker.log.tests.log_world import START_MS, all_bytes, appended, 
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.remote_log.metadata.events import update_of
-from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.events import SegmentState, update_of
 from reference_broker.remote_log.objects import ObjectKind, key_of
-from reference_broker.remote_log.reading.auxiliary import Auxiliary
+from reference_broker.remote_log.reading.segment_readings import Auxiliary
 from reference_broker.remote_log.reading.tests.reading_world import Tiered, by_epochs, plain, transactional
 from reference_broker.wire.errors import ErrorCode
 

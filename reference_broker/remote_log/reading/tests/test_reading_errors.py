@@ -7,11 +7,10 @@ import pytest
 from reference_broker.log.tests.log_world import START_MS, all_bytes, headers_of
 from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.ports.store import StoreFailure
-from reference_broker.remote_log.metadata.events import update_of
-from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.events import SegmentState, update_of
 from reference_broker.remote_log.objects import ObjectKind, key_of
-from reference_broker.remote_log.reading.ranges import FIRST_PAUSE_US, LONGEST_PAUSE_US
-from reference_broker.remote_log.reading.remote_records import RemoteRecords
+from reference_broker.remote_log.reading.reader import RemoteRecords
+from reference_broker.remote_log.reading.readings import FIRST_PAUSE_US, LONGEST_PAUSE_US
 from reference_broker.remote_log.reading.tests.reading_world import Tiered, plain, transactional
 from reference_broker.remote_log.tests.tier_world import UNAVAILABLE
 from reference_broker.wire.errors import ErrorCode

@@ -9,7 +9,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import appended, batch_of
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.remote_log.reading import reader
-from reference_broker.remote_log.reading.ranges import MOST_GETS
+from reference_broker.remote_log.reading.readings import MOST_GETS
 from reference_broker.remote_log.reading.tests.reading_world import (
     Tiered,
     plain,

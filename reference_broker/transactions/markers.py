@@ -1,0 +1,487 @@
+"""Transaction markers: judged and appended where this node leads the partition, sent to other leaders.
+
+Sources: KIP-98, KIP-890.
+
+``MarkerWriter`` appends markers to led partitions and reports when they are replicated. WriteTxnMarkers and the
+coordinator of this node use it alike. ``MarkerSender`` brings the markers of decided transactions to all leaders: one
+request at a time to each broker, with the markers of many transactions. Partitions whose leader does not accept the
+marker now are retried. Those without a leader wait until the metadata changes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from kio.schema.types import ProducerId, TopicName
+from kio.static.primitive import i8, i16, i32
+
+from reference_broker.coordination.scheduling import SliceQueue, Steps
+from reference_broker.log.partition_log import Origin, RecordsRefused
+from reference_broker.log.producer_state import Producer
+from reference_broker.log.timestamp_lookup import Search, Work
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metrics.metrics import Gauge
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.node_ports import Channel, Ports, Slices, later, run_slices
+from reference_broker.records.control import build_marker
+from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
+from reference_broker.replication.leader.leaders import Leaders
+from reference_broker.replication.partitions import Partition, Partitions
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import Error, ErrorCode, known_error
+
+if TYPE_CHECKING:
+    from kio.schema.write_txn_markers.v2.request import WritableTxnMarker
+
+
+TopicPartition: TypeAlias = tuple[str, int]
+"""A topic's name and a partition's index."""
+
+MAX_PRODUCER_EPOCH = 2**15 - 1
+_UNKNOWN = Producer(-1)
+EPOCH_RAISED_FROM = 2
+"""The ``transaction.version`` from which the coordinator raises the producer's epoch before each marker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of one producer's transaction. ``coordinator_epoch`` is the leader epoch of the coordinator's partition
+    of ``__transaction_state``. ``transaction_version`` is that of the transaction, 0 if the request does not say."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    transaction_version: int = 0
+
+
+def refusal_of(marker: Marker, known: Producer | None) -> Error:
+    """Judge a marker by what the partition knows of the producer. Returns one of these errors:
+
+    - INVALID_REQUEST: nobody has a negative producer ID.
+    - INVALID_PRODUCER_EPOCH: its epoch is negative, or older than the producer's. From transaction version 2 on it must
+      be newer, since a marker of that version with the epoch of an open transaction is late and would end the next one.
+    - TRANSACTION_COORDINATOR_FENCED: a newer coordinator has written a marker here (X-6).
+
+    A marker of version 2 that comes again is no error: nothing is open, and it has the epoch that it has raised. Nor is
+    one with the last epoch that there is, which cannot be raised (KAFKA-19999).
+    """
+    if marker.producer_id < 0:
+        return ErrorCode.invalid_request
+    known = known or _UNKNOWN
+    if marker.producer_epoch < max(known.producer_epoch, 0) or _is_late(marker, known):
+        return ErrorCode.invalid_producer_epoch
+    if marker.coordinator_epoch < known.coordinator_epoch:
+        return ErrorCode.transaction_coordinator_fenced
+    return ErrorCode.none
+
+
+def _is_late(marker: Marker, known: Producer) -> bool:
+    return (
+        marker.transaction_version >= EPOCH_RAISED_FROM
+        and marker.producer_epoch == known.producer_epoch != MAX_PRODUCER_EPOCH
+        and known.current_txn_first_offset >= 0
+    )
+
+
+Written: TypeAlias = Callable[[dict[TopicPartition, Error]], None]
+"""Told once, with the error of each partition. NONE says that the marker is replicated there."""
+
+UNITS_PER_MARKER = 60
+"""What an append costs, in microseconds."""
+UNITS_PER_LOOK = 3
+"""What a partition costs that is refused."""
+
+
+class OffsetsMarkers(Protocol):
+    """Hears of the markers in partitions of ``__consumer_offsets``."""
+
+    def refuses_markers(self, index: int) -> bool:
+        """Return whether the partition's offsets are not loaded yet. No marker is appended then, and the coordinator
+        comes again (NOT_LEADER_OR_FOLLOWER)."""
+        ...
+
+    def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:
+        """The marker is in the log at ``offset``. It is not replicated yet, unless there is one replica."""
+        ...
+
+
+class NoOffsets:
+    """Nobody keeps offsets here."""
+
+    def refuses_markers(self, index: int) -> bool:  # noqa: ARG002 - the listener's form
+        return False
+
+    def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:
+        pass
+
+
+class MarkerWriter:
+    """``image`` returns the metadata as this node knows it. ``offsets`` hears of the markers of the offsets topic."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        partitions: Partitions,
+        leaders: Leaders,
+        image: Callable[[], MetadataImage],
+        request_timeout_ms: int,
+        offsets: OffsetsMarkers | None = None,
+    ) -> None:
+        self.request_timeout_ms = request_timeout_ms
+        self._ports = ports
+        self._partitions = partitions
+        self._leaders = leaders
+        self._image = image
+        self.offsets: OffsetsMarkers = offsets or NoOffsets()
+
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], written: Written) -> None:
+        """Append the marker to each partition, to many of them in slices. One that is named twice gets one marker.
+        ``written`` is told once all are replicated or refused. The errors are Kafka's:
+
+        - those of ``refusal_of``, with which nothing is written
+        - UNKNOWN_TOPIC_OR_PARTITION: this node has no replica. NOT_LEADER_OR_FOLLOWER: it does not lead it.
+        - NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, as a produce
+          with acks=all. After the second and the third the marker is in the log, and a later one does no harm.
+        """
+        run_slices(self._ports, self.writing(marker, partitions, written, Work()))
+
+    def writing(
+        self, marker: Marker, partitions: Iterable[TopicPartition], written: Written, work: Work
+    ) -> Search[None]:
+        """Does what ``write`` does, for callers that share the work of a slice among several markers."""
+        answers: dict[TopicPartition, Error] = {}
+        appended: list[tuple[Partition, int]] = []
+        for key in partitions:
+            if key in answers:
+                continue
+            found = self._append(marker, key)
+            units = UNITS_PER_LOOK
+            if isinstance(found, Error):
+                answers[key] = found
+            else:
+                answers[key], units = ErrorCode.none, UNITS_PER_MARKER
+                appended.append(found)
+            if work.spend(units):
+                yield
+        self._settle(answers, appended, written)
+
+    def _append(self, marker: Marker, key: TopicPartition) -> tuple[Partition, int] | Error:
+        """Return the partition and the end of the marker in its log, or why nothing was appended."""
+        partition = self._partitions.by_name.get(key)
+        if partition is None:
+            return self._led_elsewhere(key)
+        log, followers = partition.log, partition.followers
+        if followers is not None and followers.is_under_min_isr(log.config.min_insync_replicas):
+            return ErrorCode.not_enough_replicas
+        keeps_offsets = partition.topic == OFFSETS_TOPIC
+        if keeps_offsets and self.offsets.refuses_markers(partition.index):
+            return ErrorCode.not_leader_or_follower
+        refusal = refusal_of(marker, log.producers.by_id.get(marker.producer_id))
+        if refusal:
+            return refusal
+        now = self._ports.now()
+        batch = build_marker(
+            commit=marker.is_commit,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp_ms=now.wall_ms,
+        )
+        try:
+            appended = log.append(now, batch, partition.leader_epoch, origin=Origin.BROKER)
+        except RecordsRefused as refused:
+            return refused.error
+        except DiskError as failure:
+            self._ports.note("append_failed", ("partition", log.directory), ("reason", str(failure)))
+            return ErrorCode.kafka_storage_error
+        self._note(partition, marker, appended.first_offset)
+        self._leaders.appended(partition)
+        plan_timed_flush(self._ports, partition)
+        if appended.rolled:
+            sync_led_then(self._ports, [partition], nobody_waits)
+        partition.changed()
+        if keeps_offsets:
+            self.offsets.marker_appended(
+                partition.index, marker.producer_id, marker.producer_epoch, appended.first_offset, marker.is_commit
+            )
+        return partition, appended.last_offset + 1
+
+    def _led_elsewhere(self, key: TopicPartition) -> Error:
+        topic = self._image().topics.get(key[0])
+        is_followed = topic is not None and (topic.topic_id, key[1]) in self._partitions.followed
+        return ErrorCode.not_leader_or_follower if is_followed else ErrorCode.unknown_topic_or_partition
+
+    def _note(self, partition: Partition, marker: Marker, offset: int) -> None:
+        self._ports.note(
+            "transaction_marker",
+            ("partition", partition.log.directory),
+            ("offset", offset),
+            ("producer_id", marker.producer_id),
+            ("producer_epoch", marker.producer_epoch),
+            ("coordinator_epoch", marker.coordinator_epoch),
+            ("result", "commit" if marker.is_commit else "abort"),
+        )
+
+    def _settle(
+        self, answers: dict[TopicPartition, Error], appended: list[tuple[Partition, int]], written: Written
+    ) -> None:
+        """Wait until what was appended is durable where that is asked for, and replicated."""
+
+        def durable() -> None:
+            waiting = []
+            for partition, end in appended:
+                if partition.deleted:
+                    answers[partition.topic, partition.index] = ErrorCode.not_leader_or_follower
+                elif partition.followers is not None:
+                    waiting.append((partition, end))
+            if waiting:
+                self._leaders.acknowledge(waiting, self.request_timeout_ms, replicated)
+            else:
+                written(answers)
+
+        def replicated(errors: dict[Partition, Error]) -> None:
+            for partition, error in errors.items():
+                answers[partition.topic, partition.index] = error
+            written(answers)
+
+        due = [partition for partition, _ in appended if not partition.deleted and must_be_durable(partition.log)]
+        if due:
+            sync_led_then(self._ports, due, durable)
+        else:
+            durable()
+
+
+PARTITIONS_A_SLICE = 500
+"""Their leaders are looked up in one event. It takes some 2 ms."""
+PARTITIONS_A_REQUEST = 1000
+RETRY_US = 100_000
+
+_OVER: Final = (
+    ErrorCode.none,
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.unsupported_for_message_format,
+    ErrorCode.unsupported_version,
+)
+"""Such a partition needs no marker any more. INVALID_PRODUCER_EPOCH says that a newer epoch has ended what was open
+there. Deliberately unlike Kafka, which then leaves the transaction undone until another node coordinates it."""
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One marker on its way. ``missing`` are the partitions that do not have it yet. ``is_wanted`` says whether this
+    node still coordinates the transaction. ``delivered`` is called once, when no partition is missing and all else of
+    that event is done."""
+
+    marker: Marker
+    missing: dict[TopicPartition, None]
+    is_wanted: Callable[[], bool]
+    delivered: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Broker:
+    """The way to one broker."""
+
+    queue: deque[tuple[Delivery, Sequence[TopicPartition]]] = field(default_factory=deque)
+    is_busy: bool = False
+
+
+class MarkerSender:
+    """``image`` returns the metadata as this node knows it."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        writer: MarkerWriter,
+        steps: Steps,
+        waiting: Gauge,
+    ) -> None:
+        self._ports = ports
+        self._steps = steps
+        self._node_id = node_id
+        self._image = image
+        self._writer = writer
+        self._brokers: dict[int, _Broker] = {}
+        self._again: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        """What is asked for again after RETRY_US."""
+        self._leaderless: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        self._looked_into: MetadataImage | None = None
+        """The metadata in which the first of the leaderless had no leader."""
+        self._waiting = waiting
+        self._work = SliceQueue(ports)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Send the marker to the leader of each partition that is missing."""
+        if len(delivery.missing) <= PARTITIONS_A_SLICE:
+            self._hand_out(delivery, tuple(delivery.missing))
+        else:
+            self._work.add(self._hand_out_slices([(delivery, tuple(delivery.missing))]))
+
+    def _hand_out_slices(self, all_of_them: Iterable[tuple[Delivery, Sequence[TopicPartition]]]) -> Slices:
+        spent = 0
+        for delivery, partitions in all_of_them:
+            for at in range(0, len(partitions), PARTITIONS_A_SLICE):
+                some = partitions[at : at + PARTITIONS_A_SLICE]
+                self._hand_out(delivery, some)
+                spent += len(some)
+                if spent >= PARTITIONS_A_SLICE:
+                    spent = 0
+                    yield
+
+    def _hand_out(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
+        """A partition that the metadata does not have is deleted, since this node learned of it before it was added.
+        Whoever takes over from this node knows at least as much when it begins to lead."""
+        if not delivery.is_wanted():
+            return
+        image = self._image()
+        by_leader: dict[int, list[TopicPartition]] = {}
+        is_any_gone = False
+        for each in partitions:
+            topic = image.topics.get(each[0])
+            if topic is None or each[1] >= len(topic.partitions):
+                delivery.missing.pop(each, None)
+                is_any_gone = True
+                continue
+            by_leader.setdefault(topic.partitions[each[1]].leader, []).append(each)
+        if is_any_gone or not partitions:
+            self._look_whether_over(delivery)
+        for leader, some in by_leader.items():
+            if leader == self._node_id:
+                self._writer.write(delivery.marker, some, partial(self._answered, delivery))
+            elif leader in image.brokers:
+                self._brokers.setdefault(leader, _Broker()).queue.append((delivery, some))
+                self._send(leader)
+            else:
+                self._plan_retry()
+                if not self._leaderless:
+                    self._looked_into = image
+                self._leaderless.append((delivery, some))
+                self._waiting.value = len(self._again) + len(self._leaderless)
+
+    # --- to one broker ------------------------------------------------------------------------------------------------
+
+    def _send(self, node_id: int) -> None:
+        """Send what waits for this broker, unless a request to it has no answer yet."""
+        from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
+
+        broker = self._brokers[node_id]
+        if broker.is_busy:
+            return
+        sent: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        count = 0
+        while broker.queue and count < PARTITIONS_A_REQUEST:
+            delivery, partitions = broker.queue.popleft()
+            if delivery.is_wanted():
+                sent.append((delivery, partitions))
+                count += len(partitions)
+        if not sent:
+            del self._brokers[node_id]
+            return
+        broker.is_busy = True
+        self._ports.send(
+            node_id,
+            Channel.MARKERS,
+            ApiKey.WRITE_TXN_MARKERS,
+            VERSIONS[ApiKey.WRITE_TXN_MARKERS][1],
+            WriteTxnMarkersRequest(markers=tuple(_told(delivery.marker, partitions) for delivery, partitions in sent)),
+            self._writer.request_timeout_ms,
+            partial(self._replied, node_id, sent),
+            partial(self._failed, node_id, sent),
+        )
+
+    def _replied(self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]], answer: object) -> None:
+        from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
+
+        assert isinstance(answer, WriteTxnMarkersResponse), f"markers: answered by {type(answer).__name__}"
+        errors = {
+            (int(each.producer_id), str(topic.name), int(one.partition_index)): known_error(one.error_code)
+            for each in answer.markers
+            for topic in each.topics
+            for one in topic.partitions
+        }
+        self._go_on(node_id)
+        for delivery, partitions in sent:
+            producer_id = delivery.marker.producer_id
+            # A broker that leaves a partition out has not written there.
+            unknown = ErrorCode.unknown_server_error
+            self._answered(delivery, {each: errors.get((producer_id, *each), unknown) for each in partitions})
+
+    def _failed(self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]]) -> None:
+        """Some of the markers may be written. One that comes again does no harm."""
+        for delivery, partitions in sent:
+            self._ask_again(delivery, partitions)
+        self._go_on(node_id)
+
+    def _go_on(self, node_id: int) -> None:
+        self._brokers[node_id].is_busy = False
+        self._send(node_id)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _answered(self, delivery: Delivery, errors: dict[TopicPartition, Error]) -> None:
+        """A coordinator that is fenced by a newer one stops. Every other error may pass."""
+        if not delivery.is_wanted():
+            return
+        again = []
+        for each, error in errors.items():
+            if error in _OVER:
+                delivery.missing.pop(each, None)
+            elif error is not ErrorCode.transaction_coordinator_fenced:
+                again.append(each)
+        self._ask_again(delivery, again)
+        self._look_whether_over(delivery)
+
+    def _look_whether_over(self, delivery: Delivery) -> None:
+        if not delivery.missing and delivery.is_wanted():
+            delivery.is_wanted = _never
+            self._steps.add(delivery.delivered)
+
+    def _ask_again(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
+        if partitions:
+            self._plan_retry()
+            self._again.append((delivery, partitions))
+            self._waiting.value = len(self._again) + len(self._leaderless)
+
+    def _plan_retry(self) -> None:
+        if not self._again and not self._leaderless:
+            later(self._ports, RETRY_US, self._retry)
+
+    def _retry(self) -> None:
+        """Looks up the leaderless only in newer metadata."""
+        again, self._again = self._again, []
+        if self._image() is not self._looked_into:
+            again, self._leaderless = [*again, *self._leaderless], []
+        elif self._leaderless:
+            later(self._ports, RETRY_US, self._retry)
+        self._waiting.value = len(self._leaderless)
+        if again:
+            self._work.add(self._hand_out_slices(again))
+
+
+def _never() -> bool:
+    return False
+
+
+def _told(marker: Marker, partitions: Sequence[TopicPartition]) -> "WritableTxnMarker":
+    from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WritableTxnMarkerTopic
+
+    by_topic: dict[str, list[i32]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(i32(index))
+    return WritableTxnMarker(
+        producer_id=ProducerId(marker.producer_id),
+        producer_epoch=i16(marker.producer_epoch),
+        transaction_result=marker.is_commit,
+        topics=tuple(
+            WritableTxnMarkerTopic(name=TopicName(name), partition_indexes=tuple(indexes))
+            for name, indexes in by_topic.items()
+        ),
+        coordinator_epoch=i32(marker.coordinator_epoch),
+        transaction_version=i8(marker.transaction_version),
+    )

@@ -1,0 +1,321 @@
+"""Markers on their way to other brokers: each partition gets its own, whatever is lost or moves."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from reference_broker.metadata.image import PartitionImage
+from reference_broker.transactions.markers import PARTITIONS_A_SLICE, Delivery, MarkerSender, TopicPartition
+from reference_broker.transactions.tests.transaction_world import TransactionWorld
+from reference_broker.transactions.transaction import TransactionState
+from reference_broker.wire.errors import ErrorCode
+
+NONE = ErrorCode.none
+ELSEWHERE = (2, 2, 3, 1)
+
+
+def ended(leaders: tuple[int, ...] = ELSEWHERE, *indexes: int) -> tuple[TransactionWorld, str]:
+    world = TransactionWorld(leaders=leaders)
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    owner = world.taken(id_)
+    assert world.add(id_, owner, *(indexes or range(len(leaders)))) == [NONE]
+    assert world.sent == [], "nothing is decided yet"
+    assert world.end(id_, owner) == [(NONE, (1000, 1))]
+    return world, id_
+
+
+def named(world: TransactionWorld, at: int = 0) -> tuple[int, list[int]]:
+    """The broker, and the partitions of ``events`` that a request to it names."""
+    peer, body, _, _ = world.sent[at]
+    return peer, [int(index) for each in body.markers for topic in each.topics for index in topic.partition_indexes]
+
+
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldOnlyWriteTxnCompletionOnce")
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldGenerateEmptyMapWhenNoRequestsOutstanding")
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldGenerateRequestPerPartitionPerBroker")
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldCompleteAppendToLogOnEndTxnWhenSendMarkersSucceed")
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenNoErrors")
+def test_each_leader_is_asked_for_its_own_partitions() -> None:
+    world, id_ = ended()
+    assert [named(world, at) for at in range(len(world.sent))] == [(2, [0, 1]), (3, [2])]
+    (marker,) = world.sent[0][1].markers
+    told = marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_version
+    assert (*told, marker.transaction_result) == (1000, 1, 0, 2, True)
+    assert world.markers(3) == [("commit", 1000, 1, 0)]
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+    assert (world.sent, len(world.record_values(0))) == ([], 4), "taken, added, decided, completed once"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.request_timed_out,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.unknown_server_error,
+    ],
+)
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenUnknownTopicOrPartitionError"
+)
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenNotLeaderOrFollowerError")
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenNotEnoughReplicasError")
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenNotEnoughReplicasAfterAppendError"
+)
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenKafkaStorageError")
+def test_a_partition_that_does_not_take_it_now_is_asked_again(error: ErrorCode) -> None:
+    world, id_ = ended((2, 2))
+    world.reply(p1=error)
+    assert world.sent == []
+    world.pass_ms(100)
+    assert named(world) == (2, [1])
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldReEnqueuePartitionsWhenBrokerDisconnected")
+def test_a_lost_request_is_sent_to_the_new_leader() -> None:
+    world, id_ = ended((2,))
+    world.sent.pop()[3]()
+    world.leaders_of = (3,)
+    world.show()
+    world.pass_ms(100)
+    assert named(world) == (3, [0])
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldSaveForLaterWhenLeaderUnknownButNotAvailable")
+def test_a_partition_without_a_leader_is_waited_for() -> None:
+    world, id_ = ended((-1,))
+    world.pass_ms(1000)
+    assert world.sent == []
+    assert world.transactions.metrics.waiting_markers.value == 1
+    world.leaders_of = (2,)
+    world.show()
+    world.pass_ms(100)
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldSkipSendMarkersWhenLeaderNotFound")
+def test_partitions_of_a_deleted_topic_need_no_marker() -> None:
+    world, id_ = ended((2, 3))
+    world.show(events=False)
+    world.reply(ErrorCode.unknown_topic_or_partition)
+    world.sent.pop()[3]()
+    world.pass_ms(100)
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_newer_epoch_in_a_partition_has_ended_what_was_open_there() -> None:
+    world, id_ = ended((2,))
+    world.reply(ErrorCode.invalid_producer_epoch)
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldRemoveTopicPartitionFromWaitingSetOnUnsupportedForMessageFormat"
+)
+def test_a_partition_that_cannot_hold_markers_needs_none() -> None:
+    world, id_ = ended((2,))
+    world.reply(ErrorCode.unsupported_for_message_format)
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.clause("X-6")
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorEpochFenced"
+)
+def test_a_coordinator_that_is_fenced_asks_no_more() -> None:
+    world, id_ = ended((2,))
+    world.reply(ErrorCode.transaction_coordinator_fenced)
+    world.pass_ms(60_000)
+    assert world.sent == []
+    assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+
+
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldGenerateRequestPerPartitionPerBroker")
+def test_one_request_at_a_time_goes_to_a_broker_with_the_markers_of_many_transactions() -> None:
+    world = TransactionWorld(leaders=(2,))
+    world.coordinate(0)
+    ids = [world.id_in(0, prefix) for prefix in "abc"]
+    for id_ in ids:
+        owner = world.taken(id_)
+        world.add(id_, owner)
+        world.end(id_, owner)
+    assert [len(body.markers) for _, body, _, _ in world.sent] == [1]
+    world.reply()
+    assert [len(body.markers) for _, body, _, _ in world.sent] == [2]
+    world.reply()
+    assert {world.transaction(id_).state for id_ in ids} == {TransactionState.COMPLETE_COMMIT}
+
+
+def test_the_leaders_of_many_partitions_are_looked_up_in_slices() -> None:
+    many = PARTITIONS_A_SLICE * 3
+    world, id_ = ended((2,) * many)
+    before = world.events
+    answered: list[int] = []
+    while world.transaction(id_).state is TransactionState.PREPARE_COMMIT:
+        answered += named(world)[1]
+        world.reply()
+        world.pass_ms(0)
+    assert sorted(answered) == list(range(many))
+    assert before > 3
+
+
+@pytest.mark.clause("X-3")
+def test_a_coordinator_that_takes_over_sends_what_its_predecessor_had_decided() -> None:
+    world, id_ = ended((2, 3))
+    world.reply()
+    log = world.lose(0)
+    world.sent.pop()[3]()
+    world.coordinate(0, log, epoch=4)
+    world.pass_ms(0)
+    assert [named(world, at) for at in range(2)] == [(2, [0]), (3, [1])], "it does not know which were written"
+    assert [each.coordinator_epoch for _, body, _, _ in world.sent for each in body.markers] == [4, 4]
+    world.reply()
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+    log = world.lose(0)
+    world.coordinate(0, log, epoch=5)
+    world.pass_ms(1000)
+    assert world.sent == []
+
+
+@pytest.mark.clause("X-2")
+def test_a_coordinator_that_takes_over_waits_until_what_it_loaded_is_replicated() -> None:
+    world = TransactionWorld(replicas=(1, 2, 3), leaders=(2,))
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    answers = world.take(id_)
+    world.replicate(0)
+    world.add(id_, answers[0][1])
+    world.replicate(0)
+    world.end(id_, answers[0][1])
+    log = world.lose(0)
+    world.cached.clear()
+    world.coordinate(0, log, epoch=1)
+    world.pass_ms(1000)
+    assert world.transactions.held(id_) is ErrorCode.coordinator_load_in_progress
+    assert world.transactions.loading()
+    assert world.sent == []
+    world.replicate(0)
+    world.pass_ms(1000)
+    assert named(world) == (2, [0])
+    assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+
+
+@pytest.mark.clause("X-2")
+def test_a_coordinator_without_enough_replicas_is_not_available_until_they_are_back() -> None:
+    world = TransactionWorld(replicas=(1, 2, 3), leaders=(2,), min_isr=2)
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    answers = world.take(id_)
+    world.replicate(0)
+    world.add(id_, answers[0][1])
+    log = world.lose(0)
+    world.cached.clear()
+    world.isr = (1,)
+    world.coordinate(0, log, epoch=1)
+    world.pass_ms(1000)
+    assert world.add(id_, answers[0][1]) == [ErrorCode.coordinator_not_available], (
+        "as Kafka says of NOT_ENOUGH_REPLICAS"
+    )
+    assert world.transactions.loading()
+    world.isr = (1, 2, 3)
+    world.roles.leads(world.led[0], PartitionImage(world.replicas, world.isr, 1, 1, 1))
+    assert world.add(id_, answers[0][1]) == [ErrorCode.coordinator_load_in_progress]
+    world.replicate(0)
+    assert world.add(id_, answers[0][1]) == [ErrorCode.none]
+
+
+def test_partitions_without_a_leader_are_looked_up_when_the_metadata_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups: list[int] = []
+    original = MarkerSender._hand_out
+
+    def counted(self: MarkerSender, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
+        lookups.append(len(partitions))
+        original(self, delivery, partitions)
+
+    monkeypatch.setattr(MarkerSender, "_hand_out", counted)
+    world, id_ = ended((-1, -1))
+    world.pass_ms(10_000)
+    assert lookups == [2]
+    world.leaders_of = (-1, 2)
+    world.show()
+    world.pass_ms(200)
+    assert (named(world), lookups) == ((2, [1]), [2, 2])
+    world.reply()
+    world.leaders_of = (2, 2)
+    world.show()
+    world.pass_ms(200)
+    assert named(world) == (2, [0])
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("arrives", ["once it is lost", "while it is loaded", "once it is loaded"])
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldNotLoseTxnCompletionAfterLoad")
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenNotCoordinator")
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorLoading"
+)
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorEpochChanged"
+)
+def test_an_answer_to_an_earlier_coordinator_of_the_same_node_ends_nothing(is_lost: bool, arrives: str) -> None:
+    world, id_ = ended((2,))
+    ((_, body, replied, failed),) = world.sent
+
+    def answered() -> None:
+        if is_lost:
+            world.sent.remove((2, body, replied, failed))
+            failed()
+            world.pass_ms(0)
+        else:
+            world.reply()
+
+    log = world.lose(0)
+    if arrives == "once it is lost":
+        answered()
+    world.coordinate(0, log, epoch=1)
+    if arrives == "while it is loaded":
+        assert world.transactions.loading()
+        answered()
+    world.pass_ms(0)
+    if arrives == "once it is loaded":
+        answered()
+    world.pass_ms(100)
+    assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+    assert [[each.coordinator_epoch for each in body.markers] for _, body, _, _ in world.sent] == [[1]]
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldRemoveMarkersForTxnPartitionWhenPartitionEmigrated")
+def test_what_waits_for_a_broker_goes_with_the_partition_that_is_lost() -> None:
+    world = TransactionWorld(leaders=(2,))
+    ids = [world.id_in(0), world.id_in(0, "y"), world.id_in(1)]
+    for index in (0, 1):
+        world.coordinate(index)
+    for id_ in ids:
+        owner = world.taken(id_)
+        world.add(id_, owner)
+        world.end(id_, owner)
+    assert [len(body.markers) for _, body, _, _ in world.sent] == [1], "the others wait for its answer"
+    world.lose(0)
+    world.reply()
+    assert [[each.producer_id for each in body.markers] for _, body, _, _ in world.sent] == [[1002]]
+    world.reply()
+    assert world.sent == []
+    assert world.transaction(ids[2]).state is TransactionState.COMPLETE_COMMIT

@@ -1,0 +1,253 @@
+"""Markers in led partitions: who may write one, what it does to the partition, and when its writer is told."""
+
+import pytest
+
+from reference_broker.log.timestamp_lookup import SLICE_UNITS
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC
+from reference_broker.records.control import build_marker
+from reference_broker.records.tests import markers as by_schema
+from reference_broker.replication.tests.timed_ports import START_MS
+from reference_broker.transactions.markers import UNITS_PER_MARKER
+from reference_broker.transactions.tests.marker_world import PRODUCER, MarkerWorld
+from reference_broker.wire.errors import ErrorCode
+
+ZERO, ONE = ("events", 0), ("events", 1)
+OK = [ErrorCode.none]
+LATE = [ErrorCode.invalid_producer_epoch]
+FENCED = [ErrorCode.transaction_coordinator_fenced]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_ends_the_transaction(commit: bool) -> None:
+    world = MarkerWorld()
+    world.open(count=3)
+    log = world.led[0].log
+    assert (log.last_stable_offset, log.high_watermark) == (0, 3)
+
+    assert world.errors(commit=commit, coordinator=4) == OK
+
+    assert (log.last_stable_offset, log.high_watermark) == (4, 4)
+    assert [(one.producer_id, one.first_offset) for one in log.aborted_transactions(0, 4)] == (
+        [] if commit else [(PRODUCER, 0)]
+    )
+    last = world.batches()[-1]
+    assert (last.is_control, last.is_transactional, last.producer_id, last.base_offset) == (True, True, PRODUCER, 3)
+    log.check_invariants()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_bytes_are_those_of_the_schema(commit: bool) -> None:
+    said = {"producer_id": 7, "producer_epoch": 2, "coordinator_epoch": 9, "timestamp_ms": START_MS}
+    assert build_marker(commit=commit, **said) == by_schema.build_marker(commit=commit, **said)
+
+
+@pytest.mark.clause(
+    "X-6", "ProducerStateManagerTest.testCoordinatorFencing", "UnifiedLogTest.testZombieCoordinatorFenced"
+)
+def test_a_marker_of_an_older_coordinator_is_refused_and_nothing_is_written() -> None:
+    world = MarkerWorld()
+    world.open()
+    assert world.errors(coordinator=5) == OK
+    world.open(sequence=1)
+    end = world.led[0].log.log_end_offset
+
+    assert world.errors(coordinator=4) == FENCED
+
+    assert world.led[0].log.log_end_offset == end
+    assert world.led[0].log.last_stable_offset == end - 1
+    assert world.errors(coordinator=5) == OK
+
+
+@pytest.mark.clause("UnifiedLogTest.testZombieCoordinatorFencedEmptyTransaction")
+def test_an_older_coordinator_is_refused_where_nothing_is_open() -> None:
+    world = MarkerWorld()
+    assert world.errors(coordinator=2) == OK
+    assert world.errors(coordinator=1) == FENCED
+    assert world.errors(coordinator=1, producer=8) == OK
+
+
+@pytest.mark.parametrize("refused", [{"epoch": -1}, {"epoch": -2}, {"coordinator": -2}, {"producer": -1}])
+def test_negative_numbers_are_refused_where_the_producer_is_unknown(refused: dict[str, int]) -> None:
+    world = MarkerWorld()
+    errors = {"epoch": LATE, "coordinator": FENCED, "producer": [ErrorCode.invalid_request]}
+    (name,) = refused
+    assert world.errors(**refused) == errors[name]
+    assert world.led[0].log.log_end_offset == 0
+
+
+def test_a_fence_holds_for_its_partition_only() -> None:
+    world = MarkerWorld(partitions=2)
+    assert world.errors(ONE, coordinator=5) == OK
+    assert world.end(ZERO, ONE, coordinator=3) == [
+        {ZERO: ErrorCode.none, ONE: ErrorCode.transaction_coordinator_fenced}
+    ]
+
+
+@pytest.mark.clause("ProducerStateManagerTest.testCoordinatorFencedAfterReload")
+def test_an_older_coordinator_is_refused_after_a_restart() -> None:
+    world = MarkerWorld()
+    assert world.errors(coordinator=2) == OK
+    world.restart(0)
+    assert world.errors(coordinator=1) == FENCED
+    assert world.errors(coordinator=2) == OK
+
+
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testOldEpochForControlRecord", "UnifiedLogTest.testEndTxnWithFencedProducerEpoch"
+)
+def test_a_marker_of_an_older_epoch_is_refused() -> None:
+    world = MarkerWorld()
+    world.open(epoch=3)
+    assert world.errors(epoch=2) == LATE
+    assert world.led[0].log.log_end_offset == 1
+
+
+def test_before_version_2_a_marker_has_the_epoch_of_its_transaction() -> None:
+    world = MarkerWorld()
+    world.open(epoch=3)
+    assert world.errors(epoch=3, version=1) == OK
+    world.open(epoch=3, sequence=1)
+    assert world.errors(epoch=3, version=0) == OK
+
+
+def test_from_version_2_on_a_marker_raises_the_epoch() -> None:
+    """KIP-890: a late marker of the last transaction must not end the next one."""
+    world = MarkerWorld()
+    world.open(epoch=3)
+    assert world.errors(epoch=3, version=2) == LATE
+    assert world.errors(epoch=4, version=2) == OK
+    world.open(epoch=4)
+    assert world.errors(epoch=4, version=2) == LATE
+    assert world.led[0].log.last_stable_offset == 2
+
+
+@pytest.mark.clause("ProducerStateManagerTest.testIdempotentTransactionMarkerRetryTV2")
+def test_a_marker_of_version_2_that_comes_again_is_no_error() -> None:
+    """KAFKA-19999: the answer to the first one was lost."""
+    world = MarkerWorld()
+    world.open(epoch=3)
+    assert world.errors(epoch=4, version=2) == OK
+    assert world.errors(epoch=4, version=2) == OK
+    assert world.led[0].log.last_stable_offset == 3
+
+
+def test_the_last_epoch_cannot_be_raised() -> None:
+    world = MarkerWorld()
+    world.open(epoch=32767)
+    assert world.errors(epoch=32767, version=2) == OK
+
+
+def test_a_marker_that_raises_the_epoch_fences_the_older_one() -> None:
+    """The next batch begins at sequence 0."""
+    world = MarkerWorld()
+    assert world.errors(epoch=5) == OK
+    known = world.led[0].log.producers.by_id[PRODUCER]
+    assert (known.producer_epoch, known.last_sequence) == (5, -1)
+
+
+def test_partitions_that_are_not_led_here_are_told_apart() -> None:
+    world = MarkerWorld(partitions=2)
+    world.lose(1)
+    world.partitions.follow("events", world.led[1].topic_id, 1, world.led[1].log, 2, 1)
+    unknown = [("events", 2), ("events", -1), ("nowhere", 0)]
+    assert world.errors(ONE, *unknown, ZERO) == [
+        ErrorCode.not_leader_or_follower,
+        *[ErrorCode.unknown_topic_or_partition] * 3,
+        ErrorCode.none,
+    ]
+
+
+def test_the_writer_is_told_when_all_replicas_in_sync_have_the_marker() -> None:
+    world = MarkerWorld(replicas=(1, 2, 3))
+    world.open()
+    answers = world.end()
+    world.fetch(2, world.led[0], 2)
+    assert answers == []
+    assert world.led[0].log.last_stable_offset == 0
+    world.fetch(3, world.led[0], 2)
+    assert answers == [{ZERO: ErrorCode.none}]
+    assert world.led[0].log.last_stable_offset == 2
+
+
+def test_without_enough_replicas_nothing_is_written() -> None:
+    world = MarkerWorld(replicas=(1, 2, 3), min_isr=2)
+    world.state(world.led[0], (1,), partition_epoch=1)
+    assert world.errors() == [ErrorCode.not_enough_replicas]
+    assert world.led[0].log.log_end_offset == 0
+
+
+def test_a_marker_that_is_not_replicated_in_time() -> None:
+    world = MarkerWorld(replicas=(1, 2, 3))
+    answers = world.end()
+    world.pass_ms(30_000 - 1)
+    assert answers == []
+    world.pass_ms(1)
+    assert answers == [{ZERO: ErrorCode.request_timed_out}]
+
+
+def test_a_leader_that_resigns_tells_so() -> None:
+    world = MarkerWorld(partitions=2, replicas=(1, 2, 3))
+    answers = world.end(ZERO, ONE)
+    world.lose(0)
+    for follower in (2, 3):
+        world.fetch(follower, world.led[1], 1)
+    assert answers == [{ZERO: ErrorCode.not_leader_or_follower, ONE: ErrorCode.none}]
+
+
+def test_many_partitions_take_several_events() -> None:
+    at_once = SLICE_UNITS // UNITS_PER_MARKER
+    many = at_once + 1
+    world = MarkerWorld(partitions=many)
+    answers = world.end(*[("events", index) for index in range(many)])
+    assert answers == []
+    assert [each.log.log_end_offset for each in world.led] == [*[1] * at_once, 0]
+    world.lose(0)
+    world.pass_ms(0)
+    assert set(answers[0].items()) == {
+        (("events", index), ErrorCode.none if index else ErrorCode.not_leader_or_follower) for index in range(many)
+    }
+
+
+def test_a_partition_that_is_named_twice_gets_one_marker() -> None:
+    world = MarkerWorld()
+    assert world.errors(ZERO, ZERO) == OK
+    assert world.led[0].log.log_end_offset == 1
+
+
+def test_the_keeper_of_offsets_hears_of_the_markers_in_its_topic() -> None:
+    world = MarkerWorld()
+    world.lead_offsets(3)
+    assert world.errors(ZERO, (OFFSETS_TOPIC, 3), epoch=2, commit=False) == OK * 2
+    assert world.told == [(3, PRODUCER, 2, 0, False)]
+
+
+def test_offsets_that_are_not_loaded_take_no_marker() -> None:
+    world = MarkerWorld()
+    partition = world.lead_offsets(3)
+    world.loading.append(3)
+    assert world.errors((OFFSETS_TOPIC, 3)) == [ErrorCode.not_leader_or_follower]
+    assert (world.told, partition.log.log_end_offset) == ([], 0)
+
+
+def test_a_disk_that_fails() -> None:
+    world = MarkerWorld()
+    world.disk.fail_after = 0
+    assert world.errors() == [ErrorCode.kafka_storage_error]
+    assert world.noted("append_failed")
+    world.disk.fail_after = None
+    assert world.errors() == OK
+
+
+def test_each_marker_leaves_a_note() -> None:
+    world = MarkerWorld()
+    world.end(epoch=1, coordinator=4, commit=False)
+    assert world.noted("transaction_marker") == [
+        {
+            "partition": "events-0",
+            "offset": 0,
+            "producer_id": PRODUCER,
+            "producer_epoch": 1,
+            "coordinator_epoch": 4,
+            "result": "abort",
+        }
+    ]

@@ -1,0 +1,125 @@
+"""Offsets in a transaction: its coordinator is asked first, and a marker meanwhile makes the answer void."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.appending import Origin
+from reference_broker.log.config import LogConfig
+from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.records.record import Record, build
+from reference_broker.replication.tests.timed_ports import START_MS
+from reference_broker.transactions.tests.coordinator_link import CoordinatorLink
+from reference_broker.transactions.tests.marker_world import MarkerWorld
+from reference_broker.transactions.verification import OffsetsVerifier, Verifier
+from reference_broker.wire.errors import Error, ErrorCode
+
+OFFSETS = (OFFSETS_TOPIC, 3)
+VERIFIES, ABORTABLE, ADDS = 3, 4, 5
+
+
+@dataclass(frozen=True)
+class Committing:
+    api_version: int = ABORTABLE
+    transactional_id: str = "id"
+    producer_id: int = 7
+    producer_epoch: int = 0
+
+
+class OffsetsWorld(MarkerWorld):
+    """Node 1 leads the partition of the offsets; node 2 coordinates the transaction."""
+
+    def __init__(self, demands: bool = True) -> None:
+        super().__init__()
+        self.link = CoordinatorLink(self)
+        ports: Any = self.link
+        config = BrokerConfig.parse({"transaction.partition.verification.enable": str(demands).lower()})
+        state = PartitionImage((2,), (2,), 2, 0, 0)
+        topics = {TRANSACTION_TOPIC: TopicImage(TRANSACTION_TOPIC, b"s" * 16, (state,))}
+        image = MetadataImage(brokers=self.controller.image.brokers, topics=topics)
+        verifier = Verifier(ports, 1, lambda: image, self.link.serve_locally, self.metrics, 30_000)
+        self.offsets = self.lead_offsets(3)
+        self.offsets.log.config = LogConfig(transaction_verification_enable=demands)
+        self.verifier = OffsetsVerifier(ports, lambda: config, verifier)
+
+    def verify(self, **of: Any) -> list[Error]:
+        told: list[Error] = []
+        self.verifier.verify(self.offsets, replace(Committing(), **of), told.append)
+        return told
+
+
+@pytest.fixture
+def world() -> OffsetsWorld:
+    return OffsetsWorld()
+
+
+@pytest.mark.parametrize("version", [0, VERIFIES, ABORTABLE, ADDS])
+def test_the_coordinator_is_asked_for_the_partition_of_the_offsets(world: OffsetsWorld, version: int) -> None:
+    told = world.verify(api_version=version)
+    (asked,) = world.link.transactions
+    assert [(topic.name, topic.partitions) for topic in asked.topics] == [(OFFSETS_TOPIC, (3,))]
+    assert (asked.transactional_id, asked.producer_id, asked.verify_only) == ("id", 7, version < ADDS)
+    assert told == []
+    world.link.answer()
+    assert told == [ErrorCode.none]
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "told"),
+    [
+        (VERIFIES, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
+        (ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
+        (ADDS, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
+        (ADDS, ErrorCode.concurrent_transactions, ErrorCode.concurrent_transactions),
+    ],
+)
+def test_errors_of_the_coordinator(world: OffsetsWorld, version: int, error: ErrorCode, told: Error) -> None:
+    answers = world.verify(api_version=version)
+    world.link.answer({OFFSETS: error})
+    assert answers == [told]
+
+
+def test_a_lost_coordinator(world: OffsetsWorld) -> None:
+    told = world.verify()
+    world.link.lose()
+    assert told == [ErrorCode.network_exception]
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(ABORTABLE, ErrorCode.invalid_txn_state), (ADDS, ErrorCode.invalid_producer_epoch)]
+)
+def test_a_marker_voids_the_answer(world: OffsetsWorld, version: int, error: Error) -> None:
+    told = world.verify(api_version=version)
+    raised = 1 if version == ADDS else 0
+    world.end(OFFSETS, epoch=raised, version=2 * raised, commit=False)
+    world.link.answer()
+    assert told == [error]
+
+
+def test_a_leader_that_resigns(world: OffsetsWorld) -> None:
+    told = world.verify()
+    world.partitions.remove(world.offsets)
+    world.link.answer()
+    assert told == [ErrorCode.not_leader_or_follower]
+
+
+def test_an_old_epoch_is_refused_and_an_open_transaction_taken_without_a_question(world: OffsetsWorld) -> None:
+    world.end(OFFSETS, epoch=2)
+    assert world.verify(producer_epoch=1) == [ErrorCode.invalid_producer_epoch]
+    told = world.verify(producer_epoch=2)
+    world.link.answer()
+    record = Record(timestamp_ms=START_MS, key=b"k", value=b"v")
+    batch = build([record], producer_id=7, producer_epoch=2, is_transactional=True)
+    world.offsets.log.append(world.now(), batch, 0, origin=Origin.BROKER)
+    assert told == world.verify(producer_epoch=2) == [ErrorCode.none]
+    assert (world.link.asked, world.offsets.log.verification.guards) == ([], {})
+
+
+def test_switched_off_only_version_2_asks() -> None:
+    world = OffsetsWorld(demands=False)
+    assert world.verify() == [ErrorCode.none]
+    assert world.verify(api_version=ADDS) == []
+    assert len(world.link.asked) == 1

@@ -1,0 +1,368 @@
+"""One transactional ID as a value (Kafka's TransactionMetadata): states, steps, and verdicts on requests.
+
+A transaction is Ongoing from the first partition on. Its end is decided when PrepareCommit or PrepareAbort is durable:
+then each partition gets its marker, whatever dies. When all have it, the transaction is complete, and the next one may
+begin. ``NEXT`` is the whole table; a step that is not in it is a bug of ours (KIP-98, KIP-890).
+
+A value is never changed. Each step is a function that returns the next value, as it is to be written. It takes effect
+once it is durable (X-2).
+"""
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from reference_broker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
+from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MAX_PRODUCER_EPOCH, TopicPartition
+from reference_broker.wire.errors import Error, ErrorCode
+
+
+class TransactionState(Enum):
+    """The value is the name that DescribeTransactions and ListTransactions tell."""
+
+    EMPTY = "Empty"
+    """A producer has the ID. It has not written in a transaction yet."""
+    ONGOING = "Ongoing"
+    """A transaction is open."""
+    PREPARE_COMMIT = "PrepareCommit"
+    """The transaction is committed. Some partitions have no marker yet."""
+    PREPARE_ABORT = "PrepareAbort"
+    """The transaction is aborted. Some partitions have no marker yet."""
+    COMPLETE_COMMIT = "CompleteCommit"
+    """Every partition has its commit marker."""
+    COMPLETE_ABORT = "CompleteAbort"
+    """Every partition has its abort marker."""
+    DEAD = "Dead"
+    """The ID has expired. Its tombstone is on its way."""
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    """The producer of an open transaction is fenced, and the transaction is about to be aborted. Kafka never writes
+    this state. Here it does not last: the abort begins in the same event."""
+
+
+STATE_IDS: Final[Mapping[int, TransactionState]] = dict(enumerate(TransactionState))
+"""By the number that a record of ``__transaction_state`` has for it."""
+IDS: Final[Mapping[TransactionState, int]] = {state: number for number, state in STATE_IDS.items()}
+
+_AT_REST: Final = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+_AFTER_REST: Final = (
+    TransactionState.EMPTY,  # A producer takes the ID.
+    TransactionState.ONGOING,
+    TransactionState.PREPARE_ABORT,  # A producer that does not know whether it wrote anything aborts (KIP-890).
+    TransactionState.DEAD,
+)
+
+NEXT: Final[Mapping[TransactionState, tuple[TransactionState, ...]]] = {
+    **dict.fromkeys(_AT_REST, _AFTER_REST),
+    TransactionState.ONGOING: (
+        TransactionState.ONGOING,  # More partitions are added.
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.PREPARE_ABORT,
+        TransactionState.PREPARE_EPOCH_FENCE,
+    ),
+    TransactionState.PREPARE_EPOCH_FENCE: (TransactionState.PREPARE_ABORT,),
+    TransactionState.PREPARE_COMMIT: (TransactionState.COMPLETE_COMMIT,),
+    TransactionState.PREPARE_ABORT: (TransactionState.COMPLETE_ABORT,),
+    TransactionState.DEAD: (),
+}
+"""The states that may follow each state."""
+
+EXPIRING: Final = _AT_REST
+"""In these states an idle ID may be forgotten (X-10)."""
+DECIDED: Final[Mapping[TransactionState, bool]] = {
+    TransactionState.PREPARE_COMMIT: True,
+    TransactionState.PREPARE_ABORT: False,
+}
+"""The states in which markers are sent, and whether they commit."""
+
+
+Added: TypeAlias = Mapping[TopicPartition, None]
+"""Partitions in the order in which they were added."""
+
+LAST_USED_EPOCH: Final = MAX_PRODUCER_EPOCH - 1
+"""The greatest epoch that a producer is given. So the coordinator can always fence it with a greater one."""
+
+
+_NONE: Final[Added] = MappingProxyType({})
+
+
+class Transaction(NamedTuple):
+    """``producer_id`` and ``producer_epoch`` are those of the one producer that owns the ID (X-1).
+
+    ``last_producer_epoch`` is the epoch before, if the producer itself asked for the next one, else -1. So it may ask
+    again. It is not written. ``previous_producer_id`` is the ID before the last step. ``next_producer_id`` is what the
+    producer gets at the end of this transaction because the epochs of its ID are used up, else -1. ``started_ms`` is -1
+    before the first transaction. ``client_version`` is the ``transaction.version`` by which its client works.
+    """
+
+    transactional_id: str
+    producer_id: int
+    timeout_ms: int
+    updated_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    partitions: Added = _NONE
+    started_ms: int = NO_TIMESTAMP
+    client_version: int = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """The epochs of its producer ID are used up."""
+        return self.producer_epoch >= LAST_USED_EPOCH
+
+    @property
+    def raises_epoch(self) -> bool:
+        """Its client expects a new epoch at the end of each transaction (KIP-890)."""
+        return self.client_version >= EPOCH_RAISED_FROM
+
+    def validate(self) -> None:
+        """Assert what is always true of a written value."""
+        assert self.producer_id >= 0, f"{self.transactional_id} has no producer ID"
+        assert -1 <= self.producer_epoch <= MAX_PRODUCER_EPOCH, f"{self.transactional_id}: {self.producer_epoch}"
+        if self.state is TransactionState.EMPTY:
+            assert not self.partitions, f"{self.transactional_id} is empty with {len(self.partitions)} partitions"
+        if self.state in (TransactionState.ONGOING, *DECIDED):
+            assert self.started_ms >= 0, f"{self.transactional_id} is {self.state.value} and never began"
+        version = self.client_version
+        assert 0 <= version <= EPOCH_RAISED_FROM, f"{self.transactional_id}: transaction.version {version}"
+        if self.next_producer_id != NO_PRODUCER_ID:
+            assert self.next_producer_id >= 0, f"{self.transactional_id} has next producer ID {self.next_producer_id}"
+            assert self.state in DECIDED, f"{self.transactional_id} is {self.state.value} and has a next producer ID"
+
+
+def _step(current: Transaction, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:
+    assert state in NEXT[current.state], f"{current.transactional_id}: {current.state.value} -> {state.value}"
+    return current._replace(state=state, previous_producer_id=current.producer_id, updated_ms=now_ms, **changes)
+
+
+def _taken(current: Transaction, timeout_ms: int, now_ms: int, **changes: int) -> Transaction:
+    return _step(
+        current,
+        TransactionState.EMPTY,
+        now_ms,
+        timeout_ms=timeout_ms,
+        partitions=_NONE,
+        started_ms=NO_TIMESTAMP,
+        **changes,
+    )
+
+
+def with_next_epoch(current: Transaction, timeout_ms: int, now_ms: int, *, is_asked_by_owner: bool) -> Transaction:
+    """A producer takes the ID with the next epoch, which fences all earlier ones."""
+    last = current.producer_epoch if is_asked_by_owner else NO_PRODUCER_EPOCH
+    epoch = current.producer_epoch + 1
+    return _taken(current, timeout_ms, now_ms, producer_epoch=epoch, last_producer_epoch=last)
+
+
+def with_same_epoch(current: Transaction, timeout_ms: int, now_ms: int) -> Transaction:
+    """The owner asked again for the epoch that it has by now."""
+    return _taken(current, timeout_ms, now_ms)
+
+
+def with_producer_id(
+    current: Transaction, producer_id: int, timeout_ms: int, now_ms: int, *, is_asked_by_owner: bool
+) -> Transaction:
+    """A producer takes the ID with a new producer ID, because the epochs of the former one are used up."""
+    last = current.producer_epoch if is_asked_by_owner else NO_PRODUCER_EPOCH
+    return _taken(current, timeout_ms, now_ms, producer_id=producer_id, producer_epoch=0, last_producer_epoch=last)
+
+
+def with_partitions(
+    current: Transaction, partitions: Collection[TopicPartition], client_version: int, now_ms: int
+) -> Transaction:
+    """The partitions belong to the transaction. The first ones begin it."""
+    goes_on = current.state is TransactionState.ONGOING
+    return _step(
+        current,
+        TransactionState.ONGOING,
+        now_ms,
+        partitions={**current.partitions, **dict.fromkeys(partitions)},
+        started_ms=current.started_ms if goes_on else now_ms,
+        client_version=client_version,
+    )
+
+
+def decided(
+    current: Transaction, now_ms: int, *, commits: bool, client_version: int, next_producer_id: int = NO_PRODUCER_ID
+) -> Transaction:
+    """The transaction is committed or aborted. For clients of version 2 the epoch is raised, and ``next_producer_id``
+    is what replaces an ID whose epochs are used up. An abort of nothing begins and ends a transaction."""
+    state = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
+    is_open = current.state in (TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE)
+    changes: dict[str, Any] = {}
+    if client_version >= EPOCH_RAISED_FROM:
+        epoch = min(current.producer_epoch + 1, MAX_PRODUCER_EPOCH)
+        changes = {"producer_epoch": epoch, "last_producer_epoch": current.producer_epoch}
+    return _step(
+        current,
+        state,
+        now_ms,
+        started_ms=current.started_ms if is_open else now_ms,
+        client_version=client_version,
+        next_producer_id=next_producer_id,
+        **changes,
+    )
+
+
+def fenced(current: Transaction, now_ms: int, *, version: int, next_producer_id: int = NO_PRODUCER_ID) -> Transaction:
+    """The transaction is aborted with an epoch that no producer has, because it is too old (X-7) or another producer
+    takes the ID (X-1). ``version`` is the finalized ``transaction.version``. From 2 on the abort itself raises the
+    epoch."""
+    between = current._replace(state=_fence(current))
+    if version < EPOCH_RAISED_FROM:
+        epoch = min(current.producer_epoch + 1, MAX_PRODUCER_EPOCH)
+        between = between._replace(producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
+        version = 0
+    return decided(between, now_ms, commits=False, client_version=version, next_producer_id=next_producer_id)
+
+
+def _fence(current: Transaction) -> TransactionState:
+    assert TransactionState.PREPARE_EPOCH_FENCE in NEXT[current.state], f"{current.state.value} cannot be fenced"
+    return TransactionState.PREPARE_EPOCH_FENCE
+
+
+def completed(current: Transaction, now_ms: int) -> Transaction:
+    """Every partition has its marker. ``last_producer_epoch`` stays what the client saw last."""
+    state = TransactionState.COMPLETE_COMMIT if DECIDED[current.state] else TransactionState.COMPLETE_ABORT
+    changes = {}
+    if current.raises_epoch and current.next_producer_id != NO_PRODUCER_ID:
+        changes = {"producer_id": current.next_producer_id, "producer_epoch": 0}
+    return _step(current, state, now_ms, partitions=_NONE, next_producer_id=NO_PRODUCER_ID, **changes)
+
+
+def dead(current: Transaction, now_ms: int) -> Transaction:
+    """The ID is forgotten (X-10)."""
+    return _step(current, TransactionState.DEAD, now_ms, partitions=_NONE)
+
+
+ProducerIdAndEpoch: TypeAlias = tuple[int, int]
+
+
+class Taking(Enum):
+    """How a producer takes a transactional ID (InitProducerId)."""
+
+    NEXT_EPOCH = "with the next epoch"
+    SAME_EPOCH = "with the epoch that it was given, but did not hear of"
+    NEW_PRODUCER_ID = "with a new producer ID"
+    AFTER_ABORT = "after the open transaction is aborted"
+
+
+class Ending(Enum):
+    """What EndTxn does."""
+
+    DECIDE = "the transaction is committed or aborted"
+    NOTHING = "it was done before, and the client did not hear of it"
+
+
+def judge_taking(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_changing: bool) -> Taking | Error:
+    """``expected`` is what the producer has, if it goes on after an error (KIP-360). Errors: CONCURRENT_TRANSACTIONS,
+    PRODUCER_FENCED.
+
+    Deliberately unlike Kafka, a producer that did not hear of the last epoch is told it again, too. In Kafka it gets
+    UNKNOWN_SERVER_ERROR.
+    """
+    if is_changing:
+        return ErrorCode.concurrent_transactions
+    if expected is not None and not _may_go_on(current, expected):
+        return ErrorCode.producer_fenced
+    if current.state is TransactionState.ONGOING:
+        return Taking.AFTER_ABORT
+    if expected is None or current.producer_epoch == NO_PRODUCER_EPOCH or expected[1] == current.producer_epoch:
+        return Taking.NEW_PRODUCER_ID if current.is_exhausted else Taking.NEXT_EPOCH
+    return Taking.SAME_EPOCH if expected[1] == current.last_producer_epoch else ErrorCode.producer_fenced
+
+
+def _may_go_on(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
+    """The transactional ID may be new, because it expired meanwhile. Or the producer may not have heard that it got a
+    new producer ID."""
+    producer_id, epoch = expected
+    return (
+        current.producer_epoch == NO_PRODUCER_EPOCH
+        or producer_id == current.producer_id
+        or (producer_id == current.previous_producer_id and epoch >= LAST_USED_EPOCH)
+    )
+
+
+def judge_adding(
+    current: Transaction, owner: ProducerIdAndEpoch, partitions: Collection[TopicPartition], *, is_changing: bool
+) -> Error | None:
+    """Return None if the partitions are to be added, and NONE if they belong to the transaction already. Errors:
+    CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
+    if is_changing:
+        return ErrorCode.concurrent_transactions
+    refusal = judge_owner(current, owner)
+    if refusal:
+        return refusal
+    is_known = current.state is TransactionState.ONGOING and all(each in current.partitions for each in partitions)
+    return ErrorCode.none if is_known else None
+
+
+def judge_owner(current: Transaction, owner: ProducerIdAndEpoch) -> Error:
+    """Return whether this producer may write in a transaction now. Steps that are being written do not count."""
+    if current.producer_id != owner[0]:
+        return ErrorCode.invalid_producer_id_mapping
+    if current.producer_epoch != owner[1]:
+        return ErrorCode.producer_fenced
+    return ErrorCode.concurrent_transactions if current.state in DECIDED else ErrorCode.none
+
+
+def judge_end(
+    current: Transaction, owner: ProducerIdAndEpoch, *, commits: bool, client_version: int, is_changing: bool
+) -> Ending | Error:
+    """Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE."""
+    judge = _judge_end if client_version >= EPOCH_RAISED_FROM else _judge_old_end
+    return judge(current, owner, commits, is_changing)
+
+
+_OLD_ENDS: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
+    (TransactionState.ONGOING, True): Ending.DECIDE,
+    (TransactionState.ONGOING, False): Ending.DECIDE,
+    (TransactionState.COMPLETE_COMMIT, True): Ending.NOTHING,
+    (TransactionState.COMPLETE_ABORT, False): Ending.NOTHING,
+}
+"""By the state and whether the producer commits. All else is INVALID_TXN_STATE. The epoch stays the same, so an end
+that comes again looks like the first."""
+
+_AGAIN: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
+    (TransactionState.COMPLETE_COMMIT, True): Ending.NOTHING,
+    (TransactionState.COMPLETE_ABORT, False): Ending.NOTHING,
+}
+"""What an end that comes again is told, which has the epoch before the one that the end gave (KIP-890)."""
+_ENDS: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
+    (TransactionState.ONGOING, True): Ending.DECIDE,
+    (TransactionState.ONGOING, False): Ending.DECIDE,
+    (TransactionState.EMPTY, False): Ending.DECIDE,
+    (TransactionState.COMPLETE_COMMIT, False): Ending.DECIDE,
+    (TransactionState.COMPLETE_ABORT, False): Ending.DECIDE,
+}
+"""What an end with the present epoch does. A producer whose write failed may not know whether its transaction has
+begun, so it may abort in any state at rest."""
+
+
+def _judge_old_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool) -> Ending | Error:
+    if current.producer_id != owner[0]:
+        return ErrorCode.invalid_producer_id_mapping
+    if current.producer_epoch != owner[1]:
+        return ErrorCode.producer_fenced
+    if is_changing:
+        return ErrorCode.concurrent_transactions
+    return _OLD_ENDS.get((current.state, commits), ErrorCode.invalid_txn_state)
+
+
+def _judge_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool) -> Ending | Error:
+    if is_changing:
+        return ErrorCode.concurrent_transactions
+    producer_id, epoch = owner
+    got_new_id = producer_id == current.previous_producer_id and (epoch, current.producer_epoch) == (LAST_USED_EPOCH, 0)
+    if producer_id != current.producer_id and not got_new_id:
+        return ErrorCode.invalid_producer_id_mapping
+    comes_again = current.producer_epoch == epoch + 1 or got_new_id
+    if current.state in (TransactionState.EMPTY, TransactionState.ONGOING):
+        comes_again = False
+    if not comes_again and epoch != current.producer_epoch:
+        return ErrorCode.producer_fenced
+    ends = _AGAIN if comes_again else _ENDS
+    return ends.get((current.state, commits), ErrorCode.invalid_txn_state)

@@ -1,0 +1,365 @@
+"""One partition of ``__transaction_state`` that this node leads: written, loaded, as bytes.
+
+Keys and values have Kafka's layouts (TransactionLogKey, TransactionLogValue in
+transaction-coordinator/src/main/resources). Each begins with its version (int16). Keys have version 0. Values are
+written in version 1, which is flexible, from ``transaction.version`` 1 on, and else in version 0. Version 1 has tagged
+fields: 0 the previous producer ID, 1 the next one, 2 the client's ``transaction.version``. Tag 3 (KIP-939) is not
+written here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.led_partitions import RECORDS_PER_SLICE, LedPartition, Skipped
+from reference_broker.coordination.log import CoordinatorLog, Written, client_error
+from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
+from reference_broker.coordination.scheduling import DueTimes, Steps
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.ports.node_ports import Ports, Slices, later
+from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader
+from reference_broker.records.record import Record
+from reference_broker.transactions.markers import TopicPartition
+from reference_broker.transactions.transaction import DECIDED, IDS, STATE_IDS, Transaction, TransactionState
+from reference_broker.wire.decoding import primitive_reader
+from reference_broker.wire.errors import Error, ErrorCode
+
+ASK_AGAIN_US = 100_000
+SPARE_BYTES = 64
+"""By so much the record of a decision may be longer than that of the open transaction. A transaction whose decision
+does not fit into a batch would never end."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One transactional ID. ``current`` is what is durable. ``changing`` is the step that is being written: until it is
+    durable nothing of it shows, and no other step begins (X-2). ``missing`` are the partitions of a decided transaction
+    that have no marker yet. ``is_sent`` says that its markers are on their way from this node."""
+
+    current: Transaction
+    changing: Transaction | None = None
+    missing: dict[TopicPartition, None] = field(default_factory=dict)
+    is_sent: bool = False
+
+    @property
+    def is_changing(self) -> bool:
+        """A step is being written, or markers are. Who asks for another step is told to come again."""
+        return self.changing is not None or self.current.state in DECIDED
+
+
+class TransactionsPartition(LedPartition):
+    """``feature_level`` returns the finalized ``transaction.version``."""
+
+    def __init__(
+        self, ports: Ports, log: CoordinatorLog, steps: Steps, feature_level: Callable[[], int], expiration_ms: int
+    ) -> None:
+        super().__init__(log.led)
+        self.held: dict[str, Held] = {}
+        """All transactional IDs of the partition."""
+        self.timeouts = DueTimes()
+        """When to look whether a transaction is open for too long (X-7)."""
+        self.expiries = DueTimes()
+        """When to look whether an ID is idle for too long (X-10)."""
+        self._ports = ports
+        self._log = log
+        self._steps = steps
+        self._feature_level = feature_level
+        self._expiration_ms = expiration_ms
+        self._is_settled = False
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """What markers carry, so that those of an older coordinator are refused (X-6)."""
+        return self.led.leader_epoch
+
+    @property
+    def is_settled(self) -> bool:
+        """What was loaded is replicated. Before that, a coordinator that takes over could show or do what a third one
+        would never hear of (X-2). Kafka does not wait."""
+        self._is_settled = self._is_settled or self.led.log.high_watermark >= self.loaded_end
+        return self._is_settled
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """So few replicas are in sync that nothing is replicated for now."""
+        return self._log.lacks_replicas
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once what was loaded is replicated. Nothing is called if another node leads by then."""
+
+        def asked(error: Error) -> None:
+            if not self.is_led:
+                return
+            if error and not self.is_settled:
+                later(self._ports, ASK_AGAIN_US, lambda: self.when_settled(then))
+            else:
+                self._is_settled = True
+                self._steps.add(then)
+
+        if self.is_led:
+            self._log.when_replicated(self.loaded_end, asked)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def add(self, transaction: Transaction) -> Held:
+        """A new transactional ID, of which nothing is written yet."""
+        held = self.held[transaction.transactional_id] = Held(transaction)
+        return held
+
+    def write(self, held: Held, step: Transaction, told: Written, then: Callable[[], None] = lambda: None) -> None:
+        """Write the next step. Once it is durable it holds. Then ``told`` hears NONE, and ``then`` is called, both
+        when all else of the event is done.
+
+        ``told`` is called exactly once, with NONE or an error of CoordinatorOperationExceptionHelper. With an error the
+        step may be in the log. Deliberately unlike Kafka it is not taken back then. Whoever it was written for hears of
+        an error, but as soon as it is replicated it holds, and ``then`` is called. Another step that came between could
+        decide the transaction twice (X-3).
+        """
+        assert self.is_led, f"partition {self.index} is written and lost"
+        assert held.changing is None, f"{held.current.transactional_id}: two steps at once"
+        step.validate()
+        held.changing = step
+        end_offset: int | None = None
+
+        def taken(end: int) -> None:
+            nonlocal end_offset
+            end_offset = end
+
+        def written(error: Error) -> None:
+            """It may be called in the midst of a follower's fetch, which is no time to append elsewhere. So all that
+            follows comes when the fetch is done."""
+            if not error and self.is_led:
+                self._hold(held, step)
+                self._steps.add(tell)
+                return
+            if end_offset is None:
+                self._take_back(held)
+            elif self.is_led:
+                self._hold_when_replicated(held, step, end_offset, then)
+            self._steps.add(lambda: told(client_error(error) if error else ErrorCode.not_coordinator))
+
+        def tell() -> None:
+            told(ErrorCode.none)
+            if self.is_led:
+                then()
+
+        key = transaction_key(step.transactional_id)
+        value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
+        spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
+        self._log.append([(key, value)], taken, written, spare_bytes=spare_bytes)
+
+    def _hold_when_replicated(self, held: Held, step: Transaction, end_offset: int, then: Callable[[], None]) -> None:
+        def asked(error: Error) -> None:
+            if not self.is_led:
+                return
+            if error:
+                later(self._ports, ASK_AGAIN_US, ask)
+            else:
+                self._hold(held, step)
+                self._steps.add(lambda: then() if self.is_led else None)
+
+        def ask() -> None:
+            if self.is_led:
+                self._log.when_replicated(end_offset, asked)
+
+        later(self._ports, ASK_AGAIN_US, ask)
+
+    def _hold(self, held: Held, step: Transaction) -> None:
+        held.current, held.changing, held.missing, held.is_sent = step, None, {}, False
+        if step.state is TransactionState.DEAD:
+            del self.held[step.transactional_id]
+        else:
+            self.plan(step)
+
+    def _take_back(self, held: Held) -> None:
+        """Nothing was written. An ID that was never written is not there."""
+        held.changing = None
+        if held.current.producer_epoch < 0:
+            self.held.pop(held.current.transactional_id, None)
+
+    def plan(self, transaction: Transaction) -> None:
+        """Plan when to look at the ID again."""
+        if transaction.state is TransactionState.ONGOING:
+            self.timeouts.schedule(transaction.transactional_id, transaction.started_ms + transaction.timeout_ms + 1)
+        self.expiries.schedule(transaction.transactional_id, transaction.updated_ms + self._expiration_ms)
+
+    def validate(self) -> None:
+        for transactional_id, held in self.held.items():
+            assert held.current.transactional_id == transactional_id, f"{held.current} stands under {transactional_id}"
+            held.current.validate()
+            if held.current.producer_epoch < 0:
+                assert held.changing is not None, f"{transactional_id} was never written"
+
+
+@dataclass(slots=True)
+class TransactionsTaker:
+    """Implements ``coordination.loading.Taker``."""
+
+    target: TransactionsPartition
+    _values: dict[str, bytes] = field(default_factory=dict)
+    """The last value of each transactional ID."""
+
+    def take(self, header: BatchHeader, record: Record, end_offset: int) -> None:  # noqa: ARG002 - the taker's form
+        transactional_id = None if header.is_control else read_key(record.key or b"")
+        if transactional_id is None:
+            return
+        self._values.pop(transactional_id, None)
+        if record.value is not None:
+            self._values[transactional_id] = record.value
+
+    def read_so_far(self) -> None:
+        """Only the last value of each ID counts."""
+
+    def restore(self, skipped: Skipped) -> Slices:
+        for number, (transactional_id, value) in enumerate(self._values.items(), 1):
+            try:
+                found = read_transaction(transactional_id, value)
+            except DamagedRecord as damaged:
+                skipped(-1, f"transactional ID {transactional_id}: {damaged}")
+                continue
+            missing = dict(found.partitions) if found.state in DECIDED else {}
+            self.target.held[transactional_id] = Held(found, missing=missing)
+            self.target.plan(found)
+            if number % RECORDS_PER_SLICE == 0:
+                yield
+
+
+KEY: Final = 0
+PLAIN_VALUE: Final = 0
+FLEXIBLE_VALUE: Final = 1
+FLEXIBLE_FROM: Final = 1
+"""The finalized ``transaction.version`` from which values are written in their flexible version."""
+
+_PREVIOUS_ID: Final = 0
+_NEXT_ID: Final = 1
+_CLIENT_VERSION: Final = 2
+_WHO_AND_STATE = Struct(">qhib")
+_TIMES = Struct(">qq")
+_INT16 = Struct(">h")
+_INT64 = Struct(">q")
+_TAGS: Final = {
+    _PREVIOUS_ID: primitive_reader("int64", flexible=True, nullable=False),
+    _NEXT_ID: primitive_reader("int64", flexible=True, nullable=False),
+    _CLIENT_VERSION: primitive_reader("int16", flexible=True, nullable=False),
+}
+
+
+def transaction_key(transactional_id: str) -> bytes:
+    """TransactionLogKey 0. Raises TextTooLong."""
+    out = FieldWriter(KEY)
+    out.string(transactional_id)
+    return bytes(out.data)
+
+
+def read_key(data: bytes) -> str | None:
+    """Return the transactional ID, or None for a key of another kind. Raises DamagedRecord."""
+    fields = FieldReader(data)
+    return fields.string() if fields.version == KEY else None
+
+
+def transaction_value(transaction: Transaction, feature_level: int) -> bytes:
+    """TransactionLogValue, in the version that the finalized ``transaction.version`` allows."""
+    version = FLEXIBLE_VALUE if feature_level >= FLEXIBLE_FROM else PLAIN_VALUE
+    out = FieldWriter(version, flexible_from=FLEXIBLE_VALUE)
+    who = transaction.producer_id, transaction.producer_epoch
+    out.numbers(_WHO_AND_STATE, *who, transaction.timeout_ms, IDS[transaction.state])
+    _write_partitions(out, transaction, is_flexible=version == FLEXIBLE_VALUE)
+    out.numbers(_TIMES, transaction.updated_ms, transaction.started_ms)
+    if version == FLEXIBLE_VALUE:
+        out.tagged(_tags_of(transaction))
+    return bytes(out.data)
+
+
+def _write_partitions(out: FieldWriter, transaction: Transaction, *, is_flexible: bool) -> None:
+    if transaction.state is TransactionState.EMPTY:
+        out.null()
+        return
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in transaction.partitions:
+        by_topic.setdefault(topic, []).append(index)
+    out.length(len(by_topic))
+    for topic, indexes in by_topic.items():
+        out.string(topic)
+        out.length(len(indexes))
+        for index in indexes:
+            out.int32(index)
+        if is_flexible:
+            out.tagged({})
+
+
+def _tags_of(transaction: Transaction) -> dict[int, bytes]:
+    tags = {}
+    if transaction.previous_producer_id != NO_PRODUCER_ID:
+        tags[_PREVIOUS_ID] = _INT64.pack(transaction.previous_producer_id)
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        tags[_NEXT_ID] = _INT64.pack(transaction.next_producer_id)
+    if transaction.client_version:
+        tags[_CLIENT_VERSION] = _INT16.pack(transaction.client_version)
+    return tags
+
+
+def read_transaction(transactional_id: str, data: bytes) -> Transaction:
+    """Read TransactionLogValue 0 and 1. Raises DamagedRecord, also for what no coordinator writes: markers could not
+    be sent of it, or a later step could not be written."""
+    fields = FieldReader(data, flexible_from=FLEXIBLE_VALUE, greatest=FLEXIBLE_VALUE)
+    producer_id, epoch, timeout_ms, state = fields.int64(), fields.int16(), fields.int32(), STATE_IDS.get(fields.int8())
+    if state in (None, TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
+        raise DamagedRecord(f"transactional ID {transactional_id} is in no state that is ever written")
+    if epoch < 0:
+        raise DamagedRecord(f"transactional ID {transactional_id} has producer epoch {epoch}")
+    partitions = _read_partitions(fields)
+    updated_ms, started_ms = fields.int64(), fields.int64()
+    tags = fields.tagged(_TAGS)
+    found = Transaction(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        timeout_ms=timeout_ms,
+        updated_ms=updated_ms,
+        state=state,
+        producer_epoch=epoch,
+        previous_producer_id=tags.get(_PREVIOUS_ID, NO_PRODUCER_ID),
+        next_producer_id=tags.get(_NEXT_ID, NO_PRODUCER_ID),
+        partitions=partitions,
+        started_ms=started_ms,
+        client_version=tags.get(_CLIENT_VERSION, 0),
+    )
+    try:
+        found.validate()
+    except AssertionError as wrong:
+        raise DamagedRecord(str(wrong)) from None
+    return found
+
+
+def _read_partitions(fields: FieldReader) -> dict[TopicPartition, None]:
+    found: dict[TopicPartition, None] = {}
+    for _ in range(fields.nullable_length() or 0):
+        topic = fields.string()
+        for _ in range(fields.length()):
+            index = fields.int32()
+            if index < 0:
+                raise DamagedRecord(f"a transaction has partition {index} of topic {topic}")
+            found[topic, index] = None
+        fields.tagged({})
+    return found
+
+
+def partition_count(image: MetadataImage, config: BrokerConfig) -> int:
+    """The topic keeps the count with which it was created. Until it exists, ``transaction.state.log.num.partitions``
+    counts."""
+    topic = image.topics.get(TRANSACTION_TOPIC)
+    return config.transaction_state_log_num_partitions if topic is None else len(topic.partitions)
+
+
+def transaction_topic_configs(config: BrokerConfig, replicas: int) -> tuple[tuple[str, str], ...]:
+    """The topic's own settings, which are those that Kafka gives it. Unlike in Kafka, ``min.insync.replicas`` is not
+    above the number of replicas: nothing could be written then."""
+    return (
+        ("cleanup.policy", "compact"),
+        ("compression.type", "uncompressed"),
+        ("min.insync.replicas", str(min(config.transaction_state_log_min_isr, replicas))),
+        ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
+        ("unclean.leader.election.enable", "false"),
+    )

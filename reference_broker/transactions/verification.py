@@ -1,0 +1,366 @@
+"""A partition's leader asks the coordinator of a transaction whether the partition may be written to (KIP-890).
+
+``Verifier`` sends AddPartitionsToTxn, one request at a time to each coordinator. Questions that come up meanwhile share
+the next one. The rules are those of Kafka's AddPartitionsToTxnManager. ``OffsetsVerifier`` does the same for
+TxnOffsetCommit.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.static.primitive import i16, i32
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.partitioner import partition_of
+from reference_broker.coordination.record_fields import fits
+from reference_broker.log.transaction_verification import Guard
+from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.node_ports import Channel, Ports, later
+from reference_broker.records.batch import NO_SEQUENCE, InvalidRecords
+from reference_broker.replication.partitions import Partition
+from reference_broker.transactions.markers import TopicPartition
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import Error, ErrorCode, known_error
+
+if TYPE_CHECKING:
+    from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnTransaction
+    from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResult
+
+
+Errors: TypeAlias = dict[TopicPartition, Error]
+"""The partitions that may not be written to. All others may."""
+Told: TypeAlias = Callable[[Errors], None]
+
+
+class Purpose(Enum):
+    """What the producer's version of Produce allows (Kafka's TransactionSupportedOperation)."""
+
+    VERIFY = "the transaction must have the partition; the producer does not know TRANSACTION_ABORTABLE"
+    VERIFY_ABORTABLE = "the same, and the producer knows it"
+    ADD = "the partition is added to the transaction: version 2 of transactions"
+
+    @property
+    def adds(self) -> bool:
+        return self is Purpose.ADD
+
+
+ABORTABLE_FROM = 11
+ADDS_FROM = 12
+"""The versions of Produce."""
+
+
+def purpose_of_produce(api_version: int) -> Purpose:
+    if api_version >= ADDS_FROM:
+        return Purpose.ADD
+    return Purpose.VERIFY_ABORTABLE if api_version >= ABORTABLE_FROM else Purpose.VERIFY
+
+
+OFFSETS_ABORTABLE_FROM = 4
+OFFSETS_ADD_FROM = 5
+"""The versions of TxnOffsetCommit."""
+
+
+def purpose_of_offset_commit(api_version: int) -> Purpose:
+    if api_version >= OFFSETS_ADD_FROM:
+        return Purpose.ADD
+    return Purpose.VERIFY_ABORTABLE if api_version >= OFFSETS_ABORTABLE_FROM else Purpose.VERIFY
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """May this producer write to these partitions, in its transaction that is open now?"""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    purpose: Purpose
+
+    def all(self, error: Error) -> Errors:
+        return dict.fromkeys(self.partitions, error)
+
+
+def verdict_of(purpose: Purpose, error: Error) -> Error:
+    """What a coordinator's error for a partition becomes. Producers that are fenced expect INVALID_PRODUCER_EPOCH. Old
+    ones know INVALID_TXN_STATE, but not TRANSACTION_ABORTABLE."""
+    if error is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if error is ErrorCode.transaction_abortable and purpose is Purpose.VERIFY:
+        return ErrorCode.invalid_txn_state
+    return error
+
+
+_OF_THE_COORDINATOR = (
+    ErrorCode.network_exception,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+)
+
+
+def told_in_produce(purpose: Purpose, error: Error) -> Error:
+    """What a producer is told. It must come again where the coordinator could not be asked, and it knows no errors of
+    coordinators there. NOT_ENOUGH_REPLICAS makes it do so without new metadata."""
+    is_busy = error is ErrorCode.concurrent_transactions and not purpose.adds
+    return ErrorCode.not_enough_replicas if is_busy or error in _OF_THE_COORDINATOR else error
+
+
+MOST_ITEMS = 10_000
+"""A request names at most so many transactions, topics and partitions, or a single transaction."""
+
+ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
+"""Serves a request of this node itself: (API key, body, what is told the answer)."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    question: Question
+    told: Told
+    since_us: int
+
+
+@dataclass(slots=True)
+class _Coordinator:
+    """``waiting`` are the questions for the next request, by transactional ID."""
+
+    node_id: int
+    waiting: dict[str, _Asked] = field(default_factory=dict)
+    is_busy: bool = False
+
+
+class Verifier:
+    """``image`` returns the metadata as this node knows it."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        serve_locally: ServeLocally,
+        metrics: Metrics,
+        request_timeout_ms: int,
+    ) -> None:
+        self._ports = ports
+        self._request_timeout_ms = request_timeout_ms
+        self._node_id = node_id
+        self._image = image
+        self._serve_locally = serve_locally
+        self._coordinators: dict[int, _Coordinator] = {}
+        self._failures = metrics.counter("kafka.server", "AddPartitionsToTxnManager", "VerificationFailureRate")
+        self._time_ms = metrics.histogram("kafka.server", "AddPartitionsToTxnManager", "VerificationTimeMs")
+
+    def ask(self, question: Question, told: Told) -> None:
+        """Call ``told`` once, with the partitions that may not be written to, maybe at once. Their errors are those of
+        the coordinator (``verdict_of``), COORDINATOR_NOT_AVAILABLE if there is none, and NETWORK_EXCEPTION if it did
+        not answer. An ID that no coordinator can keep is INVALID_REQUEST: even to find its partition takes long.
+
+        Of two questions for one transactional ID that wait, the one of the older epoch is told INVALID_PRODUCER_EPOCH.
+        If both have the same epoch, the producer asks again, and the first one is told NETWORK_EXCEPTION.
+        """
+        asked = _Asked(question, told, self._ports.now().mono_us)
+        if not fits(question.transactional_id):
+            self._tell(asked, question.all(ErrorCode.invalid_request))
+            return
+        node_id = self._coordinator_of(question.transactional_id)
+        if node_id is None:
+            self._tell(asked, question.all(ErrorCode.coordinator_not_available))
+            return
+        coordinator = self._coordinators.setdefault(node_id, _Coordinator(node_id))
+        earlier = coordinator.waiting.get(question.transactional_id)
+        if earlier is not None and earlier.question.producer_epoch > question.producer_epoch:
+            self._tell(asked, question.all(ErrorCode.invalid_producer_epoch))
+            return
+        coordinator.waiting.pop(question.transactional_id, None)
+        coordinator.waiting[question.transactional_id] = asked
+        if earlier is not None:
+            is_fenced = earlier.question.producer_epoch < question.producer_epoch
+            error = ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.network_exception
+            self._tell(earlier, earlier.question.all(error))
+        self._send(coordinator)
+
+    def _coordinator_of(self, transactional_id: str) -> int | None:
+        image = self._image()
+        topic = image.topics.get(TRANSACTION_TOPIC)
+        if topic is None:
+            return None
+        leader = topic.partitions[partition_of(transactional_id, len(topic.partitions))].leader
+        broker = image.brokers.get(leader)
+        return None if broker is None or broker.fenced else leader
+
+    def _send(self, coordinator: _Coordinator) -> None:
+        from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnRequest
+
+        if coordinator.is_busy or not coordinator.waiting:
+            return
+        coordinator.is_busy = True
+        asked = _next_of(coordinator.waiting)
+        for each in asked:
+            del coordinator.waiting[each.question.transactional_id]
+        body = AddPartitionsToTxnRequest(transactions=tuple(_transaction(each.question) for each in asked))
+        replied = partial(self._replied, coordinator, asked)
+        failed = partial(self._answered, coordinator, asked, [ErrorCode.network_exception] * len(asked))
+        key = ApiKey.ADD_PARTITIONS_TO_TXN
+        if coordinator.node_id == self._node_id:
+            later(self._ports, 0, lambda: self._serve_locally(key, body, replied))
+            return
+        self._ports.send(
+            coordinator.node_id,
+            Channel.VERIFICATION,
+            key,
+            VERSIONS[key][1],
+            body,
+            self._request_timeout_ms,
+            replied,
+            failed,
+        )
+
+    def _replied(self, coordinator: _Coordinator, asked: list[_Asked], answer: object) -> None:
+        from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
+
+        assert isinstance(answer, AddPartitionsToTxnResponse), f"a question was answered by {type(answer).__name__}"
+        error = known_error(answer.error_code)
+        if error:
+            # Producers are not told what brokers may not do among themselves.
+            is_denied = error is ErrorCode.cluster_authorization_failed
+            found: list[Error | AddPartitionsToTxnResult] = [ErrorCode.invalid_txn_state if is_denied else error]
+            self._answered(coordinator, asked, found * len(asked))
+            return
+        results = {one.transactional_id: one for one in answer.results_by_transaction}
+        nothing = ErrorCode.network_exception
+        told = [results.get(TransactionalId(each.question.transactional_id), nothing) for each in asked]
+        self._answered(coordinator, asked, told)
+
+    def _answered(
+        self, coordinator: _Coordinator, asked: list[_Asked], found: "Iterable[Error | AddPartitionsToTxnResult]"
+    ) -> None:
+        """The next request leaves first, since telling may lead to the next questions."""
+        coordinator.is_busy = False
+        self._send(coordinator)
+        for each, one in zip(asked, found, strict=True):
+            question = each.question
+            self._tell(each, question.all(one) if isinstance(one, Error) else _errors(question, one))
+
+    def _tell(self, asked: _Asked, errors: Errors) -> None:
+        self._failures.value += len(errors)
+        self._time_ms.record((self._ports.now().mono_us - asked.since_us) // 1000)
+        asked.told(errors)
+
+
+def _next_of(waiting: dict[str, _Asked]) -> list[_Asked]:
+    """What fits into one request, oldest first."""
+    taken: list[_Asked] = []
+    items = 0
+    for asked in waiting.values():
+        items += 1 + 2 * len(asked.question.partitions)
+        if taken and items > MOST_ITEMS:
+            break
+        taken.append(asked)
+    return taken
+
+
+def _transaction(question: Question) -> "AddPartitionsToTxnTransaction":
+    from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
+
+    topics: dict[str, list[i32]] = {}
+    for name, index in question.partitions:
+        topics.setdefault(name, []).append(i32(index))
+    return AddPartitionsToTxnTransaction(
+        transactional_id=TransactionalId(question.transactional_id),
+        producer_id=ProducerId(question.producer_id),
+        producer_epoch=i16(question.producer_epoch),
+        verify_only=not question.purpose.adds,
+        topics=tuple(
+            AddPartitionsToTxnTopic(name=TopicName(name), partitions=tuple(indexes)) for name, indexes in topics.items()
+        ),
+    )
+
+
+def _errors(question: Question, result: "AddPartitionsToTxnResult") -> Errors:
+    """A partition that the coordinator says nothing of was not verified."""
+    said = {
+        (str(topic.name), int(one.partition_index)): known_error(one.partition_error_code)
+        for topic in result.topic_results
+        for one in topic.results_by_partition
+    }
+    found = {key: said.get(key, ErrorCode.network_exception) for key in question.partitions}
+    return {key: verdict_of(question.purpose, error) for key, error in found.items() if error}
+
+
+Verified: TypeAlias = Callable[[Error], object]
+
+
+class Transaction(Protocol):
+    """That of a TxnOffsetCommit. ``api_version`` is the request's."""
+
+    @property
+    def transactional_id(self) -> str: ...
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def producer_epoch(self) -> int: ...
+
+    @property
+    def api_version(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Offsets:
+    """The batch of offsets that is to be written. It has no sequence."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int = NO_SEQUENCE
+
+
+@dataclass(slots=True)
+class OffsetsVerifier:
+    """Asks for a partition of ``__consumer_offsets`` that this node leads."""
+
+    _ports: Ports
+    _config: Callable[[], BrokerConfig]
+    _verifier: Verifier
+
+    def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:
+        """Call ``verified`` once, maybe before it returns. NONE says that the transaction is open with the partition,
+        or that nobody demands it (``transaction.partition.verification.enable``). That holds during the call only: what
+        is to be written is written there. The errors are those of ``Verifier.ask``, and of a log that no longer waits:
+        INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER."""
+        purpose = purpose_of_offset_commit(transaction.api_version)
+        if not (purpose.adds or self._config().transaction_partition_verification_enable):
+            verified(ErrorCode.none)
+            return
+        offsets = _Offsets(transaction.producer_id, transaction.producer_epoch)
+        log, now = led.log, self._ports.now()
+        known = log.producers.by_id.get(offsets.producer_id)
+        try:
+            guard = log.verification.begin(known, offsets, raises_epoch=purpose.adds, wall_ms=now.wall_ms)
+        except InvalidRecords as refused:
+            verified(refused.error)
+            return
+        if guard is None:
+            verified(ErrorCode.none)
+            return
+        key = (led.topic, led.index)
+        question = Question(transaction.transactional_id, offsets.producer_id, offsets.producer_epoch, (key,), purpose)
+        self._verifier.ask(question, partial(_answered, led, offsets, guard, verified))
+
+
+def _answered(led: Partition, offsets: _Offsets, guard: Guard, verified: Verified, errors: Errors) -> None:
+    error: Error = errors.get((led.topic, led.index), ErrorCode.none)
+    if not error and led.deleted:
+        error = ErrorCode.not_leader_or_follower
+    if not error:
+        log = led.log
+        try:
+            log.verification.check(log.producers.by_id.get(offsets.producer_id), offsets, guard)
+        except InvalidRecords as refused:
+            error = refused.error
+    verified(error)
