@@ -120,7 +120,7 @@ class ConsumerState:
             known.offset, known.leader_epoch = offset, -1
 
     def take(self, where: TopicPartition, data: PartitionData) -> list[TakenBatch]:
-        """Apply one partition of an answer without error, and returns the batches that are new.
+        """Apply one partition of an answer without error, and return the batches that are new.
 
         A batch that is cut short at the end of the bytes is not taken. That is no error, since brokers may cut at a
         byte limit. Only lengths are checked here; ``is_damaged`` checks CRCs.

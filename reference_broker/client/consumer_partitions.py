@@ -195,7 +195,7 @@ class HeldPartitions:
                 self.place(where, offset.offset, offset.leader_epoch)
 
     def begin_reset(self, where: TopicPartition, reason: str) -> None:
-        """Drop the records that were not given out, and leaves it to the reset policy where reading continues."""
+        """Drop the records that were not given out, and leave it to the reset policy where reading continues."""
         held = self.held[where]
         held.phase, held.reason = Phase.RESETTING, reason
         held.buffer.clear()
@@ -260,7 +260,7 @@ class HeldPartitions:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def take(self, where: TopicPartition, data: PartitionData) -> tuple[TakenBatch, ...]:
-        """Apply one partition of a Fetch answer without error, and returns the batches that are new.
+        """Apply one partition of a Fetch answer without error, and return the batches that are new.
 
         :raises InvalidRecords: a batch is damaged; the position stays where it was.
         """

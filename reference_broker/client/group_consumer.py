@@ -151,7 +151,7 @@ class GroupConsumer:
     # -- what an application asks and tells -----------------------------------------------------------------------
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Join the group with these topics, or changes the topics of a member."""
+        """Join the group with these topics, or change the topics of a member."""
         group = self.config.group
         assert group is not None, "a consumer without a group cannot subscribe"
         assert self.coordinator is not None, "a group without a coordinator's place"
@@ -289,7 +289,7 @@ class GroupConsumer:
             self._collect()
 
     def end_fetches(self) -> None:
-        """Fetch nothing more and closes the fetch sessions, so that the brokers need not keep them (F-8)."""
+        """Fetch nothing more and close the fetch sessions, so that the brokers need not keep them (F-8)."""
         self._fetches.leaves = True
 
     @property
@@ -454,7 +454,7 @@ class GroupConsumer:
             )
 
     def _collect(self) -> None:
-        """Apply the membership's events to the partitions and keeps them for the application. Revoked partitions are
+        """Apply the membership's events to the partitions and keep them for the application. Revoked partitions are
         only marked: the application releases them."""
         assert self.membership is not None, "events of no member"
         for event in self.membership.take_events():

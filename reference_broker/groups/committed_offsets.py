@@ -84,7 +84,7 @@ class PendingOffsets:
         self._by_producer.setdefault(producer_id, {})[key] = None
 
     def take(self, producer_id: int, most: int) -> Iterator[tuple[OffsetKey, Stored]]:
-        """Remove up to ``most`` commits of a producer, in the order in which their keys came, and yields them."""
+        """Remove up to ``most`` commits of a producer, in the order in which their keys came, and yield them."""
         keys = self._by_producer.get(producer_id, {})
         for key in [key for key, _ in zip(keys, range(most), strict=False)]:
             yield key, self._remove(key, producer_id)

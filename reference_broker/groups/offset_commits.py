@@ -446,7 +446,7 @@ class Commits:
         errors: list[Error],
         removed: Written,
     ) -> None:
-        """Add an error for each of these partitions, and removes the offsets of the others. The group may have become
+        """Add an error for each of these partitions, and remove the offsets of the others. The group may have become
         another one since the slice before."""
         group = target.groups.get(group_id)
         refused: Error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()

@@ -198,7 +198,7 @@ class OffsetsPartition(LedPartition):
         self.make_visible()
 
     def make_visible(self) -> None:
-        """Make visible what the high watermark has passed, and waits for the rest. The commits of a long transaction
+        """Make visible what the high watermark has passed, and wait for the rest. The commits of a long transaction
         are decided in slices."""
         if not self.is_led:
             return

@@ -203,7 +203,7 @@ class RemoteLogManager:
                 yield
 
     def _settle(self, key: Key, replica: _Replica) -> None:
-        """Watch the replica if its topic is tiered, copies what is due, and tells its log what is listed."""
+        """Watch the replica if its topic is tiered, copy what is due, and report to its log what is listed."""
         topic_id, index = key
         log, led = replica.log, replica.led
         replica.is_cleared &= not replica.is_tiered

@@ -67,20 +67,21 @@ _SENDER = ("kafka.coordinator.transaction", "TransactionMarkerChannelManager")
 
 
 class TransactionMetrics:
-    """The parts of the coordinator count here themselves."""
+    """The counters and gauges of a transaction coordinator, under Kafka's names. Kafka has no gauge of loading
+    partitions."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.loading = metrics.gauge(*_COORDINATOR, "num-partitions", state="loading")
         self.load_time_ms = metrics.histogram(*_COORDINATOR, "partition-load-time")
         self.waiting_completions = metrics.gauge(*_SENDER, "LogAppendRetryQueueSize")
-        """Transactions whose completion could not be written and is written again soon."""
+        """Transactions whose completion could not be written and is retried."""
         self.waiting_markers = metrics.gauge(*_SENDER, "UnknownDestinationQueueSize")
-        """Markers that are asked for again soon, because their leader is not known or did not take them."""
+        """Markers that are sent again soon, because their leader is unknown or did not accept them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeRequest:
-    """InitProducerId with a transactional ID. ``expected`` is what the producer has, if it goes on after an error."""
+    """InitProducerId with a transactional ID. ``expected`` is what the producer has, if it continues after an error."""
 
     transactional_id: str
     timeout_ms: int
@@ -90,7 +91,7 @@ class TakeRequest:
 @dataclass(frozen=True, slots=True)
 class AddRequest:
     """AddPartitionsToTxn, AddOffsetsToTxn. ``client_version`` is the ``transaction.version`` that the request's version
-    stands for."""
+    implies."""
 
     transactional_id: str
     owner: ProducerIdAndEpoch
@@ -111,15 +112,15 @@ class EndRequest:
 NOBODY: ProducerIdAndEpoch = (-1, -1)
 
 Owned: TypeAlias = Callable[[Error, ProducerIdAndEpoch], None]
-"""Told once: an error, and with NONE the producer ID and epoch that the client has from now on (NOBODY if it is not
-told)."""
+"""Called once with an error, and with NONE also the producer ID and epoch that the client has from now on (NOBODY if
+the response has none)."""
 
 
 _LOADING = ErrorCode.coordinator_load_in_progress
 
 
 class TransactionCoordinator:
-    """``image`` returns the metadata as this node knows it."""
+    """The coordinator of a node. ``image`` returns the metadata as this node knows it."""
 
     def __init__(
         self,
@@ -148,16 +149,17 @@ class TransactionCoordinator:
         self._endings = Endings(ports, image, producer_ids, sender, self.metrics.waiting_completions)
         self._idle = IdleTransactions(ports, config, self._led.active, self._endings)
         self.is_creating = False
-        """The topic has been asked for, and no answer has come."""
+        """A request to create the topic is in flight."""
 
     def start(self) -> None:
-        """Begin to look for what is open or idle for too long. The node calls it once, when it serves."""
+        """Begin the checks for transactions that are open, and IDs that are idle, for too long. The node calls it once,
+        when it serves."""
         self._idle.start()
 
     # --- what is coordinated here -------------------------------------------------------------------------------------
 
     def find(self, transactional_id: str) -> TransactionsPartition | Error:
-        """Return the partition that keeps the ID, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        """Return the partition that stores the ID, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE where too few replicas are in sync for what was loaded to be replicated, or
         INVALID_REQUEST for an ID that is empty or that no record can hold."""
         if not transactional_id or not fits(transactional_id):
@@ -188,63 +190,63 @@ class TransactionCoordinator:
 
     # --- InitProducerId -----------------------------------------------------------------------------------------------
 
-    def take(self, request: TakeRequest, answer: Owned) -> None:
-        """Give the producer the ID with the next epoch, and ends what was open (X-1). Errors: those of ``find`` and of
-        ``judge_taking``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an abort came first, and
-        COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
+    def take(self, request: TakeRequest, respond: Owned) -> None:
+        """Give the producer the ID with the next epoch, after an open transaction is aborted (X-1). Errors: those of
+        ``find`` and of ``judge_taking``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an abort came
+        first, and COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
         target = self.find(request.transactional_id)
         if not 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms and request.transactional_id:
-            answer(ErrorCode.invalid_transaction_timeout, NOBODY)
+            respond(ErrorCode.invalid_transaction_timeout, NOBODY)
         elif isinstance(target, Error):
-            answer(target, NOBODY)
+            respond(target, NOBODY)
         elif request.transactional_id in target.held:
-            self._take(target, target.held[request.transactional_id], request, answer)
+            self._take(target, target.held[request.transactional_id], request, respond)
         else:
-            self._take_new(target, request, answer)
+            self._take_new(target, request, respond)
 
-    def _take_new(self, target: TransactionsPartition, request: TakeRequest, answer: Owned) -> None:
-        """The producer ID may come in a later event. Another producer may have taken the ID by then."""
+    def _take_new(self, target: TransactionsPartition, request: TakeRequest, respond: Owned) -> None:
+        """The producer ID may come in a later event. Another producer may own the transactional ID by then."""
 
         def given(producer_id: int | Error) -> None:
             if isinstance(producer_id, Error):
-                answer(producer_id, NOBODY)
+                respond(producer_id, NOBODY)
                 return
             if not target.is_led:
-                answer(ErrorCode.not_coordinator, NOBODY)
+                respond(ErrorCode.not_coordinator, NOBODY)
                 return
             held = target.held.get(request.transactional_id)
             if held is None:
                 now_ms = self._ports.now().wall_ms
                 held = target.add(Transaction(request.transactional_id, producer_id, request.timeout_ms, now_ms))
-            self._take(target, held, request, answer)
+            self._take(target, held, request, respond)
 
         self.producer_ids.give(given)
 
-    def _take(self, target: TransactionsPartition, held: Held, request: TakeRequest, answer: Owned) -> None:
+    def _take(self, target: TransactionsPartition, held: Held, request: TakeRequest, respond: Owned) -> None:
         current, now_ms, timeout_ms = held.current, self._ports.now().wall_ms, request.timeout_ms
         verdict = judge_taking(current, request.expected, is_changing=held.is_changing)
         is_owner = request.expected is not None
         if isinstance(verdict, Error):
-            answer(verdict, NOBODY)
+            respond(verdict, NOBODY)
         elif verdict is Taking.AFTER_ABORT:
-            # The client comes again when the markers are written.
-            self._endings.fence(target, held, lambda error: answer(error or ErrorCode.concurrent_transactions, NOBODY))
+            # The client retries when the markers are written.
+            self._endings.fence(target, held, lambda error: respond(error or ErrorCode.concurrent_transactions, NOBODY))
         elif verdict is Taking.NEW_PRODUCER_ID:
             producer_id = self.producer_ids.take()
             if producer_id is None:
-                answer(COME_AGAIN, NOBODY)
+                respond(COME_AGAIN, NOBODY)
                 return
-            step = with_producer_id(current, producer_id, timeout_ms, now_ms, is_asked_by_owner=is_owner)
-            self._write_taking(target, held, step, answer)
+            step = with_producer_id(current, producer_id, timeout_ms, now_ms, is_requested_by_owner=is_owner)
+            self._write_taking(target, held, step, respond)
         elif verdict is Taking.SAME_EPOCH:
-            self._write_taking(target, held, with_same_epoch(current, timeout_ms, now_ms), answer)
+            self._write_taking(target, held, with_same_epoch(current, timeout_ms, now_ms), respond)
         else:
-            step = with_next_epoch(current, timeout_ms, now_ms, is_asked_by_owner=is_owner)
-            self._write_taking(target, held, step, answer)
+            step = with_next_epoch(current, timeout_ms, now_ms, is_requested_by_owner=is_owner)
+            self._write_taking(target, held, step, respond)
 
-    def _write_taking(self, target: TransactionsPartition, held: Held, step: Transaction, answer: Owned) -> None:
+    def _write_taking(self, target: TransactionsPartition, held: Held, step: Transaction, respond: Owned) -> None:
         owner = step.producer_id, step.producer_epoch
-        target.write(held, step, lambda error: answer(error, NOBODY if error else owner), partial(self._note, step))
+        target.write(held, step, lambda error: respond(error, NOBODY if error else owner), partial(self._note, step))
 
     def _note(self, step: Transaction) -> None:
         self._ports.note(
@@ -256,28 +258,28 @@ class TransactionCoordinator:
 
     # --- AddPartitionsToTxn, AddOffsetsToTxn --------------------------------------------------------------------------
 
-    def add(self, request: AddRequest, answer: Written) -> None:
-        """Add the partitions, all or none, and begins the transaction with the first ones. Errors: those of ``find``
-        and of ``judge_adding``, INVALID_PRODUCER_ID_MAPPING for an ID that nobody has, and those of the log."""
+    def add(self, request: AddRequest, respond: Written) -> None:
+        """Add the partitions, all or none, and begin the transaction with the first ones. Errors: those of ``find``
+        and of ``judge_adding``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, and those of the log."""
         target = self.find(request.transactional_id)
         if isinstance(target, Error):
-            answer(target)
+            respond(target)
             return
         held = target.held.get(request.transactional_id)
         if held is None:
-            answer(ErrorCode.invalid_producer_id_mapping)
+            respond(ErrorCode.invalid_producer_id_mapping)
             return
         verdict = judge_adding(held.current, request.owner, request.partitions, is_changing=held.is_changing)
         if verdict is not None:
-            answer(verdict)
+            respond(verdict)
             return
         now_ms = self._ports.now().wall_ms
-        target.write(held, with_partitions(held.current, request.partitions, request.client_version, now_ms), answer)
+        target.write(held, with_partitions(held.current, request.partitions, request.client_version, now_ms), respond)
 
     def verify(self, request: AddRequest) -> Error | Mapping[TopicPartition, Error]:
         """Return whether each partition belongs to the open transaction: NONE or TRANSACTION_ABORTABLE (KIP-890).
-        Errors for all are those of ``find`` and of ``judge_owner``, and INVALID_PRODUCER_ID_MAPPING for an ID that
-        nobody has."""
+        Errors for all are those of ``find`` and of ``judge_owner``, and INVALID_PRODUCER_ID_MAPPING for an unknown ID.
+        """
         held = self.held(request.transactional_id)
         if isinstance(held, Error):
             is_unknown = held is ErrorCode.transactional_id_not_found
@@ -292,36 +294,37 @@ class TransactionCoordinator:
 
     # --- EndTxn -------------------------------------------------------------------------------------------------------
 
-    def end(self, request: EndRequest, answer: Owned) -> None:
-        """Commit or aborts. Answers once that is durable: then it is decided, whatever dies (X-3). A client of version
-        2 is told what it writes with from now on. Errors: those of ``find`` and of ``judge_end``,
-        INVALID_PRODUCER_ID_MAPPING for an ID that nobody has, COORDINATOR_LOAD_IN_PROGRESS, and those of the log."""
+    def end(self, request: EndRequest, respond: Owned) -> None:
+        """Commit or abort. Responds once that is durable: then it is decided, whatever dies (X-3). The response to a
+        client of version 2 has the producer ID and epoch for its next transaction. Errors: those of ``find`` and of
+        ``judge_end``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, COORDINATOR_LOAD_IN_PROGRESS, and those of the
+        log."""
         target = self.find(request.transactional_id)
         if isinstance(target, Error):
-            answer(target, NOBODY)
+            respond(target, NOBODY)
             return
         held = target.held.get(request.transactional_id)
         if held is None:
-            answer(ErrorCode.invalid_producer_id_mapping, NOBODY)
+            respond(ErrorCode.invalid_producer_id_mapping, NOBODY)
             return
         version = request.client_version
         verdict = judge_end(
             held.current, request.owner, commits=request.commits, client_version=version, is_changing=held.is_changing
         )
-        tells_owner = version >= EPOCH_RAISED_FROM
+        returns_owner = version >= EPOCH_RAISED_FROM
         if isinstance(verdict, Error):
-            answer(verdict, NOBODY)
+            respond(verdict, NOBODY)
         elif verdict is Ending.NOTHING:
-            answer(ErrorCode.none, _owner(held.current) if tells_owner else NOBODY)
+            respond(ErrorCode.none, _owner(held.current) if returns_owner else NOBODY)
         else:
 
             def decided(error: Error) -> None:
-                told = tells_owner and not error
-                answer(error, _owner(completed(held.current, 0)) if told else NOBODY)
+                has_owner = returns_owner and not error
+                respond(error, _owner(completed(held.current, 0)) if has_owner else NOBODY)
 
             self._endings.decide(target, held, version, decided, commits=request.commits)
 
-    # --- partitions that come and go ----------------------------------------------------------------------------------
+    # --- partitions ---------------------------------------------------------------------------------------------------
 
     def begin(self, partition: Partition) -> TransactionsPartition:
         log = CoordinatorLog(self._ports, self._config.request_timeout_ms, self._leaders, partition)
@@ -338,22 +341,26 @@ class TransactionCoordinator:
         found.when_settled(lambda: self._endings.resume(found))
 
     def unloaded(self, found: TransactionsPartition) -> None:
-        """Who waits for a record hears NOT_COORDINATOR from the log."""
+        """The log has failed all pending requests with NOT_COORDINATOR."""
 
 
 def _owner(transaction: Transaction) -> tuple[int, int]:
     return transaction.producer_id, transaction.producer_epoch
 
 
-WRITE_AGAIN_US = 1_000_000
-"""A completion that could not be written is written again after this time."""
+COMPLETION_RETRY_US = 1_000_000
+"""The delay before a completion that could not be written is retried."""
 RESUMED_A_SLICE = 100
 
 
 @dataclass(slots=True)
 class Endings:
-    """``image`` returns the metadata as this node knows it. ``unwritten`` counts completions that wait to be written
-    again."""
+    """How transactions end: they are decided, their partitions get the markers, and they are complete.
+
+    A decision counts once it is durable. From then on the rest follows by itself, also on a node that takes over (X-3):
+    markers are sent until each partition has one, and then the completion is written until it is durable. ``unwritten``
+    counts completions that wait for a retry.
+    """
 
     _ports: Ports
     _image: Callable[[], MetadataImage]
@@ -366,44 +373,44 @@ class Endings:
         target: TransactionsPartition,
         held: Held,
         client_version: int,
-        told: Callable[[Error], None],
+        done: Callable[[Error], None],
         *,
         commits: bool,
     ) -> None:
-        """Commit or aborts for the owner. Tells once the decision is durable, or an error:
+        """Commit or abort for the owner. ``done`` is called once the decision is durable, or with an error:
         COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID for a producer whose epochs are used up, else those
         of the log."""
         next_id = self._next_id(held.current, client_version)
         if next_id is None:
-            told(COME_AGAIN)
+            done(COME_AGAIN)
             return
         now_ms = self._ports.now().wall_ms
         step = decided(held.current, now_ms, commits=commits, client_version=client_version, next_producer_id=next_id)
-        self._write(target, held, step, told)
+        self._write(target, held, step, done)
 
-    def fence(self, target: TransactionsPartition, held: Held, told: Callable[[Error], None]) -> None:
+    def fence(self, target: TransactionsPartition, held: Held, done: Callable[[Error], None]) -> None:
         """Abort an open transaction with an epoch that no producer has. The errors are those of ``decide``."""
         version = transaction_version(self._image())
         next_id = self._next_id(held.current, version)
         if next_id is None:
-            told(COME_AGAIN)
+            done(COME_AGAIN)
             return
         step = fenced(held.current, self._ports.now().wall_ms, version=version, next_producer_id=next_id)
-        self._write(target, held, step, told)
+        self._write(target, held, step, done)
 
     def _next_id(self, current: Transaction, client_version: int) -> int | None:
-        """Return -1 where no new producer ID is needed."""
+        """Return the producer ID after this transaction, -1 where no new one is needed, or None while there is none."""
         if client_version < EPOCH_RAISED_FROM or not current.is_exhausted:
             return NO_PRODUCER_ID
         return self._producer_ids.take()
 
     def _write(
-        self, target: TransactionsPartition, held: Held, step: Transaction, told: Callable[[Error], None]
+        self, target: TransactionsPartition, held: Held, step: Transaction, done: Callable[[Error], None]
     ) -> None:
-        target.write(held, step, told, lambda: self._send(target, held))
+        target.write(held, step, done, lambda: self._send(target, held))
 
     def resume(self, target: TransactionsPartition) -> None:
-        """Go on with what the former coordinator has decided."""
+        """Continue what the former coordinator has decided."""
         run_slices(self._ports, self._resume(target))
 
     def _resume(self, target: TransactionsPartition) -> Slices:
@@ -417,7 +424,8 @@ class Endings:
                 yield
 
     def _send(self, target: TransactionsPartition, held: Held) -> None:
-        """Only once: a transaction may be decided while what was loaded goes on. Both would complete it."""
+        """Send the markers, once: a transaction may be decided while the loaded ones are continued. Both would complete
+        it."""
         if held.is_sent:
             return
         held.is_sent = True
@@ -449,31 +457,33 @@ class Endings:
         )
 
     def _complete(self, target: TransactionsPartition, held: Held) -> None:
-        """Every partition has its marker. What is in the log already becomes durable by itself."""
+        """Write the completion, since every partition has its marker. If it is in the log already, it becomes durable
+        by itself."""
         if not target.is_led:
             return
 
-        def told(error: Error) -> None:
+        def written(error: Error) -> None:
             if error and target.is_led and held.changing is None:
                 self._unwritten.value += 1
-                later(self._ports, WRITE_AGAIN_US, write_again)
+                later(self._ports, COMPLETION_RETRY_US, retry)
 
-        def write_again() -> None:
+        def retry() -> None:
             self._unwritten.value -= 1
             self._complete(target, held)
 
-        target.write(held, completed(held.current, self._ports.now().wall_ms), told)
+        target.write(held, completed(held.current, self._ports.now().wall_ms), written)
 
 
-LOOKS_A_SLICE = 20
-"""How many IDs are looked at in one event. Each may take a record, which costs some 100 us."""
+IDS_A_SLICE = 20
+"""IDs checked in one event. Each may append a record, which costs about 100 us."""
 
-_Look = Callable[[TransactionsPartition, Held, int], None]
+_Handler = Callable[[TransactionsPartition, Held, int], None]
 
 
 @dataclass(slots=True)
 class IdleTransactions:
-    """Looks at the IDs that are due, and at no others. ``active`` returns the partitions that are led and loaded."""
+    """Aborts transactions after their timeout and fences their producers (X-7), and expires IDs at rest (X-10). Only
+    IDs that are due are checked. ``active`` returns the partitions that are led and loaded."""
 
     _ports: Ports
     _config: BrokerConfig
@@ -485,42 +495,43 @@ class IdleTransactions:
         self._work = SliceQueue(self._ports)
 
     def start(self) -> None:
-        """The first looks come after one interval."""
-        self._look_for_timeouts_later()
-        self._look_for_expired_later()
+        """The first checks come after one interval."""
+        self._schedule_timeout_check()
+        self._schedule_expiry_check()
 
-    def _look_for_timeouts_later(self) -> None:
+    def _schedule_timeout_check(self) -> None:
         interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-        later(self._ports, interval_ms * 1000, self._look_for_timeouts)
+        later(self._ports, interval_ms * 1000, self._check_timeouts)
 
-    def _look_for_expired_later(self) -> None:
+    def _schedule_expiry_check(self) -> None:
         interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
-        later(self._ports, interval_ms * 1000, self._look_for_expired)
+        later(self._ports, interval_ms * 1000, self._check_expired)
 
-    def _look_for_timeouts(self) -> None:
+    def _check_timeouts(self) -> None:
         for target in self._active():
-            self._look(target, target.timeouts, self._time_out)
-        self._look_for_timeouts_later()
+            self._check(target, target.timeouts, self._time_out)
+        self._schedule_timeout_check()
 
-    def _look_for_expired(self) -> None:
+    def _check_expired(self) -> None:
         for target in self._active():
-            self._look(target, target.expiries, self._expire)
-        self._look_for_expired_later()
+            self._check(target, target.expiries, self._expire)
+        self._schedule_expiry_check()
 
-    def _look(self, target: TransactionsPartition, due: DueTimes, look: _Look) -> None:
+    def _check(self, target: TransactionsPartition, due: DueTimes, handle: _Handler) -> None:
         now_ms = self._ports.now().wall_ms
         if target.is_settled and due.is_due(now_ms):
-            self._work.add(self._look_at_due(target, due, look, now_ms))
+            self._work.add(self._handle_due(target, due, handle, now_ms))
 
-    def _look_at_due(self, target: TransactionsPartition, due: DueTimes, look: _Look, now_ms: int) -> Slices:
-        """What is not done now is planned for the time after ``now_ms``, so that it comes with the next look."""
+    def _handle_due(self, target: TransactionsPartition, due: DueTimes, handle: _Handler, now_ms: int) -> Slices:
+        """Handle the due IDs in slices. One that cannot be handled now is scheduled after ``now_ms``, for the next
+        check."""
         count = 0
         while target.is_led and (transactional_id := due.due(now_ms)) is not None:
             held = target.held.get(transactional_id)
             if held is not None:
-                look(target, held, now_ms)
+                handle(target, held, now_ms)
             count += 1
-            if count % LOOKS_A_SLICE == 0:
+            if count % IDS_A_SLICE == 0:
                 yield
 
     # --- open for too long --------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ EPOCH_RAISED_FROM = 2
 @dataclass(frozen=True, slots=True)
 class Marker:
     """The end of one producer's transaction. ``coordinator_epoch`` is the leader epoch of the coordinator's partition
-    of ``__transaction_state``. ``transaction_version`` is that of the transaction, 0 if the request does not say."""
+    of ``__transaction_state``. ``transaction_version`` is that of the transaction, 0 if the request has none."""
 
     producer_id: int
     producer_epoch: int
@@ -88,20 +88,20 @@ def _is_late(marker: Marker, known: Producer) -> bool:
 
 
 Written: TypeAlias = Callable[[dict[TopicPartition, Error]], None]
-"""Told once, with the error of each partition. NONE says that the marker is replicated there."""
+"""Called once, with the error of each partition. NONE means that the marker is replicated there."""
 
 UNITS_PER_MARKER = 60
-"""What an append costs, in microseconds."""
+"""The cost of an append, in microseconds."""
 UNITS_PER_LOOK = 3
-"""What a partition costs that is refused."""
+"""The cost of a refused partition, in microseconds."""
 
 
 class OffsetsMarkers(Protocol):
-    """Hears of the markers in partitions of ``__consumer_offsets``."""
+    """A listener for the markers in partitions of ``__consumer_offsets``."""
 
     def refuses_markers(self, index: int) -> bool:
         """Return whether the partition's offsets are not loaded yet. No marker is appended then, and the coordinator
-        comes again (NOT_LEADER_OR_FOLLOWER)."""
+        retries (NOT_LEADER_OR_FOLLOWER)."""
         ...
 
     def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:
@@ -110,7 +110,7 @@ class OffsetsMarkers(Protocol):
 
 
 class NoOffsets:
-    """Nobody keeps offsets here."""
+    """The listener where no group coordinator exists."""
 
     def refuses_markers(self, index: int) -> bool:  # noqa: ARG002 - the listener's form
         return False
@@ -120,7 +120,8 @@ class NoOffsets:
 
 
 class MarkerWriter:
-    """``image`` returns the metadata as this node knows it. ``offsets`` hears of the markers of the offsets topic."""
+    """Appends markers to the partitions that this node leads. ``image`` returns the metadata as this node knows it.
+    ``offsets`` is notified of the markers of the offsets topic."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class MarkerWriter:
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], written: Written) -> None:
         """Append the marker to each partition, to many of them in slices. One that is named twice gets one marker.
-        ``written`` is told once all are replicated or refused. The errors are Kafka's:
+        ``written`` is called once all are replicated or refused. The errors are Kafka's:
 
         - those of ``refusal_of``, with which nothing is written
         - UNKNOWN_TOPIC_OR_PARTITION: this node has no replica. NOT_LEADER_OR_FOLLOWER: it does not lead it.
@@ -152,22 +153,22 @@ class MarkerWriter:
     def writing(
         self, marker: Marker, partitions: Iterable[TopicPartition], written: Written, work: Work
     ) -> Search[None]:
-        """Does what ``write`` does, for callers that share the work of a slice among several markers."""
-        answers: dict[TopicPartition, Error] = {}
+        """Do what ``write`` does, for callers that share the work of a slice among several markers."""
+        errors: dict[TopicPartition, Error] = {}
         appended: list[tuple[Partition, int]] = []
         for key in partitions:
-            if key in answers:
+            if key in errors:
                 continue
             found = self._append(marker, key)
             units = UNITS_PER_LOOK
             if isinstance(found, Error):
-                answers[key] = found
+                errors[key] = found
             else:
-                answers[key], units = ErrorCode.none, UNITS_PER_MARKER
+                errors[key], units = ErrorCode.none, UNITS_PER_MARKER
                 appended.append(found)
             if work.spend(units):
                 yield
-        self._settle(answers, appended, written)
+        self._settle(errors, appended, written)
 
     def _append(self, marker: Marker, key: TopicPartition) -> tuple[Partition, int] | Error:
         """Return the partition and the end of the marker in its log, or why nothing was appended."""
@@ -227,26 +228,26 @@ class MarkerWriter:
         )
 
     def _settle(
-        self, answers: dict[TopicPartition, Error], appended: list[tuple[Partition, int]], written: Written
+        self, errors: dict[TopicPartition, Error], appended: list[tuple[Partition, int]], written: Written
     ) -> None:
-        """Wait until what was appended is durable where that is asked for, and replicated."""
+        """Wait until the markers are durable, where that is required, and replicated."""
 
         def durable() -> None:
             waiting = []
             for partition, end in appended:
                 if partition.deleted:
-                    answers[partition.topic, partition.index] = ErrorCode.not_leader_or_follower
+                    errors[partition.topic, partition.index] = ErrorCode.not_leader_or_follower
                 elif partition.followers is not None:
                     waiting.append((partition, end))
             if waiting:
                 self._leaders.acknowledge(waiting, self.request_timeout_ms, replicated)
             else:
-                written(answers)
+                written(errors)
 
-        def replicated(errors: dict[Partition, Error]) -> None:
-            for partition, error in errors.items():
-                answers[partition.topic, partition.index] = error
-            written(answers)
+        def replicated(acknowledged: dict[Partition, Error]) -> None:
+            for partition, error in acknowledged.items():
+                errors[partition.topic, partition.index] = error
+            written(errors)
 
         due = [partition for partition, _ in appended if not partition.deleted and must_be_durable(partition.log)]
         if due:
@@ -256,42 +257,45 @@ class MarkerWriter:
 
 
 PARTITIONS_A_SLICE = 500
-"""Their leaders are looked up in one event. It takes some 2 ms."""
+"""Partitions whose leaders are looked up in one event, about 2 ms."""
 PARTITIONS_A_REQUEST = 1000
 RETRY_US = 100_000
 
-_OVER: Final = (
+_DELIVERED: Final = (
     ErrorCode.none,
     ErrorCode.invalid_producer_epoch,
     ErrorCode.unsupported_for_message_format,
     ErrorCode.unsupported_version,
 )
-"""Such a partition needs no marker any more. INVALID_PRODUCER_EPOCH says that a newer epoch has ended what was open
-there. Deliberately unlike Kafka, which then leaves the transaction undone until another node coordinates it."""
+"""A partition with one of these errors needs no marker any more. INVALID_PRODUCER_EPOCH means that a newer epoch has
+ended the open transaction there. Unlike Kafka, which then leaves the transaction undone until another node coordinates
+it."""
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One marker on its way. ``missing`` are the partitions that do not have it yet. ``is_wanted`` says whether this
-    node still coordinates the transaction. ``delivered`` is called once, when no partition is missing and all else of
-    that event is done."""
+    """One marker on its way to the leaders of its partitions."""
 
     marker: Marker
     missing: dict[TopicPartition, None]
+    """The partitions that do not have the marker yet."""
     is_wanted: Callable[[], bool]
+    """Returns whether this node still coordinates the transaction."""
     delivered: Callable[[], None]
+    """Called once, at the end of the event after which no partition is missing."""
 
 
 @dataclass(slots=True)
 class _Broker:
-    """The way to one broker."""
+    """The queue of deliveries to one broker, and whether a request to it is in flight."""
 
     queue: deque[tuple[Delivery, Sequence[TopicPartition]]] = field(default_factory=deque)
     is_busy: bool = False
 
 
 class MarkerSender:
-    """``image`` returns the metadata as this node knows it."""
+    """Sends the markers of decided transactions to the leaders of their partitions, until each partition has its own.
+    ``image`` returns the metadata as this node knows it."""
 
     def __init__(
         self,
@@ -309,65 +313,65 @@ class MarkerSender:
         self._writer = writer
         self._brokers: dict[int, _Broker] = {}
         self._again: list[tuple[Delivery, Sequence[TopicPartition]]] = []
-        """What is asked for again after RETRY_US."""
+        """Deliveries that are retried after RETRY_US."""
         self._leaderless: list[tuple[Delivery, Sequence[TopicPartition]]] = []
-        self._looked_into: MetadataImage | None = None
-        """The metadata in which the first of the leaderless had no leader."""
+        self._leaderless_image: MetadataImage | None = None
+        """The metadata in which the first of ``_leaderless`` had no leader."""
         self._waiting = waiting
         self._work = SliceQueue(ports)
 
     def deliver(self, delivery: Delivery) -> None:
-        """Send the marker to the leader of each partition that is missing."""
+        """Send the marker to the leader of each missing partition."""
         if len(delivery.missing) <= PARTITIONS_A_SLICE:
-            self._hand_out(delivery, tuple(delivery.missing))
+            self._distribute(delivery, tuple(delivery.missing))
         else:
-            self._work.add(self._hand_out_slices([(delivery, tuple(delivery.missing))]))
+            self._work.add(self._distribute_slices([(delivery, tuple(delivery.missing))]))
 
-    def _hand_out_slices(self, all_of_them: Iterable[tuple[Delivery, Sequence[TopicPartition]]]) -> Slices:
+    def _distribute_slices(self, all_of_them: Iterable[tuple[Delivery, Sequence[TopicPartition]]]) -> Slices:
         spent = 0
         for delivery, partitions in all_of_them:
             for at in range(0, len(partitions), PARTITIONS_A_SLICE):
                 some = partitions[at : at + PARTITIONS_A_SLICE]
-                self._hand_out(delivery, some)
+                self._distribute(delivery, some)
                 spent += len(some)
                 if spent >= PARTITIONS_A_SLICE:
                     spent = 0
                     yield
 
-    def _hand_out(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
-        """A partition that the metadata does not have is deleted, since this node learned of it before it was added.
-        Whoever takes over from this node knows at least as much when it begins to lead."""
+    def _distribute(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
+        """Queue the delivery for each leader. A partition that the metadata lacks is deleted, since this node knew it
+        before it was added. A node that takes over knows at least as much when it begins to lead."""
         if not delivery.is_wanted():
             return
         image = self._image()
         by_leader: dict[int, list[TopicPartition]] = {}
-        is_any_gone = False
+        is_any_deleted = False
         for each in partitions:
             topic = image.topics.get(each[0])
             if topic is None or each[1] >= len(topic.partitions):
                 delivery.missing.pop(each, None)
-                is_any_gone = True
+                is_any_deleted = True
                 continue
             by_leader.setdefault(topic.partitions[each[1]].leader, []).append(each)
-        if is_any_gone or not partitions:
-            self._look_whether_over(delivery)
+        if is_any_deleted or not partitions:
+            self._finish_if_delivered(delivery)
         for leader, some in by_leader.items():
             if leader == self._node_id:
-                self._writer.write(delivery.marker, some, partial(self._answered, delivery))
+                self._writer.write(delivery.marker, some, partial(self._settle, delivery))
             elif leader in image.brokers:
                 self._brokers.setdefault(leader, _Broker()).queue.append((delivery, some))
                 self._send(leader)
             else:
-                self._plan_retry()
+                self._schedule_retry()
                 if not self._leaderless:
-                    self._looked_into = image
+                    self._leaderless_image = image
                 self._leaderless.append((delivery, some))
                 self._waiting.value = len(self._again) + len(self._leaderless)
 
     # --- to one broker ------------------------------------------------------------------------------------------------
 
     def _send(self, node_id: int) -> None:
-        """Send what waits for this broker, unless a request to it has no answer yet."""
+        """Send the next request to this broker, unless one is in flight."""
         from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
 
         broker = self._brokers[node_id]
@@ -389,86 +393,91 @@ class MarkerSender:
             Channel.MARKERS,
             ApiKey.WRITE_TXN_MARKERS,
             VERSIONS[ApiKey.WRITE_TXN_MARKERS][1],
-            WriteTxnMarkersRequest(markers=tuple(_told(delivery.marker, partitions) for delivery, partitions in sent)),
+            WriteTxnMarkersRequest(
+                markers=tuple(_writable_marker(delivery.marker, partitions) for delivery, partitions in sent)
+            ),
             self._writer.request_timeout_ms,
             partial(self._replied, node_id, sent),
             partial(self._failed, node_id, sent),
         )
 
-    def _replied(self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]], answer: object) -> None:
+    def _replied(
+        self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]], response: object
+    ) -> None:
         from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
 
-        assert isinstance(answer, WriteTxnMarkersResponse), f"markers: answered by {type(answer).__name__}"
+        assert isinstance(response, WriteTxnMarkersResponse), f"markers: answered by {type(response).__name__}"
         errors = {
             (int(each.producer_id), str(topic.name), int(one.partition_index)): known_error(one.error_code)
-            for each in answer.markers
+            for each in response.markers
             for topic in each.topics
             for one in topic.partitions
         }
-        self._go_on(node_id)
+        self._send_next(node_id)
         for delivery, partitions in sent:
             producer_id = delivery.marker.producer_id
-            # A broker that leaves a partition out has not written there.
+            # A broker that omits a partition has not written there.
             unknown = ErrorCode.unknown_server_error
-            self._answered(delivery, {each: errors.get((producer_id, *each), unknown) for each in partitions})
+            self._settle(delivery, {each: errors.get((producer_id, *each), unknown) for each in partitions})
 
     def _failed(self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]]) -> None:
-        """Some of the markers may be written. One that comes again does no harm."""
+        """Retry all. Some of the markers may be written, and a repeated one does no harm."""
         for delivery, partitions in sent:
-            self._ask_again(delivery, partitions)
-        self._go_on(node_id)
+            self._retry_later(delivery, partitions)
+        self._send_next(node_id)
 
-    def _go_on(self, node_id: int) -> None:
+    def _send_next(self, node_id: int) -> None:
         self._brokers[node_id].is_busy = False
         self._send(node_id)
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------------------------------
 
-    def _answered(self, delivery: Delivery, errors: dict[TopicPartition, Error]) -> None:
-        """A coordinator that is fenced by a newer one stops. Every other error may pass."""
+    def _settle(self, delivery: Delivery, errors: dict[TopicPartition, Error]) -> None:
+        """Handle the errors of some partitions. A coordinator that is fenced by a newer one stops. Every other error
+        may pass."""
         if not delivery.is_wanted():
             return
         again = []
         for each, error in errors.items():
-            if error in _OVER:
+            if error in _DELIVERED:
                 delivery.missing.pop(each, None)
             elif error is not ErrorCode.transaction_coordinator_fenced:
                 again.append(each)
-        self._ask_again(delivery, again)
-        self._look_whether_over(delivery)
+        self._retry_later(delivery, again)
+        self._finish_if_delivered(delivery)
 
-    def _look_whether_over(self, delivery: Delivery) -> None:
+    def _finish_if_delivered(self, delivery: Delivery) -> None:
         if not delivery.missing and delivery.is_wanted():
             delivery.is_wanted = _never
             self._steps.add(delivery.delivered)
 
-    def _ask_again(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
+    def _retry_later(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
-            self._plan_retry()
+            self._schedule_retry()
             self._again.append((delivery, partitions))
             self._waiting.value = len(self._again) + len(self._leaderless)
 
-    def _plan_retry(self) -> None:
+    def _schedule_retry(self) -> None:
         if not self._again and not self._leaderless:
             later(self._ports, RETRY_US, self._retry)
 
     def _retry(self) -> None:
-        """Looks up the leaderless only in newer metadata."""
+        """Retry the deliveries. Those without a leader are tried only with newer metadata."""
         again, self._again = self._again, []
-        if self._image() is not self._looked_into:
+        if self._image() is not self._leaderless_image:
             again, self._leaderless = [*again, *self._leaderless], []
         elif self._leaderless:
             later(self._ports, RETRY_US, self._retry)
         self._waiting.value = len(self._leaderless)
         if again:
-            self._work.add(self._hand_out_slices(again))
+            self._work.add(self._distribute_slices(again))
 
 
 def _never() -> bool:
     return False
 
 
-def _told(marker: Marker, partitions: Sequence[TopicPartition]) -> "WritableTxnMarker":
+def _writable_marker(marker: Marker, partitions: Sequence[TopicPartition]) -> "WritableTxnMarker":
     from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WritableTxnMarkerTopic
 
     by_topic: dict[str, list[i32]] = {}

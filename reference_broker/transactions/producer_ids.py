@@ -88,7 +88,7 @@ class ProducerIds:
             self._refuse(_told(answer.error_code))
 
     def _refill(self, first: int) -> None:
-        """Take a new block that starts at ``first``, and serves those who wait, in their order."""
+        """Take a new block that starts at ``first``, and serve the pending requests in their order."""
         assert first >= self.end, f"producer IDs from {first} on were given out before"
         self.next_id, self.end, self.requested = first, first + BLOCK_SIZE, False
         while self.waiting and self.next_id < self.end:

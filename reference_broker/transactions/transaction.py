@@ -19,10 +19,10 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 class TransactionState(Enum):
-    """The value is the name that DescribeTransactions and ListTransactions tell."""
+    """The value is the name in DescribeTransactions and ListTransactions."""
 
     EMPTY = "Empty"
-    """A producer has the ID. It has not written in a transaction yet."""
+    """A producer owns the ID. It has not written in a transaction yet."""
     ONGOING = "Ongoing"
     """A transaction is open."""
     PREPARE_COMMIT = "PrepareCommit"
@@ -37,11 +37,11 @@ class TransactionState(Enum):
     """The ID has expired. Its tombstone is on its way."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
     """The producer of an open transaction is fenced, and the transaction is about to be aborted. Kafka never writes
-    this state. Here it does not last: the abort begins in the same event."""
+    this state. Here it ends in the same event, in which the abort begins."""
 
 
 STATE_IDS: Final[Mapping[int, TransactionState]] = dict(enumerate(TransactionState))
-"""By the number that a record of ``__transaction_state`` has for it."""
+"""The states by their number in a record of ``__transaction_state``."""
 IDS: Final[Mapping[TransactionState, int]] = {state: number for number, state in STATE_IDS.items()}
 
 _AT_REST: Final = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
@@ -68,7 +68,7 @@ NEXT: Final[Mapping[TransactionState, tuple[TransactionState, ...]]] = {
 """The states that may follow each state."""
 
 EXPIRING: Final = _AT_REST
-"""In these states an idle ID may be forgotten (X-10)."""
+"""The states in which an idle ID may expire (X-10)."""
 DECIDED: Final[Mapping[TransactionState, bool]] = {
     TransactionState.PREPARE_COMMIT: True,
     TransactionState.PREPARE_ABORT: False,
@@ -80,20 +80,14 @@ Added: TypeAlias = Mapping[TopicPartition, None]
 """Partitions in the order in which they were added."""
 
 LAST_USED_EPOCH: Final = MAX_PRODUCER_EPOCH - 1
-"""The greatest epoch that a producer is given. So the coordinator can always fence it with a greater one."""
+"""The greatest epoch that a producer gets, so that the coordinator can always fence it with a greater one."""
 
 
 _NONE: Final[Added] = MappingProxyType({})
 
 
 class Transaction(NamedTuple):
-    """``producer_id`` and ``producer_epoch`` are those of the one producer that owns the ID (X-1).
-
-    ``last_producer_epoch`` is the epoch before, if the producer itself asked for the next one, else -1. So it may ask
-    again. It is not written. ``previous_producer_id`` is the ID before the last step. ``next_producer_id`` is what the
-    producer gets at the end of this transaction because the epochs of its ID are used up, else -1. ``started_ms`` is -1
-    before the first transaction. ``client_version`` is the ``transaction.version`` by which its client works.
-    """
+    """One transactional ID at one moment. One producer owns it (X-1)."""
 
     transactional_id: str
     producer_id: int
@@ -102,20 +96,26 @@ class Transaction(NamedTuple):
     state: TransactionState = TransactionState.EMPTY
     producer_epoch: int = NO_PRODUCER_EPOCH
     last_producer_epoch: int = NO_PRODUCER_EPOCH
+    """The epoch before, if the producer itself requested the next one, so that it may repeat the request; else -1. It
+    is not written."""
     previous_producer_id: int = NO_PRODUCER_ID
+    """The producer ID before the last step."""
     next_producer_id: int = NO_PRODUCER_ID
+    """The producer ID after this transaction, if the epochs of the current one are used up; else -1."""
     partitions: Added = _NONE
     started_ms: int = NO_TIMESTAMP
+    """-1 before the first transaction."""
     client_version: int = 0
+    """The ``transaction.version`` of its client."""
 
     @property
     def is_exhausted(self) -> bool:
-        """The epochs of its producer ID are used up."""
+        """Whether the epochs of its producer ID are used up."""
         return self.producer_epoch >= LAST_USED_EPOCH
 
     @property
     def raises_epoch(self) -> bool:
-        """Its client expects a new epoch at the end of each transaction (KIP-890)."""
+        """Whether its client expects a new epoch at the end of each transaction (KIP-890)."""
         return self.client_version >= EPOCH_RAISED_FROM
 
     def validate(self) -> None:
@@ -150,23 +150,23 @@ def _taken(current: Transaction, timeout_ms: int, now_ms: int, **changes: int) -
     )
 
 
-def with_next_epoch(current: Transaction, timeout_ms: int, now_ms: int, *, is_asked_by_owner: bool) -> Transaction:
-    """A producer takes the ID with the next epoch, which fences all earlier ones."""
-    last = current.producer_epoch if is_asked_by_owner else NO_PRODUCER_EPOCH
+def with_next_epoch(current: Transaction, timeout_ms: int, now_ms: int, *, is_requested_by_owner: bool) -> Transaction:
+    """The producer gets the ID with the next epoch, which fences all earlier ones."""
+    last = current.producer_epoch if is_requested_by_owner else NO_PRODUCER_EPOCH
     epoch = current.producer_epoch + 1
     return _taken(current, timeout_ms, now_ms, producer_epoch=epoch, last_producer_epoch=last)
 
 
 def with_same_epoch(current: Transaction, timeout_ms: int, now_ms: int) -> Transaction:
-    """The owner asked again for the epoch that it has by now."""
+    """The owner requested again the epoch that it already has."""
     return _taken(current, timeout_ms, now_ms)
 
 
 def with_producer_id(
-    current: Transaction, producer_id: int, timeout_ms: int, now_ms: int, *, is_asked_by_owner: bool
+    current: Transaction, producer_id: int, timeout_ms: int, now_ms: int, *, is_requested_by_owner: bool
 ) -> Transaction:
-    """A producer takes the ID with a new producer ID, because the epochs of the former one are used up."""
-    last = current.producer_epoch if is_asked_by_owner else NO_PRODUCER_EPOCH
+    """The producer gets the ID with a new producer ID, because the epochs of the former one are used up."""
+    last = current.producer_epoch if is_requested_by_owner else NO_PRODUCER_EPOCH
     return _taken(current, timeout_ms, now_ms, producer_id=producer_id, producer_epoch=0, last_producer_epoch=last)
 
 
@@ -234,7 +234,7 @@ def completed(current: Transaction, now_ms: int) -> Transaction:
 
 
 def dead(current: Transaction, now_ms: int) -> Transaction:
-    """The ID is forgotten (X-10)."""
+    """The ID expires (X-10)."""
     return _step(current, TransactionState.DEAD, now_ms, partitions=_NONE)
 
 
@@ -242,10 +242,10 @@ ProducerIdAndEpoch: TypeAlias = tuple[int, int]
 
 
 class Taking(Enum):
-    """How a producer takes a transactional ID (InitProducerId)."""
+    """The result of InitProducerId with a transactional ID. The value completes "the producer gets it ..."."""
 
     NEXT_EPOCH = "with the next epoch"
-    SAME_EPOCH = "with the epoch that it was given, but did not hear of"
+    SAME_EPOCH = "with the epoch that it has, since the response was lost"
     NEW_PRODUCER_ID = "with a new producer ID"
     AFTER_ABORT = "after the open transaction is aborted"
 
@@ -254,14 +254,16 @@ class Ending(Enum):
     """What EndTxn does."""
 
     DECIDE = "the transaction is committed or aborted"
-    NOTHING = "it was done before, and the client did not hear of it"
+    NOTHING = "it was done before, and the response was lost"
 
 
 def judge_taking(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_changing: bool) -> Taking | Error:
-    """``expected`` is what the producer has, if it goes on after an error (KIP-360). Errors: CONCURRENT_TRANSACTIONS,
-    PRODUCER_FENCED.
+    """Judge InitProducerId. ``expected`` is what the producer has, if it continues after an error (KIP-360).
+    ``is_changing``, here and below, means that a step of the ID is being written, or the markers of its last
+    transaction. The checks are in Kafka's order, which differs between transactions of version 2 and older ones.
+    Errors: CONCURRENT_TRANSACTIONS, PRODUCER_FENCED.
 
-    Deliberately unlike Kafka, a producer that did not hear of the last epoch is told it again, too. In Kafka it gets
+    Unlike in Kafka, a producer that lost the response with the last epoch gets that epoch again. In Kafka it gets
     UNKNOWN_SERVER_ERROR.
     """
     if is_changing:
@@ -276,8 +278,8 @@ def judge_taking(current: Transaction, expected: ProducerIdAndEpoch | None, *, i
 
 
 def _may_go_on(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
-    """The transactional ID may be new, because it expired meanwhile. Or the producer may not have heard that it got a
-    new producer ID."""
+    """Return whether the producer may continue. The transactional ID may be new, because it expired meanwhile. Or the
+    response with a new producer ID was lost."""
     producer_id, epoch = expected
     return (
         current.producer_epoch == NO_PRODUCER_EPOCH
@@ -289,8 +291,8 @@ def _may_go_on(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
 def judge_adding(
     current: Transaction, owner: ProducerIdAndEpoch, partitions: Collection[TopicPartition], *, is_changing: bool
 ) -> Error | None:
-    """Return None if the partitions are to be added, and NONE if they belong to the transaction already. Errors:
-    CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
+    """Judge AddPartitionsToTxn: None if the partitions are to be added, NONE if they belong to the transaction already.
+    Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
     if is_changing:
         return ErrorCode.concurrent_transactions
     refusal = judge_owner(current, owner)
@@ -312,7 +314,7 @@ def judge_owner(current: Transaction, owner: ProducerIdAndEpoch) -> Error:
 def judge_end(
     current: Transaction, owner: ProducerIdAndEpoch, *, commits: bool, client_version: int, is_changing: bool
 ) -> Ending | Error:
-    """Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE."""
+    """Judge EndTxn: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE."""
     judge = _judge_end if client_version >= EPOCH_RAISED_FROM else _judge_old_end
     return judge(current, owner, commits, is_changing)
 
@@ -323,14 +325,14 @@ _OLD_ENDS: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
     (TransactionState.COMPLETE_COMMIT, True): Ending.NOTHING,
     (TransactionState.COMPLETE_ABORT, False): Ending.NOTHING,
 }
-"""By the state and whether the producer commits. All else is INVALID_TXN_STATE. The epoch stays the same, so an end
-that comes again looks like the first."""
+"""By the state and whether the producer commits. All else is INVALID_TXN_STATE. The epoch stays the same, so a repeated
+EndTxn looks like the first."""
 
 _AGAIN: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
     (TransactionState.COMPLETE_COMMIT, True): Ending.NOTHING,
     (TransactionState.COMPLETE_ABORT, False): Ending.NOTHING,
 }
-"""What an end that comes again is told, which has the epoch before the one that the end gave (KIP-890)."""
+"""The result of a repeated EndTxn, which has the epoch before the one that the first one returned (KIP-890)."""
 _ENDS: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
     (TransactionState.ONGOING, True): Ending.DECIDE,
     (TransactionState.ONGOING, False): Ending.DECIDE,
@@ -338,8 +340,8 @@ _ENDS: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
     (TransactionState.COMPLETE_COMMIT, False): Ending.DECIDE,
     (TransactionState.COMPLETE_ABORT, False): Ending.DECIDE,
 }
-"""What an end with the present epoch does. A producer whose write failed may not know whether its transaction has
-begun, so it may abort in any state at rest."""
+"""The result of an EndTxn with the current epoch. A producer whose write failed may not know whether its transaction
+has begun, so it may abort in any state at rest."""
 
 
 def _judge_old_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool) -> Ending | Error:
@@ -359,10 +361,10 @@ def _judge_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, i
     got_new_id = producer_id == current.previous_producer_id and (epoch, current.producer_epoch) == (LAST_USED_EPOCH, 0)
     if producer_id != current.producer_id and not got_new_id:
         return ErrorCode.invalid_producer_id_mapping
-    comes_again = current.producer_epoch == epoch + 1 or got_new_id
+    is_repeated = current.producer_epoch == epoch + 1 or got_new_id
     if current.state in (TransactionState.EMPTY, TransactionState.ONGOING):
-        comes_again = False
-    if not comes_again and epoch != current.producer_epoch:
+        is_repeated = False
+    if not is_repeated and epoch != current.producer_epoch:
         return ErrorCode.producer_fenced
-    ends = _AGAIN if comes_again else _ENDS
+    ends = _AGAIN if is_repeated else _ENDS
     return ends.get((current.state, commits), ErrorCode.invalid_txn_state)

@@ -27,31 +27,33 @@ from reference_broker.transactions.transaction import DECIDED, IDS, STATE_IDS, T
 from reference_broker.wire.decoding import primitive_reader
 from reference_broker.wire.errors import Error, ErrorCode
 
-ASK_AGAIN_US = 100_000
+RETRY_US = 100_000
 SPARE_BYTES = 64
-"""By so much the record of a decision may be longer than that of the open transaction. A transaction whose decision
-does not fit into a batch would never end."""
+"""How much longer the record of a decision may be than that of the open transaction. A transaction whose decision does
+not fit into a batch would never end."""
 
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One transactional ID. ``current`` is what is durable. ``changing`` is the step that is being written: until it is
-    durable nothing of it shows, and no other step begins (X-2). ``missing`` are the partitions of a decided transaction
-    that have no marker yet. ``is_sent`` says that its markers are on their way from this node."""
+    """One transactional ID of the partition."""
 
     current: Transaction
+    """The durable value."""
     changing: Transaction | None = None
+    """The step that is being written. Until it is durable it is invisible, and no other step begins (X-2)."""
     missing: dict[TopicPartition, None] = field(default_factory=dict)
+    """The partitions of a decided transaction that have no marker yet."""
     is_sent: bool = False
+    """Its markers are on their way from this node."""
 
     @property
     def is_changing(self) -> bool:
-        """A step is being written, or markers are. Who asks for another step is told to come again."""
+        """Whether a step or markers are being written. Requests for another step are refused meanwhile."""
         return self.changing is not None or self.current.state in DECIDED
 
 
 class TransactionsPartition(LedPartition):
-    """``feature_level`` returns the finalized ``transaction.version``."""
+    """The transactional IDs of one led partition. ``feature_level`` returns the finalized ``transaction.version``."""
 
     def __init__(
         self, ports: Ports, log: CoordinatorLog, steps: Steps, feature_level: Callable[[], int], expiration_ms: int
@@ -60,9 +62,9 @@ class TransactionsPartition(LedPartition):
         self.held: dict[str, Held] = {}
         """All transactional IDs of the partition."""
         self.timeouts = DueTimes()
-        """When to look whether a transaction is open for too long (X-7)."""
+        """When to check whether a transaction is open for too long (X-7)."""
         self.expiries = DueTimes()
-        """When to look whether an ID is idle for too long (X-10)."""
+        """When to check whether an ID is idle for too long (X-10)."""
         self._ports = ports
         self._log = log
         self._steps = steps
@@ -72,51 +74,51 @@ class TransactionsPartition(LedPartition):
 
     @property
     def coordinator_epoch(self) -> int:
-        """What markers carry, so that those of an older coordinator are refused (X-6)."""
+        """The epoch in markers, so that those of an older coordinator are refused (X-6)."""
         return self.led.leader_epoch
 
     @property
     def is_settled(self) -> bool:
-        """What was loaded is replicated. Before that, a coordinator that takes over could show or do what a third one
-        would never hear of (X-2). Kafka does not wait."""
+        """Whether the loaded records are replicated. Before that, a coordinator that takes over could show or do what a
+        third one would never know of (X-2). Kafka does not wait."""
         self._is_settled = self._is_settled or self.led.log.high_watermark >= self.loaded_end
         return self._is_settled
 
     @property
     def lacks_replicas(self) -> bool:
-        """So few replicas are in sync that nothing is replicated for now."""
+        """Whether so few replicas are in sync that nothing is replicated for now."""
         return self._log.lacks_replicas
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once what was loaded is replicated. Nothing is called if another node leads by then."""
+        """Call ``then`` once the loaded records are replicated, unless another node leads by then."""
 
-        def asked(error: Error) -> None:
+        def replicated(error: Error) -> None:
             if not self.is_led:
                 return
             if error and not self.is_settled:
-                later(self._ports, ASK_AGAIN_US, lambda: self.when_settled(then))
+                later(self._ports, RETRY_US, lambda: self.when_settled(then))
             else:
                 self._is_settled = True
                 self._steps.add(then)
 
         if self.is_led:
-            self._log.when_replicated(self.loaded_end, asked)
+            self._log.when_replicated(self.loaded_end, replicated)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def add(self, transaction: Transaction) -> Held:
-        """A new transactional ID, of which nothing is written yet."""
+        """Add a new transactional ID, of which nothing is written yet."""
         held = self.held[transaction.transactional_id] = Held(transaction)
         return held
 
-    def write(self, held: Held, step: Transaction, told: Written, then: Callable[[], None] = lambda: None) -> None:
-        """Write the next step. Once it is durable it holds. Then ``told`` hears NONE, and ``then`` is called, both
-        when all else of the event is done.
+    def write(self, held: Held, step: Transaction, done: Written, then: Callable[[], None] = lambda: None) -> None:
+        """Write the next step. It takes effect once it is durable. Then ``done`` is called with NONE, and ``then`` is
+        called, both at the end of the event.
 
-        ``told`` is called exactly once, with NONE or an error of CoordinatorOperationExceptionHelper. With an error the
-        step may be in the log. Deliberately unlike Kafka it is not taken back then. Whoever it was written for hears of
-        an error, but as soon as it is replicated it holds, and ``then`` is called. Another step that came between could
-        decide the transaction twice (X-3).
+        ``done`` is called exactly once, with NONE or an error of CoordinatorOperationExceptionHelper. With an error the
+        step may be in the log. Unlike in Kafka it is not taken back then: its client gets an error, but as soon as it
+        is replicated it takes effect, and ``then`` is called. Another step that came between could decide the
+        transaction twice (X-3).
         """
         assert self.is_led, f"partition {self.index} is written and lost"
         assert held.changing is None, f"{held.current.transactional_id}: two steps at once"
@@ -129,20 +131,20 @@ class TransactionsPartition(LedPartition):
             end_offset = end
 
         def written(error: Error) -> None:
-            """It may be called in the midst of a follower's fetch, which is no time to append elsewhere. So all that
-            follows comes when the fetch is done."""
+            """This may be called in the midst of a follower's fetch, which is no time to append elsewhere. So
+            everything that follows comes at the end of the event."""
             if not error and self.is_led:
-                self._hold(held, step)
-                self._steps.add(tell)
+                self._apply(held, step)
+                self._steps.add(report)
                 return
             if end_offset is None:
                 self._take_back(held)
             elif self.is_led:
-                self._hold_when_replicated(held, step, end_offset, then)
-            self._steps.add(lambda: told(client_error(error) if error else ErrorCode.not_coordinator))
+                self._apply_when_replicated(held, step, end_offset, then)
+            self._steps.add(lambda: done(client_error(error) if error else ErrorCode.not_coordinator))
 
-        def tell() -> None:
-            told(ErrorCode.none)
+        def report() -> None:
+            done(ErrorCode.none)
             if self.is_led:
                 then()
 
@@ -151,37 +153,37 @@ class TransactionsPartition(LedPartition):
         spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
         self._log.append([(key, value)], taken, written, spare_bytes=spare_bytes)
 
-    def _hold_when_replicated(self, held: Held, step: Transaction, end_offset: int, then: Callable[[], None]) -> None:
-        def asked(error: Error) -> None:
+    def _apply_when_replicated(self, held: Held, step: Transaction, end_offset: int, then: Callable[[], None]) -> None:
+        def replicated(error: Error) -> None:
             if not self.is_led:
                 return
             if error:
-                later(self._ports, ASK_AGAIN_US, ask)
+                later(self._ports, RETRY_US, retry)
             else:
-                self._hold(held, step)
+                self._apply(held, step)
                 self._steps.add(lambda: then() if self.is_led else None)
 
-        def ask() -> None:
+        def retry() -> None:
             if self.is_led:
-                self._log.when_replicated(end_offset, asked)
+                self._log.when_replicated(end_offset, replicated)
 
-        later(self._ports, ASK_AGAIN_US, ask)
+        later(self._ports, RETRY_US, retry)
 
-    def _hold(self, held: Held, step: Transaction) -> None:
+    def _apply(self, held: Held, step: Transaction) -> None:
         held.current, held.changing, held.missing, held.is_sent = step, None, {}, False
         if step.state is TransactionState.DEAD:
             del self.held[step.transactional_id]
         else:
-            self.plan(step)
+            self.schedule_checks(step)
 
     def _take_back(self, held: Held) -> None:
-        """Nothing was written. An ID that was never written is not there."""
+        """Forget a step that was not written, and an ID of which nothing was ever written."""
         held.changing = None
         if held.current.producer_epoch < 0:
             self.held.pop(held.current.transactional_id, None)
 
-    def plan(self, transaction: Transaction) -> None:
-        """Plan when to look at the ID again."""
+    def schedule_checks(self, transaction: Transaction) -> None:
+        """Schedule the next checks of the ID."""
         if transaction.state is TransactionState.ONGOING:
             self.timeouts.schedule(transaction.transactional_id, transaction.started_ms + transaction.timeout_ms + 1)
         self.expiries.schedule(transaction.transactional_id, transaction.updated_ms + self._expiration_ms)
@@ -211,7 +213,7 @@ class TransactionsTaker:
             self._values[transactional_id] = record.value
 
     def read_so_far(self) -> None:
-        """Only the last value of each ID counts."""
+        """Do nothing, since only the last value of each ID counts."""
 
     def restore(self, skipped: Skipped) -> Slices:
         for number, (transactional_id, value) in enumerate(self._values.items(), 1):
@@ -222,7 +224,7 @@ class TransactionsTaker:
                 continue
             missing = dict(found.partitions) if found.state in DECIDED else {}
             self.target.held[transactional_id] = Held(found, missing=missing)
-            self.target.plan(found)
+            self.target.schedule_checks(found)
             if number % RECORDS_PER_SLICE == 0:
                 yield
 
@@ -302,8 +304,8 @@ def _tags_of(transaction: Transaction) -> dict[int, bytes]:
 
 
 def read_transaction(transactional_id: str, data: bytes) -> Transaction:
-    """Read TransactionLogValue 0 and 1. Raises DamagedRecord, also for what no coordinator writes: markers could not
-    be sent of it, or a later step could not be written."""
+    """Read TransactionLogValue 0 and 1. Raises DamagedRecord, also for a value that no coordinator writes: its markers
+    could not be sent, or a later step could not be written."""
     fields = FieldReader(data, flexible_from=FLEXIBLE_VALUE, greatest=FLEXIBLE_VALUE)
     producer_id, epoch, timeout_ms, state = fields.int64(), fields.int16(), fields.int32(), STATE_IDS.get(fields.int8())
     if state in (None, TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):

@@ -5,15 +5,17 @@ the next one. The rules are those of Kafka's AddPartitionsToTxnManager. ``Offset
 TxnOffsetCommit.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import dataclass
+from dataclasses import field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
-
-from kio.schema.types import ProducerId, TopicName, TransactionalId
-from kio.static.primitive import i16, i32
-
+from kio.schema.types import ProducerId
+from kio.schema.types import TopicName
+from kio.schema.types import TransactionalId
+from kio.static.primitive import i16
+from kio.static.primitive import i32
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
@@ -21,12 +23,21 @@ from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.node_ports import Channel, Ports, later
-from reference_broker.records.batch import NO_SEQUENCE, InvalidRecords
+from reference_broker.ports.node_ports import Channel
+from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.node_ports import later
+from reference_broker.records.batch import InvalidRecords
+from reference_broker.records.batch import NO_SEQUENCE
 from reference_broker.replication.partitions import Partition
 from reference_broker.transactions.markers import TopicPartition
-from reference_broker.wire.apis import VERSIONS, ApiKey
-from reference_broker.wire.errors import Error, ErrorCode, known_error
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import VERSIONS
+from reference_broker.wire.errors import Error
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.errors import known_error
+from typing import Protocol
+from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 if TYPE_CHECKING:
     from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnTransaction
@@ -34,12 +45,12 @@ if TYPE_CHECKING:
 
 
 Errors: TypeAlias = dict[TopicPartition, Error]
-"""The partitions that may not be written to. All others may."""
-Told: TypeAlias = Callable[[Errors], None]
+"""The errors of the partitions that may not be written to. All others may."""
+Answered: TypeAlias = Callable[[Errors], None]
 
 
 class Purpose(Enum):
-    """What the producer's version of Produce allows (Kafka's TransactionSupportedOperation)."""
+    """The purpose of a question, by the producer's version of Produce (Kafka's TransactionSupportedOperation)."""
 
     VERIFY = "the transaction must have the partition; the producer does not know TRANSACTION_ABORTABLE"
     VERIFY_ABORTABLE = "the same, and the producer knows it"
@@ -74,7 +85,7 @@ def purpose_of_offset_commit(api_version: int) -> Purpose:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May this producer write to these partitions, in its transaction that is open now?"""
+    """The question whether this producer may write to these partitions, in its transaction that is open now."""
 
     transactional_id: str
     producer_id: int
@@ -87,7 +98,7 @@ class Question:
 
 
 def verdict_of(purpose: Purpose, error: Error) -> Error:
-    """What a coordinator's error for a partition becomes. Producers that are fenced expect INVALID_PRODUCER_EPOCH. Old
+    """Return the verdict for a coordinator's error of a partition. Fenced producers expect INVALID_PRODUCER_EPOCH. Old
     ones know INVALID_TXN_STATE, but not TRANSACTION_ABORTABLE."""
     if error is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
@@ -96,7 +107,7 @@ def verdict_of(purpose: Purpose, error: Error) -> Error:
     return error
 
 
-_OF_THE_COORDINATOR = (
+_COORDINATOR_ERRORS = (
     ErrorCode.network_exception,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.coordinator_not_available,
@@ -104,30 +115,30 @@ _OF_THE_COORDINATOR = (
 )
 
 
-def told_in_produce(purpose: Purpose, error: Error) -> Error:
-    """What a producer is told. It must come again where the coordinator could not be asked, and it knows no errors of
-    coordinators there. NOT_ENOUGH_REPLICAS makes it do so without new metadata."""
+def produce_error(purpose: Purpose, error: Error) -> Error:
+    """Return the error in the response to Produce. The producer must retry where the coordinator could not be reached,
+    and it knows no errors of coordinators there. NOT_ENOUGH_REPLICAS makes it retry without new metadata."""
     is_busy = error is ErrorCode.concurrent_transactions and not purpose.adds
-    return ErrorCode.not_enough_replicas if is_busy or error in _OF_THE_COORDINATOR else error
+    return ErrorCode.not_enough_replicas if is_busy or error in _COORDINATOR_ERRORS else error
 
 
 MOST_ITEMS = 10_000
-"""A request names at most so many transactions, topics and partitions, or a single transaction."""
+"""Bounds the transactions, topics and partitions of one request, unless it has a single transaction."""
 
 ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
-"""Serves a request of this node itself: (API key, body, what is told the answer)."""
+"""Serves a request of this node itself: (API key, body, callback for the response)."""
 
 
 @dataclass(slots=True)
 class _Asked:
     question: Question
-    told: Told
+    verified: Answered
     since_us: int
 
 
 @dataclass(slots=True)
 class _Coordinator:
-    """``waiting`` are the questions for the next request, by transactional ID."""
+    """The requests to one coordinator. ``waiting`` are the questions for the next one, by transactional ID."""
 
     node_id: int
     waiting: dict[str, _Asked] = field(default_factory=dict)
@@ -135,7 +146,7 @@ class _Coordinator:
 
 
 class Verifier:
-    """``image`` returns the metadata as this node knows it."""
+    """Asks transaction coordinators. ``image`` returns the metadata as this node knows it."""
 
     def __init__(
         self,
@@ -155,33 +166,34 @@ class Verifier:
         self._failures = metrics.counter("kafka.server", "AddPartitionsToTxnManager", "VerificationFailureRate")
         self._time_ms = metrics.histogram("kafka.server", "AddPartitionsToTxnManager", "VerificationTimeMs")
 
-    def ask(self, question: Question, told: Told) -> None:
-        """Call ``told`` once, with the partitions that may not be written to, maybe at once. Their errors are those of
-        the coordinator (``verdict_of``), COORDINATOR_NOT_AVAILABLE if there is none, and NETWORK_EXCEPTION if it did
-        not answer. An ID that no coordinator can keep is INVALID_REQUEST: even to find its partition takes long.
+    def ask(self, question: Question, verified: Answered) -> None:
+        """Call ``verified`` once, with the errors of the partitions that may not be written to, maybe at once. They are
+        those of the coordinator (``verdict_of``), COORDINATOR_NOT_AVAILABLE if there is none, and NETWORK_EXCEPTION if
+        it did not respond. An ID that no coordinator can store is INVALID_REQUEST: even to find its partition takes
+        long.
 
-        Of two questions for one transactional ID that wait, the one of the older epoch is told INVALID_PRODUCER_EPOCH.
-        If both have the same epoch, the producer asks again, and the first one is told NETWORK_EXCEPTION.
+        Of two pending questions for one transactional ID, the one of the older epoch gets INVALID_PRODUCER_EPOCH. If
+        both have the same epoch, the producer has retried, and the first one gets NETWORK_EXCEPTION.
         """
-        asked = _Asked(question, told, self._ports.now().mono_us)
+        asked = _Asked(question, verified, self._ports.now().mono_us)
         if not fits(question.transactional_id):
-            self._tell(asked, question.all(ErrorCode.invalid_request))
+            self._report(asked, question.all(ErrorCode.invalid_request))
             return
         node_id = self._coordinator_of(question.transactional_id)
         if node_id is None:
-            self._tell(asked, question.all(ErrorCode.coordinator_not_available))
+            self._report(asked, question.all(ErrorCode.coordinator_not_available))
             return
         coordinator = self._coordinators.setdefault(node_id, _Coordinator(node_id))
         earlier = coordinator.waiting.get(question.transactional_id)
         if earlier is not None and earlier.question.producer_epoch > question.producer_epoch:
-            self._tell(asked, question.all(ErrorCode.invalid_producer_epoch))
+            self._report(asked, question.all(ErrorCode.invalid_producer_epoch))
             return
         coordinator.waiting.pop(question.transactional_id, None)
         coordinator.waiting[question.transactional_id] = asked
         if earlier is not None:
             is_fenced = earlier.question.producer_epoch < question.producer_epoch
             error = ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.network_exception
-            self._tell(earlier, earlier.question.all(error))
+            self._report(earlier, earlier.question.all(error))
         self._send(coordinator)
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
@@ -220,40 +232,40 @@ class Verifier:
             failed,
         )
 
-    def _replied(self, coordinator: _Coordinator, asked: list[_Asked], answer: object) -> None:
+    def _replied(self, coordinator: _Coordinator, asked: list[_Asked], response: object) -> None:
         from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 
-        assert isinstance(answer, AddPartitionsToTxnResponse), f"a question was answered by {type(answer).__name__}"
-        error = known_error(answer.error_code)
+        assert isinstance(response, AddPartitionsToTxnResponse), f"a question was answered by {type(response).__name__}"
+        error = known_error(response.error_code)
         if error:
-            # Producers are not told what brokers may not do among themselves.
+            # What brokers may not do among themselves is not for producers.
             is_denied = error is ErrorCode.cluster_authorization_failed
             found: list[Error | AddPartitionsToTxnResult] = [ErrorCode.invalid_txn_state if is_denied else error]
             self._answered(coordinator, asked, found * len(asked))
             return
-        results = {one.transactional_id: one for one in answer.results_by_transaction}
-        nothing = ErrorCode.network_exception
-        told = [results.get(TransactionalId(each.question.transactional_id), nothing) for each in asked]
-        self._answered(coordinator, asked, told)
+        results = {one.transactional_id: one for one in response.results_by_transaction}
+        missing = ErrorCode.network_exception
+        found_results = [results.get(TransactionalId(each.question.transactional_id), missing) for each in asked]
+        self._answered(coordinator, asked, found_results)
 
     def _answered(
         self, coordinator: _Coordinator, asked: list[_Asked], found: "Iterable[Error | AddPartitionsToTxnResult]"
     ) -> None:
-        """The next request leaves first, since telling may lead to the next questions."""
+        """Report the verdicts. The next request is sent first, since a callback may ask the next question."""
         coordinator.is_busy = False
         self._send(coordinator)
         for each, one in zip(asked, found, strict=True):
             question = each.question
-            self._tell(each, question.all(one) if isinstance(one, Error) else _errors(question, one))
+            self._report(each, question.all(one) if isinstance(one, Error) else _errors(question, one))
 
-    def _tell(self, asked: _Asked, errors: Errors) -> None:
+    def _report(self, asked: _Asked, errors: Errors) -> None:
         self._failures.value += len(errors)
         self._time_ms.record((self._ports.now().mono_us - asked.since_us) // 1000)
-        asked.told(errors)
+        asked.verified(errors)
 
 
 def _next_of(waiting: dict[str, _Asked]) -> list[_Asked]:
-    """What fits into one request, oldest first."""
+    """Return the questions that fit into one request, oldest first."""
     taken: list[_Asked] = []
     items = 0
     for asked in waiting.values():
@@ -282,7 +294,7 @@ def _transaction(question: Question) -> "AddPartitionsToTxnTransaction":
 
 
 def _errors(question: Question, result: "AddPartitionsToTxnResult") -> Errors:
-    """A partition that the coordinator says nothing of was not verified."""
+    """Return the errors of a question. A partition that the response omits was not verified."""
     said = {
         (str(topic.name), int(one.partition_index)): known_error(one.partition_error_code)
         for topic in result.topic_results
@@ -296,7 +308,7 @@ Verified: TypeAlias = Callable[[Error], object]
 
 
 class Transaction(Protocol):
-    """That of a TxnOffsetCommit. ``api_version`` is the request's."""
+    """The transaction of a TxnOffsetCommit. ``api_version`` is the request's."""
 
     @property
     def transactional_id(self) -> str: ...
@@ -313,7 +325,7 @@ class Transaction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Offsets:
-    """The batch of offsets that is to be written. It has no sequence."""
+    """The batch of offsets to be written. It has no sequence."""
 
     producer_id: int
     producer_epoch: int
@@ -322,16 +334,17 @@ class _Offsets:
 
 @dataclass(slots=True)
 class OffsetsVerifier:
-    """Asks for a partition of ``__consumer_offsets`` that this node leads."""
+    """Asks whether a producer may commit offsets in its transaction, for a partition of ``__consumer_offsets`` that
+    this node leads."""
 
     _ports: Ports
     _config: Callable[[], BrokerConfig]
     _verifier: Verifier
 
     def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:
-        """Call ``verified`` once, maybe before it returns. NONE says that the transaction is open with the partition,
-        or that nobody demands it (``transaction.partition.verification.enable``). That holds during the call only: what
-        is to be written is written there. The errors are those of ``Verifier.ask``, and of a log that no longer waits:
+        """Call ``verified`` once, maybe before it returns. NONE means that the transaction is open with the partition,
+        or that this is not required (``transaction.partition.verification.enable``). That holds during the call only,
+        so the offsets are written there. The errors are those of ``Verifier.ask``, and of a log that no longer waits:
         INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER."""
         purpose = purpose_of_offset_commit(transaction.api_version)
         if not (purpose.adds or self._config().transaction_partition_verification_enable):

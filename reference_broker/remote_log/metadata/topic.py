@@ -111,7 +111,7 @@ class RemoteLogMetadataTopic:
             self._writes.go_on()
 
     def _place(self) -> None:
-        """Begin to read for what is watched, or asks for the topic."""
+        """Begin to read for the watched partitions, or request the topic."""
         topic = self._leaders.topic
         if topic is None:
             self._create()

@@ -240,13 +240,13 @@ def test_a_coordinator_without_enough_replicas_is_not_available_until_they_are_b
 
 def test_partitions_without_a_leader_are_looked_up_when_the_metadata_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     lookups: list[int] = []
-    original = MarkerSender._hand_out
+    original = MarkerSender._distribute
 
     def counted(self: MarkerSender, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
         lookups.append(len(partitions))
         original(self, delivery, partitions)
 
-    monkeypatch.setattr(MarkerSender, "_hand_out", counted)
+    monkeypatch.setattr(MarkerSender, "_distribute", counted)
     world, id_ = ended((-1, -1))
     world.pass_ms(10_000)
     assert lookups == [2]

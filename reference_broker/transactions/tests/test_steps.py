@@ -50,7 +50,7 @@ def times(one: Transaction) -> tuple[int, int]:
 @pytest.mark.clause("TransactionMetadataTest.testEpochBumpWithCurrentEpochProvided")
 @pytest.mark.clause("TransactionMetadataTest.testTolerateUpdateTimeShiftDuringEpochBump")
 def test_the_next_epoch(before: int, is_owner: bool, after: tuple[int, int]) -> None:
-    found = with_next_epoch(of(EMPTY, before), TIMEOUT_MS, NOW_MS - 1, is_asked_by_owner=is_owner)
+    found = with_next_epoch(of(EMPTY, before), TIMEOUT_MS, NOW_MS - 1, is_requested_by_owner=is_owner)
     assert epochs(found) == (23, *after)
     assert times(found) == (-1, NOW_MS - 1)
 
@@ -71,7 +71,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     current = of(EMPTY, LAST_USED_EPOCH)
     for expected in (None, (23, LAST_USED_EPOCH)):
         assert judge_taking(current, expected, is_changing=False) is Taking.NEW_PRODUCER_ID
-    found = with_producer_id(current, 9893, TIMEOUT_MS, NOW_MS - 1, is_asked_by_owner=True)
+    found = with_producer_id(current, 9893, TIMEOUT_MS, NOW_MS - 1, is_requested_by_owner=True)
     assert (epochs(found), found.previous_producer_id) == ((9893, 0, LAST_USED_EPOCH), 23)
     assert times(found) == (-1, NOW_MS - 1)
 
@@ -82,7 +82,7 @@ def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
 @pytest.mark.clause("TransactionMetadataTest.testRotateProducerIdInPrepareCommitState")
 def test_no_producer_id_changes_within_a_transaction(state: TransactionState) -> None:
     with pytest.raises(AssertionError):
-        with_producer_id(of(state, LAST_USED_EPOCH), 9893, TIMEOUT_MS, NOW_MS, is_asked_by_owner=False)
+        with_producer_id(of(state, LAST_USED_EPOCH), 9893, TIMEOUT_MS, NOW_MS, is_requested_by_owner=False)
 
 
 @pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringAddPartitions")

@@ -19,8 +19,8 @@ from reference_broker.transactions.verification import (
     Purpose,
     Question,
     Verifier,
+    produce_error,
     purpose_of_produce,
-    told_in_produce,
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -213,12 +213,12 @@ def test_errors_are_told_as_the_producer_knows_them(
 @pytest.mark.parametrize("error", [14, 15, 16, 13])
 def test_a_producer_comes_again_where_the_coordinator_could_not_be_asked(error: int) -> None:
     for purpose in Purpose:
-        assert told_in_produce(purpose, ErrorCode(error)) is ErrorCode.not_enough_replicas
+        assert produce_error(purpose, ErrorCode(error)) is ErrorCode.not_enough_replicas
 
 
 def test_a_busy_transaction_is_told_to_those_who_know_it() -> None:
     busy = ErrorCode.concurrent_transactions
-    assert [told_in_produce(purpose, busy) for purpose in Purpose] == [*[ErrorCode.not_enough_replicas] * 2, busy]
+    assert [produce_error(purpose, busy) for purpose in Purpose] == [*[ErrorCode.not_enough_replicas] * 2, busy]
 
 
 def test_the_version_of_produce_decides() -> None:
