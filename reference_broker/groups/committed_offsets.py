@@ -23,7 +23,7 @@ MAX_TIMESTAMP_MS = 2**63 - 1
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset it is: that of one group, for one partition. It is a tuple, since each commit looks it up often."""
+    """The key of a committed offset: group, topic and partition. It is a tuple, since each commit looks it up often."""
 
     group: str
     topic: str
@@ -45,7 +45,7 @@ class CommitOffset:
     metadata_epoch: int = NO_METADATA_EPOCH
     """The epoch of the last metadata that the client had accepted (M-6, M-11)."""
     expire_timestamp_ms: int = NO_TIMESTAMP
-    """Clients of long ago set it. It replaces the broker's retention; -1 stands for none."""
+    """Old clients set it. It replaces the broker's retention; -1 stands for none."""
 
     def due_ms(self, retention_ms: int) -> int:
         """Return the earliest Unix time at which it may expire, if the broker's retention is ``retention_ms``."""
@@ -54,12 +54,12 @@ class CommitOffset:
 
 
 Change: TypeAlias = tuple[OffsetKey, CommitOffset | None]
-"""None means that the offset is removed."""
+"""A new commit of a key. None means that the offset is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A commit that is visible."""
+    """A commit that is visible or pending."""
 
     commit: CommitOffset
     end_offset: int
@@ -72,8 +72,8 @@ NOWHERE = -1
 
 @dataclass(slots=True)
 class PendingOffsets:
-    """What the markers will decide on. A producer has one commit for each key, its last. All costs O(1), unless a
-    method says otherwise."""
+    """Offsets of open transactions (KIP-98). A producer has one commit for each key, its last. A method costs O(1),
+    unless it says otherwise."""
 
     _by_group: dict[str, dict[OffsetKey, dict[int, Stored]]] = field(default_factory=dict)
     """The commits by producer ID, for each key of each group."""
@@ -107,7 +107,7 @@ class PendingOffsets:
             del self._by_group[key.group]
         return stored
 
-    # --- what is asked ------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         return bool(self._by_producer)
@@ -148,7 +148,7 @@ class PendingOffsets:
 
 
 CHANGES_AT_ONCE = 1000
-"""So many commits of a transaction are decided at once. They take some 4 ms."""
+"""Commits of a transaction that are decided in one event, about 4 ms."""
 
 
 class Batch(NamedTuple):
@@ -178,9 +178,9 @@ class CommittedOffsets:
     _waiting: deque[Batch | Marker] = field(default_factory=deque)
     """In the order of the log."""
     _newest: dict[OffsetKey, tuple[int, CommitOffset | None]] = field(default_factory=dict)
-    """What the last record on its way makes of a key, and one past that record. Transactions do not count."""
+    """The last change of a key on its way, outside of transactions, with one past its record."""
     _pending: PendingOffsets = field(default_factory=PendingOffsets)
-    """What is replicated of transactions whose marker is not."""
+    """The replicated commits of transactions whose marker is not replicated."""
     _newest_pending: dict[OffsetKey, int] = field(default_factory=dict)
     """One past the last commit of a transaction that is on its way, by key."""
 
@@ -207,10 +207,10 @@ class CommittedOffsets:
         self._waiting.append(entry)
 
     def replicated(self, high_watermark: int, most: int = CHANGES_AT_ONCE) -> Iterator[Change]:
-        """Make visible what lies below the high watermark. Yields each visible change, in the order of the log.
+        """Make visible what is below the high watermark. Yields each visible change, in the order of the log.
 
-        It ends when it has decided ``most`` commits of transactions. The rest of a long one is left to the next call,
-        and what comes after it, too (``is_behind``)."""
+        Stops after ``most`` commits of transactions. The rest of a long one is left to the next call, and everything
+        after it, too (``is_behind``)."""
         waiting = self._waiting
         while waiting and waiting[0].end_offset <= high_watermark and most > 0:
             entry = waiting[0]
@@ -251,7 +251,7 @@ class CommittedOffsets:
                 self._pending.put(batch.producer_id, key, Stored(commit, batch.end_offset))
 
     def _is_newer(self, key: OffsetKey, pending: Stored) -> bool:
-        """Return whether nobody has committed since then. Otherwise a reader would go back."""
+        """Return whether there is no later commit of the key. Otherwise a reader would go back."""
         visible = self._stored(key)
         return visible is None or visible.end_offset < pending.end_offset
 
@@ -284,7 +284,7 @@ class CommittedOffsets:
 
     @property
     def is_waiting(self) -> bool:
-        """Some records are not replicated yet."""
+        """Whether some records are not replicated yet."""
         return bool(self._waiting)
 
     def is_behind(self, high_watermark: int) -> bool:
@@ -292,7 +292,7 @@ class CommittedOffsets:
         return bool(self._waiting) and self._waiting[0].end_offset <= high_watermark
 
     def latest(self, key: OffsetKey) -> CommitOffset | None:
-        """Return the last commit that was written, visible or not. What is pending does not count."""
+        """Return the last commit that was written, visible or not. Pending ones do not count."""
         newest = self._newest.get(key)
         return self.find(key) if newest is None else newest[1]
 
@@ -302,7 +302,7 @@ class CommittedOffsets:
         return None if stored is None else stored.commit
 
     def is_pending(self, key: OffsetKey) -> bool:
-        """Return whether an open transaction has committed it, which may be on its way."""
+        """Return whether an open transaction has committed the key, possibly still on its way."""
         return key in self._newest_pending or key in self._pending.of(key.group)
 
     def has_commit(self, key: OffsetKey) -> bool:
@@ -311,7 +311,7 @@ class CommittedOffsets:
 
     def is_older(self, key: OffsetKey, end_offset: int, *, counts_waiting: bool = False) -> bool:
         """Return whether the offset is visible, was written below ``end_offset``, and was not written since. It is not
-        while a transaction has committed it that is open.
+        while an open transaction has committed it.
 
         With ``counts_waiting`` an offset that is on its way or pending is as good as a visible one."""
         pending_end = max(self._newest_pending.get(key, NOWHERE), self._pending.end_offset(key))
@@ -336,11 +336,11 @@ class CommittedOffsets:
         return self._by_group.get(group, {})
 
     def pending_of(self, group: str) -> Collection[OffsetKey]:
-        """Return what open transactions have committed for a group, as far as it is replicated."""
+        """Return the replicated keys that open transactions have committed for a group."""
         return self._pending.of(group).keys()
 
     def has_pending(self, group: str) -> bool:
-        """Return whether an open transaction has committed something for the group. Looks at all that is on its way."""
+        """Return whether an open transaction has committed for the group. Walks over everything on its way."""
         return bool(self._pending.of(group)) or any(key.group == group for key in self._newest_pending)
 
     def keys_of(self, group: str) -> list[OffsetKey]:
@@ -359,7 +359,7 @@ class CommittedOffsets:
         return bool(self._pending.of(group)) or bool(self._waiting_of_group(group))
 
     def all_groups(self) -> tuple[str, ...]:
-        """Return the groups with offsets, visible, pending or on their way. Looks at all that are on their way."""
+        """Return the groups with offsets, visible, pending or on their way. Walks over everything on its way."""
         waiting = (key.group for keys in (self._newest, self._newest_pending) for key in keys)
         return tuple(dict.fromkeys([*self._by_group, *waiting, *self._pending.groups()]))
 

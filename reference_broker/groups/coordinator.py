@@ -13,7 +13,7 @@ from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offset_cleanup import Cleaning
+from reference_broker.groups.offset_cleanup import OffsetCleanup
 from reference_broker.groups.offset_commits import Commits
 from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsTaker, Retention
 from reference_broker.groups.records import partition_count
@@ -51,13 +51,13 @@ class GroupCoordinator:
         self.resigns = self._led.resigns
         self.membership = Membership(ports, config, self.find, self.metrics, random)
         self.commits = Commits(ports, config, self.find, self.membership, image, self.metrics)
-        self._cleaning = Cleaning(ports, config, self.active, self.membership, self.metrics)
+        self._cleanup = OffsetCleanup(ports, config, self.active, self.membership, self.metrics)
         self.is_creating = False
         """The offsets topic has been asked for, and no answer has come."""
 
     def start(self) -> None:
         """Begin to look for offsets that are too old. The node calls it once, when it serves."""
-        self._cleaning.start()
+        self._cleanup.start()
 
     # --- what is coordinated here -------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class GroupCoordinator:
         self.membership.loaded(found)
         missing = [topic for topic in found.offsets.topics() if topic not in self._image().topics]
         if missing:  # They were deleted before their coordinator could remove the offsets.
-            self._cleaning.forget_topics(missing)
+            self._cleanup.forget_topics(missing)
 
     def unloaded(self, found: OffsetsPartition) -> None:
         self.membership.unloaded(found)
@@ -119,4 +119,4 @@ class GroupCoordinator:
             if change.before is not None and (change.after is None or change.after.topic_id != change.before.topic_id)
         ]
         if gone and self._led:
-            self._cleaning.forget_topics(gone)
+            self._cleanup.forget_topics(gone)

@@ -19,16 +19,17 @@ from reference_broker.ports.node_ports import Ports, Slices, later
 from reference_broker.wire.errors import Error
 
 REMOVED_PER_SLICE = 200
-"""How many tombstones are written in one event. They cost some 3 ms."""
+"""Tombstones written in one event, about 3 ms."""
 TOPICS_PER_SLICE = 500
 RETRY_US = 1_000_000
-LOOKS_PER_RETENTION = 8
-"""How often a group is looked at whose offsets cannot expire as it is, because its members subscribe to the topics."""
+CHECKS_PER_RETENTION = 8
+"""How often in a retention time a group is checked whose offsets cannot expire, because its members subscribe to the
+topics."""
 
 
 @dataclass(slots=True)
-class Cleaning:
-    """Looks every ``offsets.retention.check.interval.ms`` at the groups that are due, and at no others. ``active`` is
+class OffsetCleanup:
+    """Every ``offsets.retention.check.interval.ms`` checks the groups that are due, and no others. ``active`` is
     ``GroupCoordinator.active``."""
 
     _ports: Ports
@@ -42,12 +43,12 @@ class Cleaning:
         self._work = SliceQueue(self._ports)
 
     def start(self) -> None:
-        """The first look comes after one interval."""
-        later(self._ports, self._config.offsets_retention_check_interval_ms * 1000, self._look)
+        """The first check comes after one interval."""
+        later(self._ports, self._config.offsets_retention_check_interval_ms * 1000, self._check)
 
     # --- offsets that are too old -------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now_ms = self._ports.now().wall_ms
         for target in self._active():
             if target.retention.is_due(now_ms):
@@ -74,18 +75,20 @@ class Cleaning:
             yield from self._remove(target, expired, boundary)
             if not target.is_led:
                 return
-            next_ms = now_ms + 1  # Then it is seen whether they are gone, and the group with them.
+            next_ms = now_ms + 1  # The next check sees whether they are gone, and the group with them.
         if target.offsets.has_pending(group_id):
-            target.retention.schedule(group_id, now_ms + 1)  # It ends soon, as a rule, and may leave nothing.
+            target.retention.schedule(
+                group_id, now_ms + 1
+            )  # Its transaction ends soon, as a rule.
         elif target.offsets.has_any(group_id):
             target.retention.schedule(group_id, next_ms)
         elif not self._membership.delete_unused(target, group) and not group.members:
-            target.retention.schedule(group_id, now_ms + 1)  # Somebody was told a member ID and may still join.
+            target.retention.schedule(group_id, now_ms + 1)  # A client has a member ID and may still join.
 
     # --- offsets of deleted topics ------------------------------------------------------------------------------------
 
     def forget_topics(self, topics: Sequence[str]) -> None:
-        """The topics are deleted. Commits that come from now on belong to new topics of these names, and stay."""
+        """Remove the offsets of deleted topics. Later commits belong to new topics of these names, and stay."""
         for target in self._active():
             self._work.add(self._forget(target, topics, target.led.log.log_end_offset))
             hidden = target.offsets.hidden_of(frozenset(topics))
@@ -109,7 +112,7 @@ class Cleaning:
     def _remove(
         self, target: OffsetsPartition, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
     ) -> Slices:
-        """Remove the offsets that were written below ``boundary`` and not anew since then. With ``of_topics``, commits
+        """Remove the offsets that were written below ``boundary`` and not again since then. With ``of_topics``, commits
         that are on their way or pending are removed, too."""
         for at in range(0, len(keys), REMOVED_PER_SLICE):
             some = [
@@ -125,7 +128,8 @@ class Cleaning:
                 return
 
     def _removed(self, target: OffsetsPartition, again: Callable[[], Slices], error: Error) -> None:
-        """An error may come before the tombstones are written or after. What is written is not written again."""
+        """Retry after an error, which may come before the tombstones are written or after. What is written is not
+        written again."""
         if not error or not target.is_led:
             return
 
@@ -137,11 +141,11 @@ class Cleaning:
 
 
 def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:
-    """Return the offsets of the group that are too old, and the Unix time of the next look if there are none. What
-    an open transaction commits anew does not go."""
+    """Return the offsets of the group that are too old, and the Unix time of the next check if there are none. An
+    offset that an open transaction commits again does not expire."""
     retention_ms = target.retention.retention_ms
     expired: list[OffsetKey] = []
-    next_ms, kept_ms = now_ms + retention_ms, now_ms + retention_ms // LOOKS_PER_RETENTION
+    next_ms, kept_ms = now_ms + retention_ms, now_ms + retention_ms // CHECKS_PER_RETENTION
     for topic, partitions in target.offsets.of(group.group_id).items():
         if group.is_subscribed_to(topic):
             next_ms = min(next_ms, kept_ms)

@@ -56,8 +56,8 @@ class Transaction:
     producer_id: int
     producer_epoch: int
     api_version: int
-    """Of the request. From 4 on the client can be told TRANSACTION_ABORTABLE, and from 5 on the partition of the
-    offsets topic is added to the transaction (KIP-890)."""
+    """The version of the request. From 4 on the client supports TRANSACTION_ABORTABLE, and from 5 on the partition of
+    the offsets topic is added to the transaction (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class CommitRequest:
     group_instance_id: str | None
     offsets: tuple[WantedOffset, ...]
     knows_missing_groups: bool = False
-    """The client can be told GROUP_ID_NOT_FOUND (version 9 on). Others are told ILLEGAL_GENERATION."""
+    """The client supports GROUP_ID_NOT_FOUND (version 9 on). Others get ILLEGAL_GENERATION."""
     retention_ms: int = BROKERS_RETENTION
     """Replaces ``offsets.retention.minutes`` for these offsets, if it is not BROKERS_RETENTION (versions 2 to 4)."""
     transaction: Transaction | None = None
@@ -79,7 +79,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffset:
-    """One partition of the answer to OffsetFetch. ``commit`` is None if nothing is committed."""
+    """One partition of the response to OffsetFetch. ``commit`` is None if nothing is committed."""
 
     topic: str
     partition: int
@@ -89,56 +89,58 @@ class FetchedOffset:
 
 
 Verified: TypeAlias = Callable[[Error], object]
-"""Told NONE if the transaction is open with the partition at this moment."""
+"""Called with NONE if the transaction is open with the partition at this moment."""
 
 
 class Verifier(Protocol):
     """Asks the coordinator of a transaction whether it is open (KIP-890)."""
 
     def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:
-        """Tells once, maybe before it returns. NONE is true only during the call: a marker may come at any time.
-        Nothing is asked where the log knows that the transaction is open. The errors are those of TxnOffsetCommit."""
+        """Call ``verified`` once, maybe before this returns. NONE is true only during the call: a marker may come at
+        any time. No request is sent where the log knows that the transaction is open. The errors are those of
+        TxnOffsetCommit."""
         ...
 
 
 Committed: TypeAlias = Callable[[list[Error]], None]
-"""Told an error for each offset of the request."""
+"""Called with an error for each offset of the request."""
 Fetched: TypeAlias = Callable[[Error, list[FetchedOffset]], None]
-"""Told an error for the whole group, or what was found."""
+"""Called with an error for the whole group, or the offsets."""
 Deleted: TypeAlias = Callable[[Error, list[Error]], None]
-"""Told an error for the whole group, or one for each partition of the request."""
+"""Called with an error for the whole group, or one for each partition of the request."""
 
 
 @dataclass(slots=True)
-class Judged:
-    """What became of the offsets of one request so far: an error for each, and the accepted ones with their records.
-    ``with_epoch`` says whether metadata epochs were checked and are kept. ``image`` is the metadata when it began."""
+class Judgement:
+    """The verdicts on the offsets of one request so far: an error for each, and records of the accepted ones."""
 
     target: OffsetsPartition
     request: CommitRequest
     image: MetadataImage
+    """The metadata when the request came."""
     with_epoch: bool
+    """Whether metadata epochs were checked and are stored."""
     errors: list[Error] = field(default_factory=list)
     accepted: dict[OffsetKey, tuple[CommitOffset, KeyAndValue]] = field(default_factory=dict)
 
     def refused(self, error: Error) -> list[Error]:
-        """Return the errors if all offsets are refused with this one. A transaction is told of unknown partitions
-        first, as in Kafka."""
+        """Return the errors if all offsets are refused with this one. In a transaction unknown partitions come first,
+        as in Kafka."""
         unknown = ErrorCode.unknown_topic_or_partition
         if self.request.transaction is None:
             return [error] * len(self.request.offsets)
         return [each if each is unknown else error for each in self.errors]
 
-    def look_again(self, image: MetadataImage) -> None:
-        """Judge anew what may have changed some events later."""
+    def judge_again(self, image: MetadataImage) -> None:
+        """Judge again what may have changed some events later."""
         if self.image is not image:
             self._refuse_missing(image)
         if self.with_epoch:
             self._refuse_overtaken()
 
     def _refuse_missing(self, image: MetadataImage) -> None:
-        """Refuse the offsets of topics that were deleted since they were judged. What was removed with a topic must
-        not come back."""
+        """Refuse the offsets of topics that were deleted since they were judged. Offsets removed with a topic must not
+        come back."""
         for at, wanted in enumerate(self.request.offsets):
             before = self.image.topics.get(wanted.topic)
             is_unchanged = before is not None and image.topics.get(wanted.topic) is before
@@ -146,7 +148,7 @@ class Judged:
                 self._refuse(at, ErrorCode.unknown_topic_or_partition)
 
     def _refuse_overtaken(self) -> None:
-        """Refuse the offsets whose metadata epoch is older by now than that of the last commit (M-7)."""
+        """Refuse the offsets whose metadata epoch is now older than that of the last commit (M-7)."""
         for at, wanted in enumerate(self.request.offsets):
             if wanted.metadata_epoch is not None and not self.errors[at]:
                 key = OffsetKey(self.request.group_id, wanted.topic, wanted.partition)
@@ -161,7 +163,7 @@ class Judged:
 
 
 def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
-    """Return whether the member may commit now."""
+    """Return the error if the member may not commit now."""
     group = target.groups.get(request.group_id)
     if group is None:
         if request.generation < 0:
@@ -172,7 +174,7 @@ def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
     return group.check_commit(request.member_id, request.group_instance_id, request.generation)
 
 
-def judged(
+def judge(
     target: OffsetsPartition,
     request: CommitRequest,
     image: MetadataImage,
@@ -182,7 +184,7 @@ def judged(
     with_epoch: bool,
 ) -> tuple[list[Error], list[CommitOffset]]:
     """Return an error for each offset, and the commits of those that are accepted. If a partition is named twice its
-    last offset counts. ``with_epoch`` says whether metadata epochs are checked and kept."""
+    last offset counts. ``with_epoch`` says whether metadata epochs are checked and stored."""
     errors: list[Error] = []
     accepted: dict[OffsetKey, CommitOffset] = {}
     for wanted in request.offsets:
@@ -211,8 +213,8 @@ def _commit(wanted: WantedOffset, epoch: int | None, now_ms: int, retention_ms: 
 
 
 def _expires_ms(now_ms: int, retention_ms: int) -> int:
-    """Kafka adds the two (OffsetMetadataManager), and a negative sum is over at once, too. Unlike in Kafka, whose sum
-    overflows, a retention time without end keeps the offset."""
+    """Return when the offset expires. Kafka adds the two (OffsetMetadataManager), and a negative sum expires at once,
+    too. Unlike in Kafka, whose sum overflows, an endless retention time keeps the offset."""
     if retention_ms == BROKERS_RETENTION:
         return NO_TIMESTAMP
     return min(max(now_ms + retention_ms, 0), MAX_TIMESTAMP_MS)
@@ -238,7 +240,8 @@ def _is_too_large(config: BrokerConfig, metadata: str) -> bool:
 
 
 def epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:
-    """M-7: the client knows older metadata than those under which the offset was committed."""
+    """Return INVALID_METADATA_EPOCH if the client knows older metadata than those under which the offset was committed
+    (M-7)."""
     known = NO_METADATA_EPOCH if last is None else last.metadata_epoch
     return DraftError.INVALID_METADATA_EPOCH if metadata_epoch < known else ErrorCode.none
 
@@ -248,19 +251,19 @@ _COUNTS_AS_HEARTBEAT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 Contain: TypeAlias = Callable[[Callable[[], object]], bool]
 
 OFFSETS_A_SLICE = 250
-"""How many offsets of one commit are judged in one event. They cost some 3 ms. To write them costs a third of that."""
+"""Offsets of one commit that are judged in one event, about 3 ms. Writing them costs a third of that."""
 DELETED_A_SLICE = 500
-"""How many offsets that a client names are removed in one event. They cost some 2 ms."""
+"""Offsets of an OffsetDelete that are removed in one event, about 2 ms."""
 
 
-def _plainly(work: Callable[[], object]) -> bool:
+def _call(work: Callable[[], object]) -> bool:
     work()
     return True
 
 
 @dataclass(slots=True)
 class Commits:
-    """What clients ask of the offsets of their groups. ``find`` is ``GroupCoordinator.find``."""
+    """The requests of clients about the offsets of their groups. ``find`` is ``GroupCoordinator.find``."""
 
     _ports: Ports
     _config: BrokerConfig
@@ -277,8 +280,8 @@ class Commits:
 
     # --- OffsetCommit -------------------------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, respond: Committed, contain: Contain = _plainly) -> None:
-        """Answer once the accepted offsets are replicated. More than OFFSETS_A_SLICE are judged in several events, and
+    def commit(self, request: CommitRequest, respond: Committed, contain: Contain = _call) -> None:
+        """Respond once the accepted offsets are replicated. More than OFFSETS_A_SLICE are judged in several events, and
         all are written in one. Each event does its part through ``contain``, which returns False if that failed.
 
         Errors for all offsets are those of ``find`` and of the log, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
@@ -286,13 +289,13 @@ class Commits:
         UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE and INVALID_METADATA_EPOCH (M-7).
 
         With a transaction there are those of the ``Verifier`` and INVALID_PRODUCER_EPOCH, too. None of these replaces
-        UNKNOWN_TOPIC_OR_PARTITION. Offsets that are written are seen when the transaction is committed."""
+        UNKNOWN_TOPIC_OR_PARTITION. Offsets that are written become visible when the transaction is committed."""
         has_group = request.group_id or request.transaction is None
         target = self._find(request.group_id) if has_group else ErrorCode.invalid_group_id
         if isinstance(target, Error):
             respond([target] * len(request.offsets))
             return
-        found = self._nothing_judged(target, request)
+        found = self._new_judgement(target, request)
         if len(request.offsets) > OFFSETS_A_SLICE:
             self._slices.add(self._judge_slices(found, respond, contain))
             return
@@ -302,7 +305,7 @@ class Commits:
         else:
             self._verify(found, request.transaction, respond, contain)
 
-    def _judge_slices(self, found: Judged, respond: Committed, contain: Contain) -> Slices:
+    def _judge_slices(self, found: Judgement, respond: Committed, contain: Contain) -> Slices:
         request = found.request
         for at in range(0, len(request.offsets), OFFSETS_A_SLICE):
             some = replace(request, offsets=request.offsets[at : at + OFFSETS_A_SLICE])
@@ -314,23 +317,23 @@ class Commits:
         else:
             contain(partial(self._verify, found, request.transaction, respond, contain))
 
-    def _nothing_judged(self, target: OffsetsPartition, request: CommitRequest) -> Judged:
+    def _new_judgement(self, target: OffsetsPartition, request: CommitRequest) -> Judgement:
         image = self._image()
-        return Judged(target, request, image, sends_metadata_epoch(image))
+        return Judgement(target, request, image, sends_metadata_epoch(image))
 
-    def _judge(self, found: Judged, some: CommitRequest) -> None:
+    def _judge(self, found: Judgement, some: CommitRequest) -> None:
         """Add the verdicts on these offsets of the request, and the records of the accepted ones."""
         now_ms, with_epoch = self._ports.now().wall_ms, found.with_epoch
-        errors, accepted = judged(found.target, some, self._image(), self._config, now_ms, with_epoch=with_epoch)
+        errors, accepted = judge(found.target, some, self._image(), self._config, now_ms, with_epoch=with_epoch)
         found.errors += errors
         version = EPOCH_VALUE if with_epoch else CLASSIC_VALUE
         for one in accepted:
             key = OffsetKey(some.group_id, one.topic, one.partition)
             found.accepted[key] = one, (offset_key(*key), offset_value(one, version))
 
-    def _verify(self, found: Judged, transaction: Transaction, respond: Committed, contain: Contain) -> None:
-        """Asks whether the transaction is open. All has been judged by then, so that the offsets are written in the
-        event in which it is known to be open. Otherwise a marker could come between (KIP-890)."""
+    def _verify(self, found: Judgement, transaction: Transaction, respond: Committed, contain: Contain) -> None:
+        """Verify that the transaction is open. Everything has been judged by then, so that the offsets are written in
+        the event in which the transaction is known to be open. Otherwise a marker could come between (KIP-890)."""
         assert self.verifier is not None, "nobody can say whether a transaction is open"
         if all(error is ErrorCode.unknown_topic_or_partition for error in found.errors):
             respond(found.errors)
@@ -344,18 +347,18 @@ class Commits:
 
         self.verifier.verify(found.target.led, transaction, lambda error: contain(partial(verified, error)))
 
-    def _write_later(self, found: Judged, respond: Committed) -> None:
-        """What was judged some events ago is looked at again, since other commits may have come between."""
+    def _write_later(self, found: Judgement, respond: Committed) -> None:
+        """Judge again what was judged some events ago, since other commits may have come between, and write."""
         image = self._image()
         if found.with_epoch is not sends_metadata_epoch(image):
-            found = self._nothing_judged(found.target, found.request)
+            found = self._new_judgement(found.target, found.request)
             self._judge(found, found.request)  # The feature was switched on or off, which is rare.
         else:
-            found.look_again(image)
+            found.judge_again(image)
         self._write(found, respond)
 
-    def _write(self, found: Judged, respond: Committed) -> None:
-        """Write what was accepted, in one batch, if the member may commit at this moment."""
+    def _write(self, found: Judgement, respond: Committed) -> None:
+        """Write the accepted offsets, in one batch, if the member may commit at this moment."""
         target, request = found.target, found.request
         error = membership_error(target, request) if target.is_led else ErrorCode.not_coordinator
         if error:
@@ -387,18 +390,18 @@ class Commits:
         *,
         requires_stable: bool = False,
     ) -> None:
-        """Answer with what is committed and replicated, for the ``wanted`` topics and partitions in their order, or
-        for all if it is None.
+        """Respond with the committed and replicated offsets, for the ``wanted`` topics and partitions in their order,
+        or for all if it is None.
 
         A coordinator that has just loaded waits until all that it loaded is replicated. If the client
-        ``requires_stable`` offsets, it waits for the commits that are on their way, too, and is told which offsets an
-        open transaction may change. The errors are those of
-        ``find``, and COORDINATOR_NOT_AVAILABLE if that takes longer than ``offsets.commit.timeout.ms``."""
+        ``requires_stable`` offsets, it waits for the commits that are on their way, too, and marks the offsets that an
+        open transaction may change. The errors are those of ``find``, and COORDINATOR_NOT_AVAILABLE if that takes
+        longer than ``offsets.commit.timeout.ms``."""
         target = self._find(group_id)
         if isinstance(target, Error):
             respond(target, [])
             return
-        target.settled(
+        target.when_settled(
             requires_stable,
             lambda error: respond(error, [] if error else _fetched(target, group_id, wanted, requires_stable)),
         )
@@ -406,14 +409,14 @@ class Commits:
     # --- OffsetDelete -------------------------------------------------------------------------------------------------
 
     def delete(
-        self, group_id: str, wanted: Sequence[tuple[str, int]], respond: Deleted, contain: Contain = _plainly
+        self, group_id: str, wanted: Sequence[tuple[str, int]], respond: Deleted, contain: Contain = _call
     ) -> None:
-        """Answer with an error for all (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, those of ``find`` and of the log) and one
-        for each partition (GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION). To remove what is not there is no
+        """Respond with an error for all (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, those of ``find`` and of the log) and one
+        for each partition (GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION). To remove a missing offset is no
         error.
 
         More than DELETED_A_SLICE go in several events, as in ``commit``. An error for all may come when some are
-        removed already. Whoever asks again loses nothing by that."""
+        removed already. A retry is harmless."""
         target = self._find(group_id) if group_id else ErrorCode.invalid_group_id
         if isinstance(target, Error):
             respond(target, [])
@@ -446,8 +449,8 @@ class Commits:
         errors: list[Error],
         removed: Written,
     ) -> None:
-        """Add an error for each of these partitions, and remove the offsets of the others. The group may have become
-        another one since the slice before."""
+        """Add an error for each of these partitions, and remove the offsets of the others. The group may have changed
+        since the slice before."""
         group = target.groups.get(group_id)
         refused: Error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
         if not target.is_led:

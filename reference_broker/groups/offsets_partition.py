@@ -34,7 +34,10 @@ MS_PER_MINUTE = 60_000
 
 
 class Retention(DueTimes):
-    """The looks that are planned for the groups of one partition."""
+    """When to check which group for offsets that are too old (KIP-211), without a walk over the other groups.
+
+    Each group is scheduled at the earliest time at which it could lose an offset. ``offset_cleanup`` checks it then and
+    schedules the next check."""
 
     def __init__(self, retention_minutes: int) -> None:
         super().__init__()
@@ -43,12 +46,12 @@ class Retention(DueTimes):
 
 
 REMOVED_A_SLICE = 500
-"""How many offsets of a deleted group go in one event. They cost some 2 ms."""
+"""Offsets of a deleted group that are removed in one event, about 2 ms."""
 
 
 class OffsetsPartition(LedPartition):
-    """Whoever writes passes ``written``, which gets the error that clients are told. It may be called before the method
-    returns. It is called even if another node leads the partition by then (NOT_COORDINATOR)."""
+    """The groups and offsets of one led partition. ``written`` callbacks get the error for clients. They may be called
+    before the method returns, and are called even if another node leads the partition by then (NOT_COORDINATOR)."""
 
     def __init__(self, ports: Ports, log: CoordinatorLog, retention: Retention, metrics: GroupMetrics) -> None:
         super().__init__(log.led)
@@ -58,8 +61,8 @@ class OffsetsPartition(LedPartition):
         self.retention = retention
         self._is_watching = False
         self._is_catching_up = False
-        self._wait_for_decisions: list[Callable[[Error], None]] = []
-        """Who is told when a long transaction is decided as a whole."""
+        self._decision_waiters: list[Callable[[Error], None]] = []
+        """Called when a long transaction is decided as a whole."""
         self._ports = ports
         self._log = log
         self._slices = SliceQueue(ports)
@@ -68,7 +71,7 @@ class OffsetsPartition(LedPartition):
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def add_group(self, group: Group) -> Group:
-        """Return the same group. If nobody uses it in the end, the next look for old offsets deletes it."""
+        """Add the group and return it. If it stays unused, the next check for old offsets deletes it."""
         self.groups[group.group_id] = group
         if self.is_loaded:
             self.retention.schedule(group.group_id, self._ports.now().wall_ms)
@@ -90,21 +93,21 @@ class OffsetsPartition(LedPartition):
         """Append tombstones of the group and of all its committed offsets. Returns whether they are in the log: only
         then the caller drops the group from ``groups``.
 
-        Many offsets go in slices. A group of that name may be there anew by then, whose commits stay."""
+        Many offsets are removed in slices. A new group of that name may exist by then, whose commits stay."""
         keys, boundary = self.offsets.keys_of(group_id), self.led.log.log_end_offset
         slices = [keys[at : at + REMOVED_A_SLICE] for at in range(0, len(keys), REMOVED_A_SLICE)] or [[]]
-        told: list[Error] = []
+        errors: list[Error] = []
 
         def removed(error: Error) -> None:
-            told.append(error)
-            if len(told) == len(slices):
-                written(next((one for one in told if one), ErrorCode.none))
+            errors.append(error)
+            if len(errors) == len(slices):
+                written(next((one for one in errors if one), ErrorCode.none))
 
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in slices[0]]
         records.append((group_key(group_id), None))
         if not self._append(records, [(key, None) for key in slices[0]], removed):
             if len(slices) > 1:
-                written(told[0])
+                written(errors[0])
             return False
         if len(slices) > 1:
             self._slices.add(self._remove_rest(group_id, slices[1:], boundary, removed))
@@ -128,14 +131,14 @@ class OffsetsPartition(LedPartition):
         written: Written,
         producer: Producer = NO_PRODUCER,
     ) -> None:
-        """Append commits of one group, each with its record (``encoded``). A group that is not there, of consumers
-        that assign themselves, is there once something is written. With a ``producer`` they are pending until its
-        transaction ends."""
+        """Append commits of one group, each with its record (``encoded``). A missing group, of consumers that assign
+        themselves, is created once something is written. With a ``producer`` they are pending until its transaction
+        ends."""
         changes: list[Change] = [(key, one) for key, (one, _) in commits.items()]
         self._append([record for _, record in commits.values()], changes, written, producer)
 
     def transaction_ended(self, producer_id: int, offset: int, *, is_commit: bool) -> None:
-        """The log of the partition has a marker of this producer, at ``offset``. It counts when it is replicated."""
+        """Record that the log has a marker of this producer, at ``offset``. It takes effect when it is replicated."""
         self.offsets.ended(offset + 1, producer_id, is_commit=is_commit)
         self.make_visible()
 
@@ -147,16 +150,16 @@ class OffsetsPartition(LedPartition):
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in keys]
         return self._append(records, [(key, None) for key in keys], written)
 
-    def settled(self, requires_stable: bool, told: Written) -> None:
-        """Tells when offsets may be read, which is mostly at once. What was loaded must be replicated, and with
-        ``requires_stable`` also all that is on its way now."""
+    def when_settled(self, requires_stable: bool, settled: Written) -> None:
+        """Call ``settled`` when offsets may be read, which is mostly at once. The loaded records must be replicated,
+        and with ``requires_stable`` also everything that is on its way now."""
 
         def replicated(error: Error) -> None:
             self.make_visible()
             if self._is_catching_up:
-                self._wait_for_decisions.append(lambda lost: told(lost or client_error(error)))
+                self._decision_waiters.append(lambda lost: settled(lost or client_error(error)))
             else:
-                told(client_error(error))
+                settled(client_error(error))
 
         is_waiting = requires_stable and self.offsets.is_waiting
         self._log.when_replicated(self.led.log.log_end_offset if is_waiting else self.loaded_end, replicated)
@@ -185,7 +188,7 @@ class OffsetsPartition(LedPartition):
                     self.retention.schedule(group_id, self._ports.now().wall_ms)
 
         def acknowledged(error: Error) -> None:
-            self.make_visible()  # This comes first: whoever is told may ask at once.
+            self.make_visible()  # This comes first: the callback may read the offsets at once.
             written(client_error(error))
 
         self._log.append(records, taken, acknowledged, producer)
@@ -193,12 +196,12 @@ class OffsetsPartition(LedPartition):
         return is_taken
 
     def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002 - the watcher's form
-        """The log of the led partition, or its high watermark, moved."""
+        """Called when the log of the led partition, or its high watermark, has moved."""
         self._is_watching = False
         self.make_visible()
 
     def make_visible(self) -> None:
-        """Make visible what the high watermark has passed, and wait for the rest. The commits of a long transaction
+        """Make visible what the high watermark has passed, and watch for the rest. The commits of a long transaction
         are decided in slices."""
         if not self.is_led:
             return
@@ -210,7 +213,7 @@ class OffsetsPartition(LedPartition):
             self.led.watch(self)
 
     def _decide(self) -> bool:
-        """Return whether more is to be decided."""
+        """Return whether there is more to decide."""
         offsets = self.offsets
         if not offsets.is_waiting:
             return False
@@ -225,11 +228,11 @@ class OffsetsPartition(LedPartition):
         while self.is_led and self._decide():
             yield
         self._is_catching_up = False
-        self._tell_decided(ErrorCode.none if self.is_led else ErrorCode.not_coordinator)
+        self._notify_decided(ErrorCode.none if self.is_led else ErrorCode.not_coordinator)
 
-    def _tell_decided(self, lost: Error) -> None:
-        told, self._wait_for_decisions = self._wait_for_decisions, []
-        for each in told:
+    def _notify_decided(self, lost: Error) -> None:
+        waiters, self._decision_waiters = self._decision_waiters, []
+        for each in waiters:
             each(lost)
 
     def _note(self, key: OffsetKey, commit: CommitOffset | None) -> None:
@@ -249,7 +252,7 @@ class OffsetsPartition(LedPartition):
     def close(self) -> None:
         super().close()
         self.led.unwatch(self)
-        self._tell_decided(ErrorCode.not_coordinator)
+        self._notify_decided(ErrorCode.not_coordinator)
         self._metrics.offsets.value -= self.offsets.count
 
     def validate(self) -> None:
@@ -295,8 +298,8 @@ class OffsetsTaker:
         self.target.make_visible()
 
     def restore(self, skipped: Skipped) -> Slices:
-        """Make each group once, and then the groups that have offsets only: their consumers assign themselves. A
-        group with pending offsets is looked at as one without offsets is: its transaction may end otherwise."""
+        """Create the groups from their last records, and then the groups that only have offsets: their consumers assign
+        themselves. A group with pending offsets is checked like one without offsets: its transaction may be aborted."""
         target, now_ms = self.target, self.ports.now().wall_ms
         while target.is_led and target.offsets.is_behind(target.led.log.high_watermark):
             yield  # A long transaction is being decided.
