@@ -2,18 +2,15 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
-from chaos.mutants.mutant import Function
-from chaos.mutants.mutant import mutant
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
+
+from chaos.mutants.mutant import Function, mutant
 from reference_broker.groups.committed_offsets import OffsetKey
 from reference_broker.metadata.features import sends_metadata_epoch
-from reference_broker.metadata.records import MetadataEpoch
-from reference_broker.metadata.records import NoOpRecord
-from reference_broker.metadata.records import encode
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from typing import Any
+from reference_broker.metadata.records import MetadataEpoch, NoOpRecord, encode
+from reference_broker.wire.errors import Error, ErrorCode
 
 
 @mutant("reference_broker.client.metadata_cache:MetadataCache.accepts", side="client")

@@ -4,31 +4,27 @@
 ``build`` (or ``update``) and one of ``handle_response``, ``handle_lost``, ``presume_processed``.
 """
 
-from abc import ABC
-from abc import abstractmethod
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.apis import FETCH_FIRST_REVISION
-from reference_broker.wire.apis import FETCH_FIRST_REVISION_REPLICAS
+from reference_broker.wire.apis import FETCH_FIRST_REVISION, FETCH_FIRST_REVISION_REPLICAS
 from reference_broker.wire.errors import DraftError
-from reference_broker.wire.fetch import FULL_FETCH
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import FetchTopic
-from reference_broker.wire.fetch import ForgottenTopic
-from reference_broker.wire.fetch import INCREMENTAL_FETCH
-from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK
-from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.fetch import PartitionData
-from typing import Final
-from typing import NamedTuple
-from typing import TypeAlias
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    INCREMENTAL_FETCH_OK,
+    INCREMENTAL_FETCH_RESPONSE,
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 
 INITIAL_EPOCH: Final = 0
 CLOSE_SESSION_EPOCH: Final = -1

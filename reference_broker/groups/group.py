@@ -19,22 +19,22 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 class GroupState(Enum):
-    """The value is the name that DescribeGroups and ListGroups tell."""
+    """The value is the name in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     """The group has no members. It may have committed offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members are asked to join again. A generation begins when all have, or when the rebalance timeout is over."""
+    """Members have to join again. A generation begins when all have, or when the rebalance timeout is over."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """The generation has begun. Its leader has not said yet who gets what."""
+    """The generation has begun. Its leader has not sent the assignment yet."""
     STABLE = "Stable"
-    """Every member can ask for its part of the assignment."""
+    """Every member can fetch its part of the assignment."""
     DEAD = "Dead"
-    """The group is deleted, or another node coordinates it now. Nothing follows."""
+    """The group is deleted, or another node coordinates it now. This state is final."""
 
 
 class Step(Enum):
-    """What may happen to a group. The value completes the sentence "the group ..."."""
+    """The transitions of a group. The value completes the sentence "the group ..."."""
 
     REBALANCE = "begins a rebalance"
     GENERATION = "begins a generation"
@@ -56,7 +56,7 @@ TRANSITIONS: Final[Mapping[tuple[GroupState, Step], GroupState]] = {
 
 
 class MemberProtocol(NamedTuple):
-    """A way to assign partitions that a member knows (``range``), and what the member tells the leader for it."""
+    """A protocol (assignor) that a member supports, such as ``range``, and its metadata for the leader."""
 
     name: str
     metadata: bytes
@@ -78,20 +78,20 @@ class Member:
     assignment: bytes = b""
     """Bytes that only clients can read. They are empty where the member has no assignment."""
     is_new: bool = False
-    """Its first JoinGroup has not been answered. It does not know its ID and can send no heartbeats."""
+    """Its first JoinGroup has no response yet, so it does not know its ID and can send no heartbeats."""
     awaits_join: bool = False
-    """A JoinGroup of the member waits for the next generation. Only ``Group`` changes this, because it counts."""
+    """A JoinGroup of the member is parked for the next generation. Only ``Group`` changes this, because it counts."""
     awaits_sync: bool = False
-    """A SyncGroup of the member waits for the assignment."""
+    """A SyncGroup of the member is parked until the assignment is written."""
 
     @property
     def is_excused(self) -> bool:
-        """The member waits for an answer, so it sends no heartbeats. A new member is never excused: nothing else would
-        tell that its client is gone, and its JoinGroup would wait for ever."""
+        """Whether a request of the member is parked, so that it sends no heartbeats. A new member is never excused:
+        nothing else would show that its client is gone, and its JoinGroup would stay parked for ever."""
         return not self.is_new and (self.awaits_join or self.awaits_sync)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return what the member said for a protocol. It is empty for a protocol that the member does not know."""
+        """Return the member's metadata for a protocol. It is empty for a protocol that the member does not support."""
         for each in self.protocols:
             if each.name == protocol:
                 return each.metadata
@@ -104,8 +104,8 @@ class Member:
 
 @dataclass(slots=True)
 class SupportedProtocols:
-    """How many members know each protocol. The counts are kept, so that nobody has to look at all members to let one
-    more in. A member that names a protocol twice is counted once."""
+    """The number of members that support each protocol. The counts are kept up to date, so that a join need not walk
+    over all members. A member that names a protocol twice is counted once."""
 
     _counts: dict[str, int] = field(default_factory=dict)
 
@@ -122,12 +122,12 @@ class SupportedProtocols:
                 del self._counts[name]
 
     def known_by(self, name: str) -> int:
-        """How many members know this protocol."""
+        """Return how many members support this protocol."""
         return self._counts.get(name, 0)
 
     def select(self, members: Iterable[Member]) -> str:
-        """Each member votes for the first of its own protocols that all members know. The one with the most votes wins;
-        of equals it is the one that was voted for first."""
+        """Return the protocol of a generation. Each member votes for the first of its own protocols that all members
+        support. The one with the most votes wins; of equals it is the one that was voted for first."""
         voters = list(members)
         candidates = {name: count for name, count in self._counts.items() if count == len(voters)}
         assert candidates, "a protocol is selected where members share none"
@@ -172,7 +172,7 @@ def _topics_of(metadata: bytes) -> list[str] | None:
 
 
 def _int(data: bytes, at: int, size: int) -> int:
-    """Read a big-endian number. Where the bytes end before it, the answer is -1, which no caller accepts."""
+    """Read a big-endian number. Where the bytes end before it, the result is -1, which no caller accepts."""
     if at + size > len(data):
         return -1
     return int.from_bytes(data[at : at + size], "big", signed=True)
@@ -194,7 +194,7 @@ class Group:
 
     group_id: str
     state_since_ms: int
-    """Unix time of the last transition. It is -1 where the record is too old to tell."""
+    """Unix time of the last transition, -1 where the record is too old to have it."""
     generation: int = 0
     protocol_type: str | None = None
     """None means that no member ever joined: the offsets belong to consumers that assign themselves."""
@@ -207,15 +207,15 @@ class Group:
     static_members: dict[str, str] = field(default_factory=dict)
     """Member ID by group.instance.id."""
     pending_joins: dict[str, None] = field(default_factory=dict)
-    """The IDs that were given out (MEMBER_ID_REQUIRED) and have not joined yet."""
+    """The IDs that were assigned (MEMBER_ID_REQUIRED) and have not joined yet."""
     pending_syncs: dict[str, None] = field(default_factory=dict)
     """The members whose SyncGroup for this generation has not come."""
     new_member_added: bool = False
-    """A member came during the initial delay, which is prolonged for it."""
+    """A member joined during the initial delay, which is prolonged for it."""
     _joined: int = 0
     _supported: SupportedProtocols = field(default_factory=SupportedProtocols)
     _topics: tuple[int, dict[str, None] | None] | None = None
-    """What the members subscribe to, with the generation for which it was read."""
+    """The topics of the members' subscriptions, with the generation for which they were read."""
 
     @staticmethod
     def loaded(
@@ -240,7 +240,7 @@ class Group:
     # --- members ------------------------------------------------------------------------------------------------------
 
     def add(self, member: Member, *, awaits_join: bool) -> None:
-        """Take a new member in. The first member leads. The caller sets the group's protocol type."""
+        """Add a new member. The first member leads. The caller sets the group's protocol type."""
         assert member.member_id not in self.members, f"{member.member_id} is a member of {self.group_id} already"
         instance = member.group_instance_id
         if instance is not None:
@@ -280,7 +280,7 @@ class Group:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """Record what a member says that joins again."""
+        """Update a member that joins again."""
         assert self.members.get(member.member_id) is member, f"{member.member_id} is no member of {self.group_id}"
         self._supported.remove(member.protocols)
         self._supported.add(protocols)
@@ -290,7 +290,7 @@ class Group:
         self._topics = None
 
     def replace_static(self, group_instance_id: str, new_member_id: str) -> Member:
-        """Give the member of this instance another ID, because the instance started again. It keeps its place."""
+        """Give the member of this instance another ID, because the instance restarted. It keeps its place."""
         assert new_member_id not in self.members, f"{new_member_id} is a member of {self.group_id} already"
         old_member_id = self.static_members[group_instance_id]
         member = self.members[old_member_id]
@@ -305,34 +305,34 @@ class Group:
         self._assert_leader()
         return member
 
-    def give_id(self, member_id: str) -> None:
-        """A client was told this ID and has to join with it (KIP-394)."""
+    def add_pending_member(self, member_id: str) -> None:
+        """Record a member ID with which a client has to join (KIP-394)."""
         assert member_id not in self.members, f"{member_id} is a member of {self.group_id} already"
         self.pending_joins[member_id] = None
 
     def await_join(self, member: Member, awaits_join: bool) -> None:
-        """Return whether a JoinGroup of the member waits."""
+        """Set whether a JoinGroup of the member is parked."""
         assert self.members.get(member.member_id) is member, f"{member.member_id} is no member of {self.group_id}"
         self._joined += awaits_join - member.awaits_join
         member.awaits_join = awaits_join
 
     def await_sync(self, member_id: str, awaits_sync: bool) -> None:
-        """Return whether a SyncGroup of the member waits."""
+        """Set whether a SyncGroup of the member is parked."""
         self.members[member_id].awaits_sync = awaits_sync
 
     def synced(self, member_id: str) -> None:
-        """The SyncGroup of this member for this generation has come."""
+        """Record that the SyncGroup of this member for this generation has come."""
         self.pending_syncs.pop(member_id, None)
 
     def _assert_leader(self) -> None:
         leads = self.leader in self.members if self.members else self.leader is None
         assert leads, f"{self.leader} leads {self.group_id}, whose members are {list(self.members)}"
 
-    # --- what is asked ------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     @property
     def joined(self) -> int:
-        """How many members wait for the next generation."""
+        """Number of members that wait for the next generation."""
         return self._joined
 
     @property
@@ -359,7 +359,7 @@ class Group:
 
     def accepts(self, member_id: str, max_size: int) -> bool:
         """Return whether there is room. While members join, those that wait are counted, so the last to rejoin are
-        turned away."""
+        refused."""
         member = self.members.get(member_id)
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -399,8 +399,8 @@ class Group:
         return ErrorCode.rebalance_in_progress if self.state is GroupState.COMPLETING_REBALANCE else ErrorCode.none
 
     def check_transactional_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> Error:
-        """As ``check_commit``, for offsets that a transaction commits. Clients that say nothing of a member may always
-        commit, since old ones cannot (KIP-447). A generation whose assignment is not known yet may, too."""
+        """As ``check_commit``, for offsets that a transaction commits. Clients that name no member may always commit,
+        since old ones cannot name one (KIP-447). A generation whose assignment is not known yet may, too."""
         if self.state is GroupState.DEAD:
             return ErrorCode.coordinator_not_available
         if generation < 0 and (self.state is GroupState.EMPTY or not (member_id or group_instance_id is not None)):
@@ -417,7 +417,7 @@ class Group:
         return ErrorCode.none if self.state is GroupState.EMPTY else ErrorCode.non_empty_group
 
     def check_offset_delete(self) -> Error:
-        """Return whether OffsetDelete may look at single topics: NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP where the
+        """Return whether OffsetDelete may check single topics: NONE, GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP where the
         members are of another protocol type, whose topics are not known. If it may, ``is_subscribed_to`` decides for
         each topic."""
         if self.state is GroupState.DEAD:
@@ -425,7 +425,7 @@ class Group:
         refused = self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER
         return ErrorCode.non_empty_group if refused else ErrorCode.none
 
-    # --- what the members subscribe to --------------------------------------------------------------------------------
+    # --- subscriptions ------------------------------------------------------------------------------------------------
 
     def is_subscribed_to(self, topic: str) -> bool:
         """A consumer group whose topics cannot be read counts as subscribed to all topics."""
@@ -436,9 +436,9 @@ class Group:
         """Return the Unix time from which ``offsets.retention.minutes`` count for an offset that was committed at the
         given time (KIP-211).
 
-        They count from when the group became empty. They count from the commit where nobody ever joined, or where the
-        group is Stable and its topics are known: then only offsets of topics without a subscriber expire. None means
-        that nothing expires while the group is as it is."""
+        They count from the commit where no member ever joined, or where the group is Stable and its topics are known:
+        then only offsets of topics without a subscriber expire. Otherwise they count from when the group became Empty.
+        None means that nothing expires in the group's current state."""
         if self.protocol_type is None:
             return commit_timestamp_ms
         if self.state is GroupState.EMPTY:
@@ -451,7 +451,7 @@ class Group:
         """Return all topics of the members, each once. Returns None where it is not a consumer group, or where the
         metadata of its members cannot be read.
 
-        This is asked for each offset of a group, so the answer is kept for the generation."""
+        This is called for each offset of a group, so the result is cached for the generation."""
         if self.protocol_type != CONSUMER:
             return None
         if not self.members:
@@ -466,7 +466,7 @@ class Group:
     # --- transitions --------------------------------------------------------------------------------------------------
 
     def begin_rebalance(self, now_ms: int) -> None:
-        self._take(Step.REBALANCE, now_ms)
+        self._transition(Step.REBALANCE, now_ms)
         self.pending_syncs.clear()
 
     def elect_joined_leader(self) -> bool:
@@ -484,7 +484,7 @@ class Group:
 
     def begin_generation(self, now_ms: int) -> None:
         """Begin the next generation with the present members, all of which have to sync."""
-        self._take(Step.GENERATION if self.members else Step.LAST_MEMBER_GONE, now_ms)
+        self._transition(Step.GENERATION if self.members else Step.LAST_MEMBER_GONE, now_ms)
         self.generation = self.generation % LAST_GENERATION + 1
         self.new_member_added = False
         self.pending_syncs = dict.fromkeys(self.members)
@@ -492,12 +492,12 @@ class Group:
 
     def stabilise(self, now_ms: int) -> None:
         """The leader's assignment is stored."""
-        self._take(Step.ASSIGNMENT, now_ms)
+        self._transition(Step.ASSIGNMENT, now_ms)
 
     def die(self, now_ms: int) -> None:
-        self._take(Step.END, now_ms)
+        self._transition(Step.END, now_ms)
 
-    def _take(self, step: Step, now_ms: int) -> None:
+    def _transition(self, step: Step, now_ms: int) -> None:
         after = TRANSITIONS.get((self.state, step))
         assert after is not None, f"group {self.group_id} is {self.state.value} and {step.value}, which it cannot"
         self.previous_state, self.state, self.state_since_ms = self.state, after, now_ms

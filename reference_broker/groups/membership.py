@@ -307,7 +307,7 @@ def _join_without_id(served: ServedGroup, request: JoinRequest, respond: Joined)
 def _assign_id(served: ServedGroup, request: JoinRequest, member_id: str, respond: Joined) -> None:
     """Assign a member ID with which the client has to join. A client that gives up leaves no member behind, only an ID
     that expires (KIP-394)."""
-    served.group.give_id(member_id)
+    served.group.add_pending_member(member_id)
     served.restart_session(member_id, request.session_timeout_ms)
     respond(JoinResponse(ErrorCode.member_id_required, member_id))
 

@@ -77,9 +77,7 @@ class OffsetCleanup:
                 return
             next_ms = now_ms + 1  # The next check sees whether they are gone, and the group with them.
         if target.offsets.has_pending(group_id):
-            target.retention.schedule(
-                group_id, now_ms + 1
-            )  # Its transaction ends soon, as a rule.
+            target.retention.schedule(group_id, now_ms + 1)  # Its transaction ends soon, as a rule.
         elif target.offsets.has_any(group_id):
             target.retention.schedule(group_id, next_ms)
         elif not self._membership.delete_unused(target, group) and not group.members:

@@ -5,17 +5,15 @@ the next one. The rules are those of Kafka's AddPartitionsToTxnManager. ``Offset
 TxnOffsetCommit.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from kio.schema.types import ProducerId
-from kio.schema.types import TopicName
-from kio.schema.types import TransactionalId
-from kio.static.primitive import i16
-from kio.static.primitive import i32
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.static.primitive import i16, i32
+
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
@@ -23,21 +21,12 @@ from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.node_ports import Channel
-from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.node_ports import later
-from reference_broker.records.batch import InvalidRecords
-from reference_broker.records.batch import NO_SEQUENCE
+from reference_broker.ports.node_ports import Channel, Ports, later
+from reference_broker.records.batch import NO_SEQUENCE, InvalidRecords
 from reference_broker.replication.partitions import Partition
 from reference_broker.transactions.markers import TopicPartition
-from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.apis import VERSIONS
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.errors import known_error
-from typing import Protocol
-from typing import TYPE_CHECKING
-from typing import TypeAlias
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import Error, ErrorCode, known_error
 
 if TYPE_CHECKING:
     from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnTransaction

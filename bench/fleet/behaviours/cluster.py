@@ -12,33 +12,23 @@ response lists every partition of the requested topics, so if each client sent i
 with the square of the fleet's size.
 """
 
-from bench.fleet.behaviours.bodies import EARLIEST
-from bench.fleet.behaviours.bodies import list_offsets_request
-from bench.fleet.behaviours.bodies import metadata_request
-from bench.fleet.behaviours.protocol import Address
-from bench.fleet.behaviours.protocol import Chance
-from bench.fleet.behaviours.protocol import ClientSettings
-from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.behaviours.script import Script
-from bench.fleet.behaviours.script import Steps
 from collections.abc import Sequence
 from dataclasses import dataclass
-from reference_broker.client.api_versions import API_VERSIONS
-from reference_broker.client.api_versions import API_VERSIONS_REQUEST
-from reference_broker.client.api_versions import API_VERSIONS_VERSION
-from reference_broker.client.api_versions import announces_drafts
-from reference_broker.client.metadata_cache import MetadataCache
-from reference_broker.client.metadata_cache import MetadataUpdate
-from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.apis import WITH_LEADER_EPOCHS
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
+
+from bench.fleet.behaviours.bodies import EARLIEST, list_offsets_request, metadata_request
+from bench.fleet.behaviours.protocol import Address, Chance, ClientSettings, TopicPartition
+from bench.fleet.behaviours.script import Script, Steps
+from reference_broker.client.api_versions import (
+    API_VERSIONS,
+    API_VERSIONS_REQUEST,
+    API_VERSIONS_VERSION,
+    announces_drafts,
+)
+from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
+from reference_broker.wire.apis import WITH_LEADER_EPOCHS, ApiKey
 from reference_broker.wire.errors import error_name
 from reports.rows import MetadataEpochRow
-from typing import ClassVar
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import cast
 
 if TYPE_CHECKING:
     from kio.schema.list_offsets.v10.response import ListOffsetsResponse

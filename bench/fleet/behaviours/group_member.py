@@ -14,54 +14,57 @@ the others do not take over what has been read. Only a member that leaves while 
 closes its fetch sessions last of all, as Kafka's consumer does.
 """
 
-from bench.fleet.behaviours.consumer_history import ConsumerHistory
-from bench.fleet.behaviours.consumer_history import NO_OFFSET
-from bench.fleet.behaviours.consumer_lanes import ConsumerLanes
-from bench.fleet.behaviours.journal import Journal
-from bench.fleet.behaviours.member_storage import KafkaOffsets
-from bench.fleet.behaviours.member_storage import NoOffsets
-from bench.fleet.behaviours.member_storage import Nowhere
-from bench.fleet.behaviours.member_storage import OffsetKeeper
-from bench.fleet.behaviours.member_storage import OutsideOffsets
-from bench.fleet.behaviours.member_storage import OutsideStore
-from bench.fleet.behaviours.member_storage import Sink
-from bench.fleet.behaviours.member_storage import TransactionalOffsets
-from bench.fleet.behaviours.member_storage import View
-from bench.fleet.behaviours.protocol import Chance
-from bench.fleet.behaviours.protocol import ClientSettings
-from bench.fleet.behaviours.protocol import Finished
-from bench.fleet.behaviours.protocol import FleetAction
-from bench.fleet.behaviours.protocol import FleetEvent
-from bench.fleet.behaviours.protocol import HistoryRow
-from bench.fleet.behaviours.protocol import Leaving
-from bench.fleet.behaviours.protocol import Now
-from bench.fleet.behaviours.protocol import Started
-from bench.fleet.behaviours.protocol import Stopping
-from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.behaviours.protocol import Wake
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
+
+from bench.fleet.behaviours.consumer_history import NO_OFFSET, ConsumerHistory
+from bench.fleet.behaviours.consumer_lanes import ConsumerLanes
+from bench.fleet.behaviours.journal import Journal
+from bench.fleet.behaviours.member_storage import (
+    KafkaOffsets,
+    NoOffsets,
+    Nowhere,
+    OffsetKeeper,
+    OutsideOffsets,
+    OutsideStore,
+    Sink,
+    TransactionalOffsets,
+    View,
+)
+from bench.fleet.behaviours.protocol import (
+    Chance,
+    ClientSettings,
+    Finished,
+    FleetAction,
+    FleetEvent,
+    HistoryRow,
+    Leaving,
+    Now,
+    Started,
+    Stopping,
+    TopicPartition,
+    Wake,
+)
 from reference_broker.client.consumer_partitions import PositionReset
-from reference_broker.client.group_consumer import ConsumerConfig
-from reference_broker.client.group_consumer import GroupConsumer
-from reference_broker.client.group_membership import COOPERATIVE_PROTOCOLS
-from reference_broker.client.group_membership import EAGER_PROTOCOLS
-from reference_broker.client.group_membership import Failed
-from reference_broker.client.group_membership import GroupConfig
-from reference_broker.client.group_membership import Lost
-from reference_broker.client.group_membership import MemberState
-from reference_broker.client.group_membership import Revoked
-from reference_broker.client.group_requests import GroupVersions
-from reference_broker.client.group_requests import MemberIdentity
+from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
+from reference_broker.client.group_membership import (
+    COOPERATIVE_PROTOCOLS,
+    EAGER_PROTOCOLS,
+    Failed,
+    GroupConfig,
+    Lost,
+    MemberState,
+    Revoked,
+)
+from reference_broker.client.group_requests import GroupVersions, MemberIdentity
 from reference_broker.client.leader_fetches import FetchSettings
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.metadata_refresher import MetadataSource
 from reference_broker.wire.errors import ErrorCode
 from reports.rows import END_OF_RUN_US
-from typing import Final
 
 ANY_NODE: Final = -1
 ALTERNATING: Final = -2

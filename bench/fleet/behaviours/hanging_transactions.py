@@ -22,60 +22,38 @@ A search is no snapshot: a transaction may end between two steps, and its coordi
 what it finds hanging in two searches in a row. A search that lacks a response is not counted.
 """
 
-from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.producers import KeyedRecords
-from bench.fleet.behaviours.producers import NOT_COMPACTED
-from bench.fleet.behaviours.protocol import Chance
-from bench.fleet.behaviours.protocol import ClientSettings
-from bench.fleet.behaviours.protocol import HistoryRow
-from bench.fleet.behaviours.protocol import Now
-from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.behaviours.script import OpenLoop
-from bench.fleet.behaviours.script import Operation
-from bench.fleet.behaviours.script import Steps
-from bench.fleet.values import ValueMaker
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from kio.schema.describe_producers.v0.request import DescribeProducersRequest
-from kio.schema.describe_producers.v0.request import TopicRequest
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
 from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 from kio.schema.list_transactions.v2.request import ListTransactionsRequest
-from kio.schema.types import ProducerId
-from kio.schema.types import TopicName
-from kio.schema.types import TransactionalId
-from kio.schema.write_txn_markers.v2.request import WritableTxnMarker
-from kio.schema.write_txn_markers.v2.request import WritableTxnMarkerTopic
-from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
-from kio.static.primitive import i16
-from kio.static.primitive import i32
-from kio.static.primitive import i64
-from kio.static.primitive import i8
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from kio.static.primitive import i8, i16, i32, i64
+
+from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
+from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, Now, TopicPartition
+from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
+from bench.fleet.values import ValueMaker
 from reference_broker.client import group_requests
 from reference_broker.client.consumer_protocol import by_topic
 from reference_broker.client.group_requests import error_of
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.transaction_requests import ProducerIdentity
-from reference_broker.client.transaction_requests import TRANSACTION_KEY_TYPE
-from reference_broker.client.transaction_requests import init_request
-from reference_broker.client.transaction_requests import initialized
+from reference_broker.client.transaction_requests import (
+    TRANSACTION_KEY_TYPE,
+    ProducerIdentity,
+    init_request,
+    initialized,
+)
 from reference_broker.records.record import build
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.errors import error_name
+from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.produce import ProducePartition
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceResponse
-from reference_broker.wire.produce import ProduceTopic
-from reports.rows import RunRow
-from reports.rows import ToldTransactionRow
-from reports.rows import TransactionRow
-from typing import Final
-from typing import TYPE_CHECKING
-from typing import TypeVar
-from typing import cast
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from reports.rows import RunRow, ToldTransactionRow, TransactionRow
 
 if TYPE_CHECKING:
     from kio.schema.describe_producers.v0.response import DescribeProducersResponse

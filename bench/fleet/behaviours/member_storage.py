@@ -9,24 +9,18 @@ database to which a consumer writes its results together with its offset. It rej
 generation still brings, as a database would with a condition on its update.
 """
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol
+
 from bench.fleet.behaviours.consumer_history import ConsumerHistory
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.fleet.values import read_record
-from collections.abc import Iterable
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.group_consumer import GroupConsumer
-from reference_broker.client.offset_commits import CommittedOffset
-from reference_broker.client.offset_commits import NO_OFFSET
-from reference_broker.client.offset_commits import OffsetToCommit
+from reference_broker.client.offset_commits import NO_OFFSET, CommittedOffset, OffsetToCommit
 from reference_broker.wire.errors import DraftError
 from reports.rows import ViewRow
-from typing import Final
-from typing import NamedTuple
-from typing import Protocol
 
 
 class Sink(Protocol):

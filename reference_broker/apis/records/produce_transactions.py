@@ -6,38 +6,19 @@ guard of its wait, so that a transaction which ended meanwhile is not opened aga
 errors are those of Kafka's ReplicaManager.handleProduceAppend.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from reference_broker.apis.broker import HasConfig
-from reference_broker.apis.broker import HasNow
-from reference_broker.apis.broker import HasOutside
-from reference_broker.apis.broker import HasPartitions
-from reference_broker.apis.broker import HasVerifier
-from reference_broker.apis.call import Call
-from reference_broker.apis.call import contained
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeAlias
+
+from reference_broker.apis.broker import HasConfig, HasNow, HasOutside, HasPartitions, HasVerifier
+from reference_broker.apis.call import Call, contained
 from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.node_ports import later
-from reference_broker.records.batch import BatchHeader
-from reference_broker.records.batch import HEADER_BYTES
-from reference_broker.records.batch import InvalidRecords
-from reference_broker.records.batch import TRANSACTIONAL
-from reference_broker.records.batch import read_header
+from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, InvalidRecords, read_header
 from reference_broker.transactions.markers import TopicPartition
-from reference_broker.transactions.verification import Errors
-from reference_broker.transactions.verification import Purpose
-from reference_broker.transactions.verification import Question
-from reference_broker.transactions.verification import produce_error
-from reference_broker.transactions.verification import purpose_of_produce
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.errors import error_name
-from reference_broker.wire.produce import ProducePartitionResponse
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceTopic
-from typing import Protocol
-from typing import TypeAlias
+from reference_broker.transactions.verification import Errors, Purpose, Question, produce_error, purpose_of_produce
+from reference_broker.wire.errors import Error, ErrorCode, error_name
+from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceTopic
 
 Verdicts: TypeAlias = dict[TopicPartition, Guard | ProducePartitionResponse]
 """The guards of the batches that begin a transaction in their partitions, or why a batch is refused."""

@@ -87,7 +87,7 @@ class GroupBesideNaive(RuleBasedStateMachine):
     @rule()
     def give_id(self) -> None:
         member_id = self.fresh_id()
-        self.group.give_id(member_id)
+        self.group.add_pending_member(member_id)
         self.naive.pending.append(member_id)
 
     @precondition(lambda self: self.naive.members)

@@ -25,7 +25,7 @@ COMMIT = CommitOffset("t", 0, 5, 0, "", 0)
         (lambda group: group.add(member("a"), awaits_join=False), "a is a member of g already"),
         (lambda group: group.add(member("c", instance="one"), awaits_join=False), "one is a member of g already"),
         (lambda group: group.replace_static("one", "a"), "a is a member of g already"),
-        (lambda group: group.give_id("a"), "a is a member of g already"),
+        (lambda group: group.add_pending_member("a"), "a is a member of g already"),
         (lambda group: group.await_join(member("a"), True), "a is no member of g"),
         (lambda group: group.update(member("x"), (), 0, 0), "x is no member of g"),
         (lambda group: group.stabilise(NOW_MS), "g is Stable and gets its assignment, which it cannot"),
