@@ -11,7 +11,7 @@ leader. A driver runs this loop, with times of one monotonic clock in microsecon
         producer.answered(lane, now, body)         # or failed(lane, now)
         wait for an answer, but not beyond producer.wake_at_us
 
-Between, while ``state`` allows it (``states.py``): ``begin``, ``send``, ``send_offsets``, ``commit`` or ``abort``. They
+Between, while ``state`` allows it (``transaction_manager``): ``begin``, ``send``, ``send_offsets``, ``commit`` or ``abort``. They
 raise ``TransactionError`` once the producer is in an error state. ``outcome`` says what became of a transaction.
 
 One Produce is in flight for each leader, and one batch for each partition. Records that come meanwhile wait and make
@@ -145,7 +145,7 @@ class TransactionalProducer:
     def init(self) -> None:
         """Asks for a producer ID. READY follows.
 
-        This and the next methods raise ``IllegalStepError`` where ``states.py`` has no such step, and
+        This and the next methods raise ``IllegalStepError`` where ``TRANSITIONS`` has no such step, and
         ``TransactionError`` where an error stands in the way.
         """
         self.transactions.init()

@@ -131,7 +131,7 @@ class OffsetsPartition(LedPartition):
         written: Written,
         producer: Producer = NO_PRODUCER,
     ) -> None:
-        """Append commits of one group, each with its record (``encoded``). A missing group, of consumers that assign
+        """Append commits of one group, each with its record. A missing group, of consumers that assign
         themselves, is created once something is written. With a ``producer`` they are pending until its transaction
         ends."""
         changes: list[Change] = [(key, one) for key, (one, _) in commits.items()]
@@ -264,7 +264,7 @@ class OffsetsPartition(LedPartition):
 
 @dataclass(slots=True)
 class OffsetsTaker:
-    """Implements ``coordination.loading.Taker``."""
+    """Implements ``coordination.led_partitions.Taker``."""
 
     ports: Ports
     target: OffsetsPartition

@@ -198,7 +198,7 @@ class TransactionsPartition(LedPartition):
 
 @dataclass(slots=True)
 class TransactionsTaker:
-    """Implements ``coordination.loading.Taker``."""
+    """Implements ``coordination.led_partitions.Taker``."""
 
     target: TransactionsPartition
     _values: dict[str, bytes] = field(default_factory=dict)
