@@ -11,8 +11,9 @@ leader. A driver runs this loop, with times of one monotonic clock in microsecon
         producer.answered(lane, now, body)         # or failed(lane, now)
         wait for an answer, but not beyond producer.wake_at_us
 
-Between, while ``state`` allows it (``transaction_manager``): ``begin``, ``send``, ``send_offsets``, ``commit`` or ``abort``. They
-raise ``TransactionError`` once the producer is in an error state. ``outcome`` says what became of a transaction.
+Between, while ``state`` allows it (``transaction_manager``): ``begin``, ``send``, ``send_offsets``, ``commit`` or
+``abort``. They raise ``TransactionError`` once the producer is in an error state. ``outcome`` says what became of a
+transaction.
 
 One Produce is in flight for each leader, and one batch for each partition. Records that come meanwhile wait and make
 up the next batch.
