@@ -1,6 +1,7 @@
-"""Finds circles among imports that happen while modules are being imported.
+"""Circles among imports at run time, with or without those inside functions.
 
-Imports under ``if TYPE_CHECKING`` never happen and those inside functions happen later, so neither closes a circle.
+Imports under ``if TYPE_CHECKING`` never happen. Imports inside functions happen later: such a circle does no harm, but
+it shows two modules that are one mechanism.
 """
 
 import ast
@@ -22,10 +23,10 @@ def first_circle(imports: Mapping[str, Collection[str]]) -> list[str]:
     return []
 
 
-def imports_at_run_time(root: Path, packages: Sequence[str]) -> dict[str, set[str]]:
-    """Returns by module what it imports of these packages. ``root`` is the folder that holds the packages."""
+def imports_at_run_time(root: Path, packages: Sequence[str], *, inside_functions: bool = False) -> dict[str, set[str]]:
+    """Return by module what it imports of these packages. ``root`` is the folder that holds the packages."""
     files = {_module(path.relative_to(root)): path for name in packages for path in (root / name).rglob("*.py")}
-    return {name: _imported(name, path, files) for name, path in files.items()}
+    return {name: _imported(name, path, files, inside_functions) for name, path in files.items()}
 
 
 def _module(path: Path) -> str:
@@ -33,20 +34,21 @@ def _module(path: Path) -> str:
     return ".".join(parts[:-1] if path.stem == "__init__" else parts)
 
 
-def _imported(module: str, path: Path, known: Collection[str]) -> set[str]:
+def _imported(module: str, path: Path, known: Collection[str], inside_functions: bool) -> set[str]:
     package = module if path.stem == "__init__" else module.rpartition(".")[0]
     body = ast.parse(path.read_text(encoding="utf-8")).body
-    return {name for statement in _at_import(body) for name in _names(statement, package, known) if name in known}
+    statements = _at_run_time(body, inside_functions)
+    return {name for each in statements for name in _names(each, package, known) if name in known}
 
 
-def _at_import(nodes: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
+def _at_run_time(nodes: Iterable[ast.AST], inside_functions: bool) -> Iterator[ast.Import | ast.ImportFrom]:
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
         elif isinstance(node, ast.If) and _is_type_checking(node.test):
-            yield from _at_import(node.orelse)
-        elif not isinstance(node, Function):
-            yield from _at_import(ast.iter_child_nodes(node))
+            yield from _at_run_time(node.orelse, inside_functions)
+        elif inside_functions or not isinstance(node, Function):
+            yield from _at_run_time(ast.iter_child_nodes(node), inside_functions)
 
 
 def _is_type_checking(test: ast.expr) -> bool:

@@ -17,10 +17,16 @@ def planted(folder: Path, **modules: str) -> Path:
     return folder
 
 
-def test_our_modules_import_each_other_in_no_circle() -> None:
-    imports = imports_at_run_time(ROOT, PACKAGES)
+@pytest.mark.parametrize("inside_functions", [False, True])
+def test_our_modules_import_each_other_in_no_circle(inside_functions: bool) -> None:
+    imports = imports_at_run_time(ROOT, PACKAGES, inside_functions=inside_functions)
     assert imports["tools.tests.test_import_circles"] == {"tools.import_circles"}
     assert " imports ".join(first_circle(imports)) == ""
+
+
+def test_a_circle_that_a_function_closes_is_found_if_wanted(tmp_path: Path) -> None:
+    root = planted(tmp_path, a="import room.b", b="def later():\n    import room.a")
+    assert set(first_circle(imports_at_run_time(root, ["room"], inside_functions=True))) == {"room.a", "room.b"}
 
 
 @pytest.mark.parametrize(
