@@ -21,14 +21,16 @@ UNKNOWN_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class LastEnd:
-    """``clean`` says that the mark was there. ``broker_epoch`` is the epoch in it, -1 if the mark tells none."""
+    """How the previous process ended."""
 
     clean: bool
+    """Whether the mark existed."""
     broker_epoch: int = UNKNOWN_EPOCH
+    """The broker epoch in the mark, or -1 if it has none."""
 
 
 def read_mark(disk: Disk) -> LastEnd:
-    """Reads the mark. One that makes no sense is a clean end of an unknown life. Raises DiskError."""
+    """Read the mark. A mark that cannot be parsed is a clean end with an unknown broker epoch. Raises DiskError."""
     if not disk.exists(CLEAN_SHUTDOWN_FILE):
         return LastEnd(clean=False)
     content = disk.read(CLEAN_SHUTDOWN_FILE, 0, disk.size(CLEAN_SHUTDOWN_FILE))
@@ -40,7 +42,7 @@ def read_mark(disk: Disk) -> LastEnd:
 
 
 def remove_mark(ports: Ports, disk: Disk, done: Callable[[], None]) -> None:
-    """Calls ``done`` when no power loss can bring the mark back. Only then a log may change. Raises DiskError."""
+    """Remove the mark, and call ``done`` when that is durable. Only then a log may change. Raises DiskError."""
     if disk.exists(CLEAN_SHUTDOWN_FILE):
         disk.delete(CLEAN_SHUTDOWN_FILE)
         ports.sync((CLEAN_SHUTDOWN_FILE,), done)
@@ -49,7 +51,7 @@ def remove_mark(ports: Ports, disk: Disk, done: Callable[[], None]) -> None:
 
 
 def write_mark(disk: Disk, broker_epoch: int) -> str:
-    """Returns the path, which must be synced. Raises DiskError."""
+    """Write the mark, and return its path, which must be synced. Raises DiskError."""
     mark = {"version": 0, "brokerEpoch": broker_epoch}
     disk.write(CLEAN_SHUTDOWN_FILE, json.dumps(mark, separators=(",", ":")).encode() + b"\n")
     return CLEAN_SHUTDOWN_FILE
@@ -58,10 +60,10 @@ def write_mark(disk: Disk, broker_epoch: int) -> str:
 def sync_and_mark(
     ports: Ports, disk: Disk, logs: Callable[[], Iterable[PartitionLog]], broker_epoch: int, done: Callable[[], None]
 ) -> None:
-    """Makes all ``logs()`` durable, then writes the mark with ``broker_epoch``, then calls ``done``.
+    """Make all ``logs()`` durable, then write the mark with ``broker_epoch``, then call ``done``.
 
-    It syncs again until nothing is left, since work in flight when the end began may still append. There is no mark if
-    a log is offline: the next start must look at its end.
+    It syncs again until nothing is unsynced, since work in flight when the shutdown began may still append. There is no
+    mark if a log is offline: the next start must recover it.
     """
     if any(log.is_offline for log in logs()):
         done()

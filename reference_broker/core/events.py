@@ -55,7 +55,7 @@ class PeerUp(NamedTuple):
 
 
 class PeerReply(NamedTuple):
-    """The answer to a Send. ``token`` is the Send's."""
+    """The reply to a Send. ``token`` is the Send's."""
 
     peer: int
     channel: Channel
@@ -66,7 +66,7 @@ class PeerReply(NamedTuple):
 class PeerDown(NamedTuple):
     """A channel to another node broke, was refused or hit a Send's timeout.
 
-    Nobody knows whether its sends without a reply are lost. The next Send connects anew.
+    It is unknown whether its sends without a reply are lost. The next Send reconnects.
     """
 
     peer: int
@@ -86,21 +86,21 @@ class Synced(NamedTuple):
 
 
 class SyncFailed(NamedTuple):
-    """The disk could not make them durable; the node ends, since it no longer knows what it holds."""
+    """The disk could not make them durable; the node ends, since it no longer knows what its files contain."""
 
     token: int
     reason: str
 
 
 class StoreDone(NamedTuple):
-    """The object store has done what the StoreCall asks for. ``answer`` depends on the operation."""
+    """The object store has carried out the StoreCall. ``answer`` depends on the operation."""
 
     token: int
     answer: StoreAnswer
 
 
 class StoreFailed(NamedTuple):
-    """The object store has not done it, or nobody knows."""
+    """The object store has not carried out the StoreCall, or that is unknown."""
 
     token: int
     failure: StoreFailure
@@ -122,7 +122,7 @@ Event: TypeAlias = (
 
 
 class Reply(NamedTuple):
-    """The answer to one Request. With ``body`` None no frame is sent (produce with acks=0); the request is done."""
+    """The response to one Request. With ``body`` None no frame is sent (produce with acks=0); the request is done."""
 
     connection: int
     correlation_id: int
@@ -142,7 +142,7 @@ class Close(NamedTuple):
 class Send(NamedTuple):
     """A request to another node, in order with the others of its channel.
 
-    The answer is a PeerReply with the same token or a PeerDown of the channel. The driver breaks the connection when
+    It ends with a PeerReply with the same token or a PeerDown of the channel. The driver breaks the connection when
     ``timeout_ms`` pass without the reply.
     """
 
@@ -155,11 +155,11 @@ class Send(NamedTuple):
     tag: Tag
     timeout_ms: int
     client_id: str
-    """The request's client ID: what this node calls itself to others."""
+    """The client ID of this node."""
 
 
 class SetTimer(NamedTuple):
-    """Give TimerFired(timer) once now.mono_us >= deadline_us. A timer number is set anew only after it fired."""
+    """Give TimerFired(timer) once now.mono_us >= deadline_us. A timer number is set again only after it fired."""
 
     timer: int
     deadline_us: int
@@ -193,9 +193,9 @@ class Hooks(Protocol):
     """Called around every ``node.handle``, in the order in which they were given."""
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:
-        """What the node shall see instead of ``event``: empty drops it, two duplicate it."""
+        """Return the events for the node instead of ``event``: empty drops it, two duplicate it."""
         ...
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:
-        """What the driver shall do instead of ``effects``, which ``event`` led to."""
+        """Return the effects for the driver instead of ``effects``, which ``event`` led to."""
         ...

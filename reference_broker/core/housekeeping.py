@@ -16,13 +16,11 @@ PARTITIONS_PER_SLICE = 64
 
 @dataclass(slots=True)
 class Housekeeping:
-    """Each piece of work begins again after its interval.
-
-    ``other_logs`` are those of replicas that are not led here. Their records go when the leader's log start says so.
-    """
+    """The periodic work of a broker. Each piece repeats after its interval."""
 
     broker: Broker
     other_logs: Callable[[], Iterable[PartitionLog]]
+    """Returns the logs of replicas that are not led here. The leader's log start deletes their records."""
 
     def start(self) -> None:
         """Starts retention, age-based rolls, the forgetting of idle producers and the notes of what is synced, each
@@ -54,7 +52,7 @@ class Housekeeping:
                 yield
 
     def _retain(self, partition: Partition) -> None:
-        """If the disk fails here (because it is full, say), no client is harmed: the next round tries again."""
+        """Apply retention to a partition. If the disk fails here (because it is full, say), the next round retries."""
         log, now = partition.log, self.broker.now
         start = log.local_log_start_offset
         for work in (log.enforce_retention, log.roll_if_due):
@@ -69,7 +67,7 @@ class Housekeeping:
             partition.changed()
 
     def _shorten(self, log: PartitionLog) -> None:
-        """A follower deletes what is in the remote tier by itself. Where its log begins, its leader says."""
+        """Delete what is in the remote tier from a follower's log. The log start offset comes from its leader."""
         try:
             log.enforce_retention(self.broker.now)
         except DiskError as failure:
@@ -84,9 +82,9 @@ class Housekeeping:
                 yield
 
     def _checkpoint_synced(self) -> Slices:
-        """Each slice asks anew which logs there are: the directory of a deleted one may belong to another topic. If
-        logs went meanwhile, others are left out until the next round. The metadata log notes each sync by itself, so
-        here its note only becomes durable."""
+        """Checkpoint what is synced. Each slice lists the logs again: the directory of a deleted one may belong to
+        another topic. If logs were deleted meanwhile, others are skipped until the next round. The metadata log notes
+        each sync by itself, so here its note only becomes durable."""
         broker = self.broker
         paths = [broker.replica.log.log.synced_note]
         done = 0

@@ -22,7 +22,7 @@ Key = tuple[bytes, int]
 
 
 TOPICS_PER_SLICE = 2_000
-"""How many topics are looked at in one event, some 2 ms, when the policy of all changes."""
+"""The number of topics that are checked in one event, some 2 ms, when the policy of all changes."""
 
 
 @dataclass(slots=True)
@@ -39,22 +39,22 @@ class CompactedTopics:
         for change in delta.topics:
             topic = change.after or change.before
             if topic is not None:
-                self._look(topic.name)
+                self._check(topic.name)
         for kind, name in delta.configs:
             if kind == TOPIC_RESOURCE:
-                self._look(name)
+                self._check(name)
 
     def default_changed(self, policy: str) -> Slices:
-        """Take another policy for the topics that set none. One that comes meanwhile is taken for the rest, and all
-        topics are looked at again for it."""
+        """Apply another policy to the topics that set none. A later change during this walk applies to the rest, and
+        its own walk checks all topics again."""
         if policy != self.default_policy:
             self.default_policy = policy
             for number, name in enumerate(list(self.image.topics), 1):
-                self._look(name)
+                self._check(name)
                 if number % TOPICS_PER_SLICE == 0:
                     yield
 
-    def _look(self, name: str) -> None:
+    def _check(self, name: str) -> None:
         policy = self.image.topic_configs(name).get("cleanup.policy", self.default_policy)
         if name in self.image.topics and "compact" in policy.split(","):
             self.names[name] = None
@@ -62,7 +62,7 @@ class CompactedTopics:
             self.names.pop(name, None)
 
     def partitions(self, node_id: int) -> Iterator[Key]:
-        """The partitions with a replica on this node. Topics may come and go during the walk."""
+        """Yield the partitions with a replica on this node. Topics may come and go during the walk."""
         for name in list(self.names):
             topic = self.image.topics.get(name)
             if topic is not None:
@@ -72,7 +72,7 @@ class CompactedTopics:
 
 
 class CleanerMetrics:
-    """Kafka's gauges. Their names tell whether they are percent, milliseconds or seconds."""
+    """Kafka's gauges. Their names have the unit: percent, milliseconds or seconds."""
 
     def __init__(self, metrics: Metrics) -> None:
         cleaner = partial(metrics.gauge, "kafka.log", "LogCleaner")
@@ -96,20 +96,19 @@ class _Job:
 
 @dataclass(slots=True)
 class LogCleaner:
-    """``log_of`` returns the log of this node's replica, or None once it has none.
-
-    ``halted`` means that no pass begins or finishes any more. ``uncleanable`` holds damaged logs, which are left alone
-    until the next start. ``set_back`` holds logs whose last pass came to nothing, the oldest first; other logs that are
-    due come before them.
-    """
+    """Cleans the dirtiest compacted log that is due, one at a time."""
 
     broker: Broker
     log_of: Callable[[Key], PartitionLog | None]
+    """Returns the log of this node's replica, or None once it has none."""
     topics: CompactedTopics = field(init=False)
     metrics: CleanerMetrics = field(init=False)
     halted: bool = False
+    """Whether no pass begins or finishes any more."""
     uncleanable: dict[Key, PartitionLog] = field(default_factory=dict)
+    """Damaged logs, which are skipped until the next start."""
     set_back: dict[Key, PartitionLog] = field(default_factory=dict)
+    """Logs whose last pass failed or was abandoned, the oldest first. Other logs that are due come before them."""
     _job: _Job | None = None
     _best: tuple[Key, PartitionLog] | None = None
     _best_rank: tuple[int, int] = (0, 0)
@@ -128,9 +127,9 @@ class LogCleaner:
     def _pause(self) -> None:
         now_us = self.broker.now.mono_us
         self.metrics.time_since_last_run_ms.value = (now_us - self._last_run_us) // 1000
-        self.broker.outside.set_timer(now_us + self.broker.config.log_cleaner_backoff_ms * 1000, self._look_around)
+        self.broker.outside.set_timer(now_us + self.broker.config.log_cleaner_backoff_ms * 1000, self._find_dirtiest)
 
-    def _look_around(self) -> None:
+    def _find_dirtiest(self) -> None:
         self._best = None
         self._forget_gone(self.uncleanable)
         self._forget_gone(self.set_back)
@@ -139,7 +138,7 @@ class LogCleaner:
         run_slices(self.broker.outside, self._choose(), self._chosen)
 
     def _forget_gone(self, logs: dict[Key, PartitionLog]) -> None:
-        """Few: what failed."""
+        """Remove logs that are gone. There are few: those that failed."""
         for key in [key for key, log in logs.items() if self.log_of(key) is not log]:
             del logs[key]
 
@@ -169,7 +168,7 @@ class LogCleaner:
             self._pause()
             return
         key, log = self._best
-        part = cleanable(log, self.broker.now)  # The search for it took some events, too.
+        part = cleanable(log, self.broker.now)  # The search took several events.
         if part is None or self.log_of(key) is not log:
             self._pause()
             return
@@ -182,7 +181,7 @@ class LogCleaner:
         job = self._job
         if job is None or self.halted:
             return
-        if self.log_of(job.key) is not job.log:  # Its topic is gone, or its replica is another node's now.
+        if self.log_of(job.key) is not job.log:  # The topic is deleted, or the replica is on another node now.
             self._end("given_up", "the replica is gone")
             return
         if not job.log.config.is_compacted:
@@ -205,7 +204,7 @@ class LogCleaner:
             self._wait(step)
 
     def _wait(self, step: Step) -> None:
-        """Waits until the bytes read and written fit ``log.cleaner.io.max.bytes.per.second``."""
+        """Wait until the bytes read and written fit ``log.cleaner.io.max.bytes.per.second``."""
         rate = self.broker.config.log_cleaner_io_max_bytes_per_second
         due_us = self.broker.now.mono_us + int(step.io_bytes * 1_000_000 / rate)
         outside = self.broker.outside
@@ -225,7 +224,7 @@ class LogCleaner:
         self.set_back.pop(job.key, None)
         self._note_cleaned(job, done, now_us - job.began_us)
         self._job = None
-        self._look_around()
+        self._find_dirtiest()
 
     def _note_cleaned(self, job: _Job, done: Cleaned, took_us: int) -> None:
         self.broker.outside.note(

@@ -4,71 +4,85 @@ It reads no clock, socket, random source or thread. A driver (serve/ live, chaos
 at a time and carries out the effects in order.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
-
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
-from reference_broker.apis.registry import SERVED, Dispatcher
+from reference_broker.apis.registry import Dispatcher
+from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.controller_term import Endpoint
 from reference_broker.core.assembly import build_broker
-from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
-from reference_broker.core.events import (
-    Closed,
-    Effect,
-    Event,
-    Opened,
-    PeerDown,
-    PeerReply,
-    PeerUp,
-    Request,
-    StoreDone,
-    StoreFailed,
-    Synced,
-    SyncFailed,
-    TimerFired,
-)
+from reference_broker.core.clean_shutdown import LastEnd
+from reference_broker.core.clean_shutdown import read_mark
+from reference_broker.core.clean_shutdown import remove_mark
+from reference_broker.core.clean_shutdown import sync_and_mark
+from reference_broker.core.events import Closed
+from reference_broker.core.events import Effect
+from reference_broker.core.events import Event
+from reference_broker.core.events import Opened
+from reference_broker.core.events import PeerDown
+from reference_broker.core.events import PeerReply
+from reference_broker.core.events import PeerUp
+from reference_broker.core.events import Request
+from reference_broker.core.events import StoreDone
+from reference_broker.core.events import StoreFailed
+from reference_broker.core.events import SyncFailed
+from reference_broker.core.events import Synced
+from reference_broker.core.events import TimerFired
 from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
-from reference_broker.core.outside import Outside, Peers, StoreCalls, Syncs, Timers
-from reference_broker.core.requests import (
-    UNKNOWN_ORIGIN,
-    ActiveCall,
-    Admission,
-    LocalCall,
-    Origin,
-    failed_request,
-    is_taken_before_ready,
-)
+from reference_broker.core.outside import Outside
+from reference_broker.core.outside import Peers
+from reference_broker.core.outside import StoreCalls
+from reference_broker.core.outside import Syncs
+from reference_broker.core.outside import Timers
+from reference_broker.core.requests import ActiveCall
+from reference_broker.core.requests import Admission
+from reference_broker.core.requests import LocalCall
+from reference_broker.core.requests import Origin
+from reference_broker.core.requests import UNKNOWN_ORIGIN
+from reference_broker.core.requests import failed_request
+from reference_broker.core.requests import is_taken_before_ready
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.identifiers import client_id_of, is_registered_node
-from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.identifiers import client_id_of
+from reference_broker.metadata.identifiers import is_registered_node
+from reference_broker.metadata.image import EMPTY_IMAGE
+from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.records import MetadataFault
-from reference_broker.metrics.metrics import Counter, Metrics
-from reference_broker.ports.disk import Disk, DiskError, UndoFailed
-from reference_broker.ports.node_ports import Now, run_slices
+from reference_broker.metrics.metrics import Counter
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.disk import UndoFailed
+from reference_broker.ports.node_ports import Now
+from reference_broker.ports.node_ports import run_slices
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
-from reference_broker.quorum.node_files import StartRefused, read_identity
+from reference_broker.quorum.node_files import StartRefused
+from reference_broker.quorum.node_files import read_identity
 from reference_broker.replication.high_watermarks import read_high_watermarks
 from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.wire.apis import api_name
-from reference_broker.wire.errors import ErrorCode, error_name
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.errors import error_name
+from typing import TypeVar
 
 
 class NodeFailed(Exception):  # noqa: N818 - it is an end, raised out of Node.handle
-    """The node can no longer trust what it holds (a sync failed), so the driver ends the process.
+    """The node can no longer trust its state (a sync failed, for example), so the driver ends the process.
 
     The message is one sentence.
     """
 
 
 LEAVE_LIMIT_US = 5_000_000
-"""A clean end waits this long for the cluster to take over what this node led."""
+"""The longest wait of a clean shutdown until other brokers lead this node's partitions."""
 
 ENDS_THE_NODE = (NodeFailed, StartRefused, DiskError, UndoFailed, MetadataFault, CutBelowHighWatermark)
-"""What ends the node wherever it happens: the node can no longer trust its disk or its metadata log."""
+"""Failures that end the node wherever they occur: it can no longer trust its disk or its metadata log."""
 
 _SHARED: Mapping[type, str] = {
     Request: "in what a request set off beside its own answer",
@@ -80,7 +94,7 @@ _SHARED: Mapping[type, str] = {
     PeerReply: "in what the answer of another node set off",
     PeerDown: "in what the loss of a channel to another node set off",
 }
-"""Where a bug was that belongs to no single request. What it left behind may be wrong for everybody."""
+"""Notes for a bug that belongs to no single request. The state that it leaves may be wrong for all clients."""
 _NO_EVENT = "outside of any request"
 
 STARTING, SHUTTING_DOWN = "the node is starting", "the node is shutting down"
@@ -91,19 +105,10 @@ EventT = TypeVar("EventT")
 
 
 class Node:
-    """A broker, and a controller if it is one of the voters. ``host`` and ``port`` are what clients are told, or
-    ``endpoints`` if the node has several listeners: each broker listener's name, host and port.
+    """A broker, and a controller if it is one of the voters.
 
-    ``listening``: the node takes part in the quorum, and a driver accepts connections from then on. ``ready``: it
-    serves clients. ``stopped``: its shutdown has finished. ``seed`` determines every random choice; live it comes from
-    the operating system, a new one at each start. ``handle`` raises NodeFailed if the node must end, and StartRefused
-    for a directory that it must not use.
-
-    ``on_bug`` decides what a bug costs that belongs to one request: in its handler, in what is left to do for it in
-    later events (``Call.contain``), or in the plan of a change of the metadata. While it is None the exception leaves
-    ``handle``, so that the simulator and tests see it. Else the bug costs that request alone (``failed_request``), and
-    ``on_bug`` is told the request, or the name of the change. Any other bug leaves ``handle`` with a note that says
-    what the node was doing.
+    ``handle`` raises NodeFailed if the node must end, and StartRefused for a directory that it must not use. A bug of
+    ours leaves ``handle`` with a note that says what the node was doing, unless ``on_bug`` contains it.
     """
 
     def __init__(
@@ -116,10 +121,21 @@ class Node:
         port: int = 9092,
         endpoints: Sequence[Endpoint] = (),
     ) -> None:
+        """Clients reach the node at ``host`` and ``port``, or at ``endpoints`` if it has several listeners: each broker
+        listener's name, host and port. ``seed`` determines every random choice; live it comes from the operating
+        system, a new one at each start.
+        """
         self.listening = False
+        """Whether the node takes part in the quorum. A driver accepts connections from then on."""
         self.ready = False
+        """Whether it serves clients."""
         self.stopped = False
+        """Whether its shutdown has finished."""
         self.on_bug: Callable[[Request | str, Exception], None] | None = None
+        """Called with the request, or the name of the change, if a bug belongs to one request: in its handler, in its
+        work in later events (``Call.contain``), or in the plan of a change of the metadata. The bug costs that request
+        alone then (``failed_request``). While it is None the exception leaves ``handle``, so that the simulator and
+        tests see it."""
         self._stopping = False
         self._last_end = LastEnd(clean=False)
         self._opening = False
@@ -136,8 +152,8 @@ class Node:
         self._inter_broker = config.listener_plan().inter_broker
         outside = Outside(self._effects, self._timers, self._syncs, self._stores, self._peers, lambda: self.broker.now)
         self._end_event = outside.end_event
-        places = tuple(endpoints) or (Endpoint(host, port),)
-        self.broker = build_broker(outside, node_id, config, disk, seed, places, self._serve_locally)
+        advertised = tuple(endpoints) or (Endpoint(host, port),)
+        self.broker = build_broker(outside, node_id, config, disk, seed, advertised, self._serve_locally)
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(
             node_id,
@@ -175,27 +191,27 @@ class Node:
         return self.broker.metrics
 
     def registered_address(self, node_id: int) -> tuple[str, int] | None:
-        """The address at which another broker says that brokers reach it, as far as this node knows."""
+        """Return the address at which brokers reach another broker, as far as it is registered and this node knows."""
         image = self.broker.loader.image if self.listening else EMPTY_IMAGE
         broker = image.brokers.get(node_id)
         return None if broker is None else broker.address(self._inter_broker)
 
     def awaits(self, timer: int) -> bool:
-        """Whether the timer was neither cancelled nor has fired. That any other one has passed changes nothing."""
+        """Whether the timer was neither cancelled nor has fired. The passing of any other timer changes nothing."""
         return timer in self._timers.armed
 
     def start(self, now: Now) -> Sequence[Effect]:
-        """Starts the node. Called once, before anything else.
+        """Start the node. Called once, before anything else.
 
         The node recovers the metadata log in slices, takes part in the quorum (``listening``), registers as a broker,
-        recovers its partitions in slices, and is let into the cluster (``ready``).
+        recovers its partitions in slices, and is unfenced (``ready``).
         """
         self.broker.now = now
         self._guarded(self._start)
-        return self._taken()
+        return self._take_effects()
 
     def handle(self, now: Now, event: Event) -> Sequence[Effect]:
-        """Takes one event and returns the effects that it led to."""
+        """Handle one event and return the effects that it led to."""
         self.broker.now = now
         try:
             self._on[event.__class__](event)
@@ -209,14 +225,14 @@ class Node:
         except Exception as bug:
             bug.add_note(_SHARED.get(event.__class__, _NO_EVENT))
             raise
-        return self._taken()
+        return self._take_effects()
 
     def shutdown(self, now: Now) -> Sequence[Effect]:
-        """Asks for a clean end: everything appended is synced, then marked clean; ``stopped`` tells when.
+        """Begin a clean shutdown: everything appended is synced, then marked clean. ``stopped`` is true at its end.
 
-        From now on a client's request closes its connection; requests that wait for a sync are still answered. First
-        the broker leaves the cluster, and a leader leaves its quorum, if that is answered in time. A node that has not
-        finished its start stops at once and writes no mark, since some logs are not recovered yet.
+        From now on a client's request closes its connection; requests that wait for a sync still get their responses.
+        First the broker leaves the cluster, and a leader leaves its quorum, if others respond in time. A node that has
+        not finished its start stops at once and writes no mark, since some logs are not recovered yet.
         """
         self.broker.now = now
         if not self._stopping:
@@ -226,9 +242,9 @@ class Node:
                 self._guarded(self._leave)
             else:
                 self._stop()
-        return self._taken()
+        return self._take_effects()
 
-    def _taken(self) -> Sequence[Effect]:
+    def _take_effects(self) -> Sequence[Effect]:
         effects = self._effects[:]
         self._effects.clear()
         return effects
@@ -248,8 +264,8 @@ class Node:
         run_slices(self.broker.outside, self.broker.replica.load(self._last_end.clean), self._loaded)
 
     def _loaded(self) -> None:
-        """The directory is this node's, and can be read. A start that was refused, or is to stop, leaves the mark of
-        the clean end before it."""
+        """Remove the mark of the last clean shutdown: the directory is this node's, and can be read. A start that was
+        refused, or is to stop, leaves the mark."""
         if not self._stopping:
             remove_mark(self.broker.outside, self.broker.disk, self._take_part)
 
@@ -257,7 +273,7 @@ class Node:
         if self._stopping:
             return
         replica = self.broker.replica
-        replica.loader.subscribe(self._publisher_follows)  # First: what clients are told about must be there.
+        replica.loader.subscribe(self._publisher_follows)  # First: partitions must exist before clients see them.
         replica.loader.subscribe(self._settings_changed)
         feed_metadata(self.broker)
         replica.loader.subscribe(self.broker.replication.leaders.image_changed)
@@ -281,7 +297,8 @@ class Node:
             self._publisher.passed(delta)
 
     def _settings_changed(self, _delta: MetadataDelta, image: MetadataImage) -> None:
-        """Logs get their settings from the publisher. Everything else reads ``broker.config``, or is told here."""
+        """Apply changed broker settings. Logs get theirs from the publisher; everything else reads ``broker.config``,
+        or is updated here."""
         config = self._live_config.of(image)
         if config is not self.broker.config:
             self.broker.config = config
@@ -290,10 +307,9 @@ class Node:
                 self.broker.remote_log.settings_changed(config)
 
     def _image_changed(self, image: MetadataImage) -> None:
-        """Goes on with the start.
+        """Continue the start.
 
-        A registered node opens its partitions. A node that was let into the cluster and leads what it is to lead serves
-        clients.
+        A registered node opens its partitions. A node that is unfenced and leads what it is to lead serves clients.
         """
         if self.ready or self._stopping:
             return
@@ -310,7 +326,7 @@ class Node:
             self._opened_all()
 
     def _logs_are_open(self) -> None:
-        """A broker that leads nothing yet tells the controller first which replicas it has lost."""
+        """Report lost replicas to the controller, before the broker leads anything."""
         replica = self.broker.replica
         replica.assignment.report(self._publisher.misplaced(), replica.lifecycle.want_unfenced)
 
@@ -325,9 +341,9 @@ class Node:
         self.broker.outside.note("ready", ("partitions", len(self.broker.partitions.by_name)))
 
     def _leave(self) -> None:
-        """Leaves the cluster, then syncs everything.
+        """Leave the cluster, then sync everything.
 
-        The sync begins at most LEAVE_LIMIT_US later, whether the cluster has answered or not. From then on nothing
+        The sync begins at most LEAVE_LIMIT_US later, whether the controller has responded or not. From then on nothing
         begins that would change a log again.
         """
 
@@ -367,13 +383,13 @@ class Node:
             call.release_body()
 
     def _not_ready_for(self, event: Request) -> str:
-        """Why the request is not served now. Empty: it is."""
+        """Return why the request is not served now, or an empty string if it is served."""
         if not self.ready and not (self.listening and is_taken_before_ready(event)):
             return SHUTTING_DOWN if self._stopping else STARTING
         return ""
 
     def is_registered(self, client_id: str) -> bool:
-        """Whether a node is registered that sends its requests under this client ID."""
+        """Whether a node is registered that sends its requests with this client ID."""
         return is_registered_node(client_id, self.broker.loader.image)
 
     def _request_failed(self, call: ActiveCall, request: Request, bug: Exception) -> None:
@@ -391,9 +407,9 @@ class Node:
             raise bug
         self.on_bug(name, bug)
 
-    def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
-        """Serves what the broker asks of the active controller if that is this node."""
-        call = LocalCall(self._client_id(), SERVED[api_key][1], answer)
+    def _serve_locally(self, api_key: int, body: object, respond: Callable[[object], None]) -> None:
+        """Serve a request of the broker to the active controller if that is this node."""
+        call = LocalCall(self._client_id(), SERVED[api_key][1], respond)
         self._dispatcher.dispatch(api_key, call, body)
 
     def _client_id(self) -> str:
@@ -407,16 +423,18 @@ class Node:
             self._timers.fired(event.timer)
 
     def _unless_closing(self, step: Callable[[EventT], None]) -> Callable[[EventT], None]:
-        """What another node answers may let a batch be appended that waits for it. The end takes no more."""
+        """Return ``step`` as it is called while the node does not close: a reply of another node may lead to an
+        append."""
 
-        def taken(event: EventT) -> None:
+        def guarded(event: EventT) -> None:
             if not self._closing:
                 step(event)
 
-        return taken
+        return guarded
 
     def _opened(self, event: Opened) -> None:
-        """Kafka tells hosts as Java writes addresses, with a leading slash."""
+        """Remember where the connection comes from. As in Kafka, the host has a leading slash, from Java's
+        addresses."""
         host = f"/{event.peer.rpartition(':')[0] or event.peer}"
         self._origins[event.connection] = Origin(host, event.listener)
 
@@ -430,10 +448,10 @@ class Node:
         raise NodeFailed(f"the disk did not sync ({event.reason}); what is durable is unknown, so the node ends")
 
     def _ignore(self, event: Event) -> None:
-        """A new channel changes nothing: each send has its own callbacks."""
+        """Ignore a new channel: each send has its own callbacks."""
 
     def logs(self) -> Iterator[PartitionLog]:
-        """The logs of all replicas here, with the metadata log last."""
+        """Yield the logs of all replicas here, with the metadata log last."""
         yield from (partition.log for partition in self.broker.partitions.by_name.values())
         yield from self._publisher.resting_logs()
         yield self.broker.replica.log.log

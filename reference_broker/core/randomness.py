@@ -5,7 +5,8 @@ from typing import Any
 
 
 class KeyedRandom:
-    """SHA-256 in counter mode, keyed by (seed, purpose). Each purpose has a generator that tells nothing about others.
+    """SHA-256 in counter mode, keyed by (seed, purpose). Each purpose has a generator that reveals nothing about
+    others.
 
     Live, the seed comes from the operating system, so that session IDs cannot be guessed from earlier ones (F-2);
     in the simulator it comes from the run's seed. It is a ``ports.chance.RandomSource``.
@@ -16,7 +17,7 @@ class KeyedRandom:
         self._counter = 0
 
     def getrandbits(self, k: int, /) -> int:
-        """An integer of ``k`` random bits."""
+        """Return an integer of ``k`` random bits."""
         blocks = []
         for _ in range(-(-k // 256)):
             self._counter += 1
@@ -39,7 +40,7 @@ class KeyedRandom:
             x[last], x[chosen] = x[chosen], x[last]
 
     def _below(self, end: int) -> int:
-        """Draws again if the number is too large, so that all results are equally likely."""
+        """Return a number below ``end``. Numbers that are too large are drawn again, so that all are equally likely."""
         bits = end.bit_length()
         drawn = self.getrandbits(bits)
         while drawn >= end:

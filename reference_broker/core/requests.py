@@ -46,23 +46,23 @@ BEFORE_READY = frozenset(
 """Requests of other nodes to a controller, served also while its broker is not part of the cluster yet.
 
 A fetch of the metadata log is served then, too. Clients begin with ApiVersions, which closes their connection, so that
-they try another node or try again.
+they try another node or retry.
 """
 
-FOLLOWERS_ASK = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
+SENT_BY_FOLLOWERS = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
 """Requests that a replica sends to its leader."""
 
 
 class Admission:
-    """What a node with these settings takes, whatever its state."""
+    """Which requests a node with these settings serves, whatever its state."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._scopes = config.listener_plan().scopes
         self._drafts = drafts_of(config)
 
     def refusal(self, request: Request, listener: str) -> str:
-        """Why the connection closes instead of an answer. Empty: the request is taken. ``listener`` is empty if the
-        node has only one."""
+        """Return why the connection closes instead of a response, or an empty string if the request is served.
+        ``listener`` is empty if the node has only one."""
         if listener and not takes(self._scopes[listener], request.api_key, request.body):
             return f"{api_name(request.api_key)} is not taken on the listener {listener}"
         if not self._serves(request):
@@ -70,7 +70,8 @@ class Admission:
         return ""
 
     def _serves(self, request: Request) -> bool:
-        """ApiVersions answers an unknown version itself (KIP-511); the request's body is then None."""
+        """Whether the version is served. ApiVersions responds to an unknown version itself (KIP-511); the body is
+        None."""
         return request.api_key == ApiKey.API_VERSIONS or (
             request.body is not None
             and serves(request.api_key, request.api_version)
@@ -79,13 +80,13 @@ class Admission:
 
 
 def is_taken_before_ready(request: Request) -> bool:
-    """Whether a node serves this as soon as it takes part in the quorum, and while it leaves."""
+    """Whether a node serves the request as soon as it takes part in the quorum, and while it leaves."""
     return _is_for_controller(request) or _is_of_a_follower(request)
 
 
 def _is_of_a_follower(request: Request) -> bool:
-    """Followers are served also while this node leaves, and before it knows that it was let in."""
-    return request.api_key in FOLLOWERS_ASK and getattr(request.body, "replica_id", -1) >= 0
+    """Followers are served also while this node leaves, and before it knows that it is unfenced."""
+    return request.api_key in SENT_BY_FOLLOWERS and getattr(request.body, "replica_id", -1) >= 0
 
 
 def _is_for_controller(request: Request) -> bool:
@@ -103,25 +104,25 @@ class LocalCall:
 
     client_id: str
     api_version: int
-    _answer: Callable[[object], None]
+    _respond: Callable[[object], None]
     connection: int = NO_CONNECTION
     client_host: str = ""
     listener: str = ""
     closed: bool = False
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
-        assert not self.closed, "a local request is answered twice"
+        assert not self.closed, "a local request has two responses"
         self.closed = True
-        self._answer(body)
+        self._respond(body)
 
     def close(self, reason: str) -> None:
         raise AssertionError(f"our own request breaks the protocol: {reason}")
 
     def on_closed(self, forget: Callable[[], None]) -> None:
-        """There is no connection that could close."""
+        """Ignore ``forget``: there is no connection that could close."""
 
     def contain(self, work: Callable[[], object]) -> bool:
-        """No client asked, so a bug costs the node."""
+        """Do the work. A bug in it costs the node, as there is no client."""
         work()
         return True
 
@@ -137,7 +138,7 @@ UNKNOWN_ORIGIN = Origin()
 
 
 class ActiveCall:
-    """A client's request. It is answered at most once; after its connection closed, answering does nothing."""
+    """A client's request. It has at most one response; after its connection closed, ``respond`` does nothing."""
 
     __slots__ = (
         "_effects",
@@ -180,7 +181,7 @@ class ActiveCall:
         return self._origin.listener
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:
-        """``api_version`` is the answer's if it differs from the request's (ApiVersions for an unknown version)."""
+        """Send the response. ``api_version`` is the response's if it differs from the request's (ApiVersions)."""
         if self.closed:
             return
         request = self._request
@@ -190,12 +191,12 @@ class ActiveCall:
         self._end(Reply(request.connection, request.correlation_id, request.api_key, version, body, tag))
 
     def close(self, reason: str) -> None:
-        """Ends the connection instead of answering: the peer broke the protocol."""
+        """Close the connection instead of responding: the peer broke the protocol."""
         if not self.closed:
             self._end(Close(self.connection, reason))
 
     def release_body(self) -> None:
-        """The handler waits. What it still needs of the request's body it holds itself."""
+        """Drop the request's body. The handler waits, and keeps what it still needs of it."""
         self._request = self._request._replace(body=None)
 
     def _end(self, effect: Effect) -> None:
@@ -216,15 +217,14 @@ class ActiveCall:
         return True
 
     def fail(self, bug: Exception) -> None:
-        """A part of the request's work raised ``bug``. Raises it again if it must not be contained. Else nobody waits
-        for the answer any more."""
+        """End a request whose work raised ``bug``. Raises it again if it must not be contained."""
         forget, self._forget = self._forget, None
         self._failed(self, self._request, bug)
         if forget is not None:
             self.contain(forget)
 
     def connection_closed(self) -> None:
-        """The driver says that the connection is gone."""
+        """The connection is gone."""
         self.closed = True
         forget, self._forget = self._forget, None
         if forget is not None:
@@ -235,10 +235,10 @@ FAILED = ErrorCode.unknown_server_error
 
 
 def failed_request(call: Call, request: Request) -> None:
-    """Answers with UNKNOWN_SERVER_ERROR, as Kafka does. Closes the connection if the answer cannot carry the error.
+    """Respond with UNKNOWN_SERVER_ERROR, as Kafka does. Close the connection if the response has no field for it.
 
-    A produce with acks=0 has no answer, so its connection closes, too. Does nothing if the call was answered before it
-    failed.
+    A produce with acks=0 has no response, so its connection closes, too. Do nothing if the call had its response before
+    it failed.
     """
     if call.closed:
         return
@@ -252,7 +252,7 @@ def failed_request(call: Call, request: Request) -> None:
 
 
 def _produce_response(request: ProduceRequest) -> ProduceResponse:
-    """Names each partition. Whether its records were written is unknown."""
+    """Build a response with the error for each partition. Whether its records were written is unknown."""
     return ProduceResponse(
         [
             ProduceTopicResponse(

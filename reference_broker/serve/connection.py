@@ -18,29 +18,25 @@ if TYPE_CHECKING:
 
 
 READ_AHEAD_BYTES = 128 << 10
-"""How many bytes may wait behind the request in flight before the socket is no longer read."""
+"""How many bytes may be buffered behind the request in flight before the socket is no longer read."""
 WRITE_BEHIND_BYTES = 64 << 10
-"""How many bytes a slow reader may leave unread before its next request waits."""
+"""How many bytes of responses a slow reader may leave unread before its next request waits."""
 OWN_BYTES = 8 << 10
-"""What an open connection takes beside its requests and answers, and room: 3 KiB were measured."""
+"""The memory of an open connection beside its requests and responses, rounded up: 3 KiB were measured."""
 
 FETCH = ApiKey.FETCH.to_bytes(2, "big")
-"""The first bytes of a frame that fetches."""
+"""The first bytes of the frame of a Fetch."""
 
 
 class Connection(asyncio.Protocol):
-    """``busy`` means that a request is with the node; the next one is decoded after its reply. ``serving`` means that
-    the request is being handed to the node right now.
+    """A connection that a client, or another node, has opened.
 
-    READ_AHEAD_BYTES bounds the bytes buffered meanwhile. A frame that is still arriving comes on top; the frame limit
-    bounds it, and ``memory_budget`` bounds what all connections hold. ``closing`` means that the connection ends once
-    the peer has read what was sent. ``discarding`` means that nothing is sent any more (a fault that loses answers).
-    ``of_node`` means that a node is at the other end: it came to a listener of nodes, or is registered with its name.
+    The node has at most one of its requests at a time; the next one is decoded after the reply. READ_AHEAD_BYTES bounds
+    the bytes buffered meanwhile. A frame that is still arriving comes on top; the frame limit bounds it, and
+    ``memory_budget`` bounds what all connections hold.
     """
 
     __slots__ = (
-        "_answers",
-        "_answers_bytes",
         "_driver",
         "_fetches_little",
         "_frame_since_s",
@@ -49,6 +45,8 @@ class Connection(asyncio.Protocol):
         "_reader",
         "_reading",
         "_request_bytes",
+        "_response_bytes",
+        "_response_sizes",
         "_unread_since_s",
         "_waiting_bytes",
         "_was_served",
@@ -75,35 +73,40 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._held_back = False
         self._queued: Queue | None = None
-        """The queue in which its next request waits for its turn."""
+        """The queue in which the next request waits for its turn."""
         self._write_full = False
         self._waiting_bytes = 0
-        self._answers: deque[int] = deque()
-        """Sizes of the answers that the peer has not read whole. The first one stays in memory until its last byte is
-        gone, since its buffers are sent as they are."""
-        self._answers_bytes = 0
+        self._response_sizes: deque[int] = deque()
+        """Sizes of the responses that the peer has not read whole. The first one stays in memory until its last byte is
+        sent, since its buffers are sent as they are."""
+        self._response_bytes = 0
         self._request_bytes = 0
         """Size of the frame whose request is with the node."""
         self._was_served = False
         self._weight_bytes = 0
-        """Size of the last request and its answer, or half of what it was before, if that is more. So one small request
-        between two large ones does not make the connection light."""
+        """Size of the last request and its response, or half of the previous value, if that is more. So one small
+        request between two large ones does not make the connection light."""
         self._fetches_little = False
-        """Whether it has fetched, and what it got was small."""
+        """Whether it has sent a Fetch, and the response was small."""
         self._frame_since_s = 0.0
-        """Since when there are bytes of a frame that is not complete, or not taken yet."""
+        """When the first bytes arrived of a frame that is not complete, or not decoded yet (monotonic clock)."""
         self._unread_since_s = 0.0
-        """Since when there are bytes of answers that the peer has not taken."""
+        """When the oldest response was sent that the peer has not read (monotonic clock)."""
         self.making_bytes = 0
-        """An estimate of what a large request or answer holds that is being decoded, served or encoded."""
+        """An estimate of the memory of a large request or response that is being decoded, served or encoded."""
         self.number = -1
         self.of_node = False
+        """Whether a node is at the other end: it came to a listener of nodes, or is registered with its name."""
         self.peer = ""
         self.busy = False
+        """Whether a request is with the node."""
         self.serving = False
+        """Whether the request is being handed to the node right now."""
         self.closed = True
         self.closing = False
+        """Whether the connection ends once the peer has read what was sent."""
         self.discarding = False
+        """Whether nothing is sent any more (a fault that loses responses)."""
         self.last_active_us = 0
         self.transport: asyncio.Transport
 
@@ -138,20 +141,20 @@ class Connection(asyncio.Protocol):
         self._driver.memory.changed(self)
 
     def take_turn(self) -> None:
-        """Called by ``Turns``, after ``want_turn``."""
+        """Serve the next request. Called by ``Turns``, after ``want_turn``."""
         self._queued = None
         self._serve_one()
         self._driver.memory.changed(self)
 
     @property
     def must_wait(self) -> bool:
-        """A connection that has asked for one small thing comes out of the reserve."""
+        """Whether its memory budget is full. A small request is served from the reserve."""
         is_small = self._is_short() if self._queued is None else self._queued in (Queue.LIGHT, Queue.NEW)
         return self._driver.memory.is_full(self, is_small)
 
     def want_turn(self, has_waited: bool = True) -> None:
-        """Asks for a turn if a complete frame is there, and goes on reading if not. ``has_waited`` says whether the
-        frame, or a part of it, waited for an earlier request of this connection."""
+        """Queue for a turn if a frame is complete, or else continue to read. ``has_waited`` says whether the frame, or
+        a part of it, waited for an earlier request of this connection."""
         if self._queued or self._blocked:
             return
         if self._reader.has_frame():
@@ -163,8 +166,7 @@ class Connection(asyncio.Protocol):
             self._read_again()
 
     def _may_serve_now(self) -> bool:
-        """Whether a request that has just arrived, and need not wait for another one of this connection, is served at
-        once."""
+        """Whether a request that has just arrived, and is the only one of this connection, is served at once."""
         if self.of_node:
             return not self.must_wait
         return self._is_short() and not self.must_wait and self._driver.turns.may_serve_now()
@@ -195,11 +197,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def _blocked(self) -> bool:
-        """Whether the next request must wait, or must not come at all."""
+        """Whether the next request must wait, or must not be served at all."""
         return self.busy or self._write_full or self.closing or self.closed
 
     def _serve_one(self) -> None:
-        """Hands at most one complete frame to the node. Further ones wait for their turns, so that a peer that sends
+        """Hand at most one complete frame to the node. Further ones wait for their turns, so that a peer that sends
         many requests at once does not keep the others waiting."""
         if self._blocked:
             return
@@ -224,29 +226,29 @@ class Connection(asyncio.Protocol):
         self.want_turn()
 
     def send(self, buffers: Buffers) -> None:
-        """Sends an answer. The request that it answers is done."""
+        """Send a response. ``done`` must follow."""
         if not self.transport.get_write_buffer_size():
             self._unread_since_s = monotonic()
-            self._answers.clear()
-            self._answers_bytes = 0
+            self._response_sizes.clear()
+            self._response_bytes = 0
         self.transport.writelines(buffers)
-        answer_bytes = sum(map(len, buffers))
-        self._answers.append(answer_bytes)
-        self._answers_bytes += answer_bytes
-        if self._weight_bytes < self._request_bytes + answer_bytes:
-            self._weight_bytes = self._request_bytes + answer_bytes
+        size_bytes = sum(map(len, buffers))
+        self._response_sizes.append(size_bytes)
+        self._response_bytes += size_bytes
+        if self._weight_bytes < self._request_bytes + size_bytes:
+            self._weight_bytes = self._request_bytes + size_bytes
             if self._weight_bytes > HEAVY_BYTES:
                 self._fetches_little = False
 
     def done(self) -> None:
-        """The request that was with the node is answered. The next one may come."""
+        """The node has responded to the request. The next one may be served."""
         self.busy = False
         self._request_bytes = self.making_bytes = 0
-        if not self.serving:  # Else data_received goes on with both.
+        if not self.serving:  # Otherwise data_received does both.
             self._driver.memory.changed(self)
             self.want_turn()
 
-    # What the memory budget asks.
+    # What the memory budget calls.
 
     def held_bytes(self) -> int:
         if self.closed:
@@ -254,12 +256,12 @@ class Connection(asyncio.Protocol):
         return OWN_BYTES + self._reader.held_bytes + self._request_bytes + self.making_bytes + self._unread_bytes()
 
     def _unread_bytes(self) -> int:
-        """What the answers take that the peer has not read whole."""
-        left_bytes = self.transport.get_write_buffer_size()
-        answers = self._answers
-        while answers and self._answers_bytes - answers[0] >= left_bytes:
-            self._answers_bytes -= answers.popleft()
-        return self._answers_bytes
+        """The size of the responses that the peer has not read whole."""
+        unsent_bytes = self.transport.get_write_buffer_size()
+        sizes = self._response_sizes
+        while sizes and self._response_bytes - sizes[0] >= unsent_bytes:
+            self._response_bytes -= sizes.popleft()
+        return self._response_bytes
 
     def waits_since_s(self) -> float | None:
         unread = self.transport.get_write_buffer_size() > 0
@@ -277,7 +279,7 @@ class Connection(asyncio.Protocol):
         return OWN_BYTES + unread_bytes
 
     def close(self) -> None:
-        """After what was sent before. ``connection_lost`` follows."""
+        """Close after what was sent before. ``connection_lost`` follows."""
         self.closing = True
         self.transport.close()
 
@@ -301,7 +303,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
-        self._reader.drop()  # It may wait for its turn still.
+        self._reader.drop()  # The connection may still be queued for a turn.
         self._driver.closed(self)
 
     def _stop_reading(self) -> None:
@@ -318,7 +320,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def hold_back(self) -> None:
-        """Called by ``Intake``: others send large frames, too."""
+        """Stop receiving, since others send large frames, too. Called by ``Intake``."""
         self._held_back = True
         if self._reading:
             self.transport.pause_reading()
@@ -329,13 +331,16 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
 
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 @dataclass(slots=True)
 class HangUps:
-    """Looks at the watched sockets once a second, and aborts the connections that their peers closed or reset."""
+    """Notices when a peer closes a connection that is not being read. The event loop would not notice.
+
+    Once a second it polls the watched sockets, and aborts the connections that their peers closed or reset.
+    """
 
     _loop: asyncio.AbstractEventLoop
     _watched: dict[Connection, int] = field(default_factory=dict)
@@ -351,7 +356,7 @@ class HangUps:
             return
         self._watched[connection] = sock.fileno()
         if self._handle is None:
-            self._handle = self._loop.call_later(LOOK_EVERY_S, self._look)
+            self._handle = self._loop.call_later(POLL_EVERY_S, self._poll)
 
     def close(self) -> None:
         if self._handle is not None:
@@ -359,7 +364,7 @@ class HangUps:
             self._handle = None
         self._watched = {}
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._handle = None
         poll = select.poll()
         by_descriptor = {descriptor: connection for connection, descriptor in self._watched.items()}
@@ -369,4 +374,4 @@ class HangUps:
             del self._watched[by_descriptor[descriptor]]
             by_descriptor[descriptor].abort()
         if self._watched:
-            self._handle = self._loop.call_later(LOOK_EVERY_S, self._look)
+            self._handle = self._loop.call_later(POLL_EVERY_S, self._poll)

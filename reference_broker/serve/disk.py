@@ -54,14 +54,15 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class OpenFile:
-    """``size_bytes`` is the size of the file. It stays right because only this node writes in its data folder."""
+    """A file of the data folder."""
 
     descriptor: int
     size_bytes: int
+    """The size of the file, which only this node changes."""
 
 
 class OpenFiles:
-    """The table is ordered by last use. The first entry is the next one to close."""
+    """The open files of the whole node, ordered by last use. If there are too many, the first one is closed."""
 
     def __init__(self, open_file: Callable[[str, bool], OpenFile], limit: int) -> None:
         """``open_file(path, create)`` opens a file. ``limit`` is the greatest number of open files, at least 1."""
@@ -73,7 +74,8 @@ class OpenFiles:
         return path in self._files
 
     def get(self, path: str, create: bool = False) -> OpenFile:
-        """Opens the file if it is not open. Raises DiskError if there is none, unless it is to be created."""
+        """Return the open file, and open it if needed. Raises DiskError if there is none, unless it is to be
+        created."""
         file = self._files.pop(path, None)
         if file is None:
             file = self._opened(path, create)
@@ -81,7 +83,7 @@ class OpenFiles:
         return file
 
     def forget(self, path: str) -> None:
-        """Closes a file, or all files in a folder, before it is renamed or deleted."""
+        """Close a file, or all files in a folder, before it is renamed or deleted."""
         file = self._files.pop(path, None)
         if file is not None:
             os.close(file.descriptor)
@@ -101,7 +103,7 @@ class OpenFiles:
         return self.with_room(lambda: self._open(path, create))
 
     def with_room(self, work: Callable[[], T]) -> T:
-        """Does something that needs a descriptor. If there is none, because sockets took them, open files close."""
+        """Do something that needs a descriptor. If none is free, because sockets took them, close open files."""
         while True:
             try:
                 return work()
@@ -123,7 +125,10 @@ class FolderSync(NamedTuple):
 
 
 class FolderSyncs:
-    """The thread of the disk calls all methods but ``run``, which any thread may call. Folders are full paths."""
+    """Which folders have names that are not durable, and the fsyncs that make them so. Folders are full paths.
+
+    The thread of the disk calls all methods but ``run``, which any thread may call.
+    """
 
     def __init__(self) -> None:
         self._folders = FolderChanges()
@@ -137,7 +142,8 @@ class FolderSyncs:
             self._folders.changed(path)
 
     def opened(self, path: str) -> FolderSync | None:
-        """Opens the folder if any of its names may not be durable. A folder that is gone has none. Raises OSError."""
+        """Open the folder if any of its names may not be durable. Return None for a folder that is gone. Raises
+        OSError."""
         folder = self._folders.of(path)
         with self._turn:
             changes = folder.changes
@@ -151,8 +157,8 @@ class FolderSyncs:
         return FolderSync(descriptor, folder, changes)
 
     def run(self, wanted: FolderSync) -> None:
-        """Blocks until the names are durable. Raises OSError, also if an earlier fsync of the folder has failed: what
-        that one should have written is lost, and a later one would not say so."""
+        """Block until the names are durable. Raises OSError, also if an earlier fsync of the folder has failed: its
+        changes are lost, and a later fsync would not report that."""
         folder = wanted.folder
         with self._turn:
             while folder.is_syncing and folder.durable < wanted.changes:
@@ -209,7 +215,7 @@ class FileDisk:
         self._files = OpenFiles(self._open, max_open_files)
         self._folders = FolderSyncs()
         self.folder_delay_s = 0.0
-        """How much longer each sync of a folder takes (a fault: a slow disk)."""
+        """The delay of each sync of a folder (a fault: a slow disk)."""
         self.folders_delayed = 0
         self._unwritten: dict[str, None] = {}
         """Full paths of files with pages that the kernel could not write."""
@@ -221,7 +227,7 @@ class FileDisk:
             return []
         except OSError as failure:
             raise _failed("list", directory, failure) from failure
-        # The driver's own lock file is no part of the node's data.
+        # The driver's own lock file is not part of the node's data.
         return sorted(name for name in names if directory or name != LOCK_NAME)
 
     def exists(self, path: str) -> bool:
@@ -232,7 +238,7 @@ class FileDisk:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as failure:
-            # ``os.path.exists`` would call the file missing, and a node whose files are missing begins anew.
+            # ``os.path.exists`` would return False, and a node whose files are missing starts empty.
             raise _failed("look for", path, failure) from failure
         return True
 
@@ -307,7 +313,7 @@ class FileDisk:
         try:
             try:
                 os.unlink(full)
-            except (IsADirectoryError, PermissionError):  # Darwin answers EPERM for a folder.
+            except (IsADirectoryError, PermissionError):  # Darwin returns EPERM for a folder.
                 if not os.path.isdir(full):
                     raise
                 self._files.with_room(lambda: shutil.rmtree(full))
@@ -325,9 +331,9 @@ class FileDisk:
             raise _failed("sync", path, failure) from failure
 
     def open_for_sync(self, paths: Sequence[str]) -> OpenedForSync:
-        """Opens the files, and the folders whose names must be synced. ``synchronise`` closes the descriptors.
+        """Open the files, and the folders whose names must be synced. ``synchronise`` closes the descriptors.
 
-        Of a file that is gone, the folders are synced. Called by the thread that calls the port.
+        If a file is gone, only its folders are synced. Called by the thread that calls the port.
         """
         opened = OpenedForSync()
         folders: dict[str, None] = {}
@@ -349,7 +355,7 @@ class FileDisk:
         return opened
 
     def synchronise(self, opened: OpenedForSync) -> None:
-        """Makes all bytes written, and all names changed, before the opening durable. Blocks; any thread may call it.
+        """Make durable all bytes written, and all names changed, before the opening. Blocks; any thread may call it.
         Raises OSError."""
         try:
             for path, descriptor in opened.files.items():
@@ -370,13 +376,13 @@ class FileDisk:
             raise
 
     def spare_descriptors(self) -> None:
-        """Closes files that nobody uses right now. They are opened again when they are needed."""
+        """Close the open files. They are reopened when they are needed."""
         self._files.close()
 
     def distrust_cache(self) -> None:
-        """Drops the pages of all files that the process before may not have synced, so that a start reads what the disk
-        has. Pages that are still to be written stay. A process that was killed right after a failed sync did not drop
-        them itself (``close``).
+        """Drop the pages of all files that the previous process may not have synced, so that a start reads what the
+        disk has. Dirty pages stay. A process that was killed right after a failed sync did not drop them itself
+        (``close``).
         """
         for folder, _, names in os.walk(self._root):
             bases = sorted(name for name in names if is_segment(name))
@@ -386,10 +392,10 @@ class FileDisk:
                     _drop_pages(f"{folder}/{name}")
 
     def close(self) -> None:
-        """Closes the files.
+        """Close the files.
 
-        After a failed sync Linux calls the pages clean that it could not write. They could be read until they are
-        evicted, and a later sync would succeed without them. So they are dropped here: the next start must not count
+        After a failed sync Linux marks the pages clean that it could not write. They could be read until they are
+        evicted, and a later sync would succeed without them. So they are dropped here: the next start must not rely
         on what only the page cache has.
         """
         self._files.close()
@@ -417,7 +423,7 @@ class FileDisk:
             raise _failed("open", path, failure) from failure
 
     def _make_folder(self, folder: str) -> None:
-        """Makes the folder and its parents, from the root down."""
+        """Create the folder and its parents, from the root down."""
         if os.path.isdir(folder):
             return
         parent = os.path.dirname(folder)
@@ -426,8 +432,8 @@ class FileDisk:
         self._folders.changed(parent)
 
     def _name_gone(self, full: str) -> None:
-        """Notes the change of the folder, and drops folders that are empty now: a folder exists only while something
-        is in it, as in the simulated disk."""
+        """Record the change of the folder, and remove folders that are empty now: a folder exists only while it has
+        content, as in the simulated disk."""
         folder = os.path.dirname(full)
         self._folders.changed(folder)
         while len(folder) > len(self._root):
@@ -440,11 +446,11 @@ class FileDisk:
             self._folders.changed(folder)
 
     def _undo(self, path: str, file: OpenFile) -> None:
-        """Cuts off what a failed append left."""
+        """Truncate what a failed append left."""
         try:
             os.ftruncate(file.descriptor, file.size_bytes)
         except OSError as failure:
-            # The file's end is unknown now; forgetting it makes the next user ask the file system.
+            # The file's end is unknown now, so the next user must get it from the file system.
             self._files.forget(path)
             raise UndoFailed(*_failed("undo a partial append to", path, failure).args) from failure
 
@@ -474,7 +480,7 @@ def _read_rest(file: OpenFile, data: bytes, position: int, length: int) -> bytes
 
 
 def _synced_segments(checkpoint: str, names: Sequence[str]) -> Sequence[str]:
-    """Returns those of a log's segments that end at or before its recovery point."""
+    """Return those of a log's segments that end at or before its recovery point."""
     try:
         rows = decoded_rows(Path(checkpoint).read_bytes()) or ["0"]
     except OSError:

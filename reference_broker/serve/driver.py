@@ -44,7 +44,7 @@ from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.node_log import NoteLog
 from reference_broker.serve.peers import FindAddress, Peers
 from reference_broker.serve.requests import Decoder
-from reference_broker.serve.responses import Answers
+from reference_broker.serve.responses import Responses
 from reference_broker.serve.turns import Intake, Slices, Turns
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ProtocolError
@@ -52,73 +52,27 @@ from reference_broker.wire.errors import ProtocolError
 
 @dataclass(slots=True)
 class Clock:
-    """``wall_offset_ms`` is added to the wall clock that the node sees. Faults set it."""
+    """The two clocks of the driver: monotonic time and wall-clock time."""
 
     wall_offset_ms: int = 0
+    """Added to the wall clock that the node sees. Faults set it."""
 
     def now(self) -> Now:
         return Now(time.monotonic_ns() // 1000, time.time_ns() // 1_000_000 + self.wall_offset_ms)
 
 
-_SHORTEST_S = 0.0005
-
-
-@dataclass(slots=True)
-class Deadlines:
-    """Calls ``fire(timer)`` once for each deadline, at that time or later, the earliest deadline first.
-
-    Times are those of ``mono_us()``, in microseconds.
-    """
-
-    _loop: AbstractEventLoop
-    _mono_us: Callable[[], int]
-    _fire: Callable[[int], None]
-    _heap: list[tuple[int, int]] = field(default_factory=list)
-    _handle: TimerHandle | None = None
-    _armed_us: int = 0
-
-    def set(self, timer: int, deadline_us: int) -> None:
-        heappush(self._heap, (deadline_us, timer))
-        if self._handle is None or deadline_us < self._armed_us:
-            self._arm()
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        self._heap.clear()
-
-    def _arm(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        self._armed_us = self._heap[0][0]
-        delay_s = max((self._armed_us - self._mono_us()) / 1e6, 0.0)
-        self._handle = self._loop.call_later(delay_s and max(delay_s, _SHORTEST_S), self._due)
-
-    def _due(self) -> None:
-        self._handle = None
-        now_us = self._mono_us()
-        due = []
-        while self._heap and self._heap[0][0] <= now_us:
-            due.append(heappop(self._heap)[1])
-        for timer in due:
-            self._fire(timer)
-        if self._heap and self._handle is None:
-            self._arm()
-
-
 def nobody(_: int, __: Channel) -> None:
-    """No other nodes."""
+    """Find no address: there are no other nodes."""
 
 
 class Watcher(Protocol):
-    """A watcher is shown the effects that no event led to: those of the node's start and shutdown."""
+    """Observes the effects that no event led to: those of the node's start and shutdown."""
 
     def effects(self, now: Now, effects: Sequence[Effect]) -> None: ...
 
 
 class Meter(Protocol):
-    """A meter is told where the driver's own work for a request begins and ends. Hooks see only the node's work."""
+    """Measures the driver's own work for a request. Hooks see only the node's work."""
 
     def decoding(self) -> None:
         """A request's frame is about to be decoded. The node gets the request right after that."""
@@ -138,7 +92,7 @@ class Store(Protocol):
 
 
 class Driver:
-    """``failed(reason)`` is called once if the node must end: the disk cannot sync, or there is a bug of ours."""
+    """Hands events to a node and carries out its effects."""
 
     def __init__(
         self,
@@ -160,7 +114,8 @@ class Driver:
         """``versions`` holds the least and greatest version served, by API key.
 
         ``find_address`` finds other nodes. Their replies may have ``max_reply_bytes`` if that is more than
-        ``max_frame_bytes``. ``changed`` is called after each event while the node starts or stops. ``refused`` is
+        ``max_frame_bytes``. ``changed`` is called after each event while the node starts or stops. ``failed(reason)``
+        is called once if the node must end: the disk cannot sync, or there is a bug of ours. ``refused(reason)`` is
         called if the node must not use its data directory.
         """
         self.connections: dict[int, Connection] = {}
@@ -173,17 +128,17 @@ class Driver:
         self.slices = Slices(loop.call_soon)
         self.intake = Intake(loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
-        """Without a bound until the process sets one."""
+        """Unbounded until the process sets a bound."""
         self.store: Store | None = None
         """Only a node with a remote tier has one."""
         self.listeners = ListenerPlan((), (), "", ())
-        """A single listener until the process says otherwise."""
+        """A single listener unless the process sets others."""
         self._node = node
         self._log = log
         self._loop = loop
         self._max_frame_bytes = max_frame_bytes
         self.max_connections: Callable[[], int] = lambda: max_connections
-        """Fixed until the process says otherwise."""
+        """Fixed unless the process replaces it."""
         self._changed = changed
         self._failed = failed
         self._refused = refused
@@ -192,13 +147,13 @@ class Driver:
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
-        self._answers = Answers(self, log)
+        self._responses = Responses(self, log)
         self._decoder = Decoder(self, versions)
         notes = NoteLog(log)
         self.disk = disk
         self.syncs = FileSyncs(disk, loop, log, self.give, max_sync_descriptors)
         self._effects: dict[type, Callable[..., None]] = {
-            Reply: self._answers.give,
+            Reply: self._responses.send,
             Close: self._close,
             Send: self._peers.send,
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
@@ -208,7 +163,7 @@ class Driver:
         }
 
     def protocol(self, listener: str = "") -> Connection:
-        """For ``create_server``. ``listener`` is empty if the node has only one."""
+        """Return the protocol of a new connection. ``listener`` is empty if the node has only one."""
         connection = Connection(self, self._max_frame_bytes, listener)
         connection.of_node = listener in self.listeners.of_nodes
         return connection
@@ -217,16 +172,16 @@ class Driver:
         self._guarded(lambda: self._outside_events(self._node.start))
 
     def shut_down(self) -> None:
-        """Lets the node finish what it must. ``changed`` sees when it has stopped."""
+        """Begin the node's clean shutdown. ``changed`` is called as it progresses."""
         self.watched = True
         self._guarded(lambda: self._outside_events(self._node.shutdown))
 
     def give(self, event: Event) -> None:
-        """Gives the node one event from outside."""
+        """Hand the node one event from outside."""
         self._guarded(lambda: self._step(event))
 
     def end(self) -> None:
-        """Gives no more events and releases threads and timers."""
+        """Hand over no more events, and release threads and timers."""
         self.has_ended = True
         self._deadlines.close()
         self._hang_ups.close()
@@ -238,9 +193,9 @@ class Driver:
             self.store.close()
 
     def close_idle(self, limit_ms: int) -> None:
-        """Ends connections that have been silent for longer than ``limit_ms`` since their last request was answered.
+        """Close connections that have been silent for longer than ``limit_ms`` since their last response.
 
-        A peer that has not read its answers by then never will.
+        A peer that has not read its responses by then never will.
         """
         if limit_ms < 0:
             return
@@ -254,10 +209,11 @@ class Driver:
     # What connections call.
 
     def opened(self, connection: Connection) -> bool:
-        """Gives the connection its number. Returns False if there are too many; it is then closed at once.
+        """Give the connection its number. Return False if there are too many; the caller then closes it.
 
         As in Kafka, a node that comes to a listener of nodes is let in always, in place of a client: nodes must reach
-        each other, whatever ``max.connections`` has become. With a single listener nobody can tell them apart so early.
+        each other, whatever ``max.connections`` has become. With a single listener they cannot be distinguished so
+        early.
         """
         is_full = len(self.connections) >= self.max_connections()
         if self.has_ended or (is_full and not connection.of_node):
@@ -273,14 +229,14 @@ class Driver:
         return True
 
     def _evict_a_client(self) -> None:
-        """Closes the client's connection that has been idle for longest, if there is any."""
+        """Close the client's connection that has been idle for longest, if there is any."""
         clients = [each for each in self.connections.values() if not each.of_node and not each.closing]
         if clients:
             min(clients, key=attrgetter("last_active_us")).evict("max.connections is reached, and a node connects")
 
     def decoded(self, connection: Connection, frame: memoryview) -> Request | None:
-        """Returns None if the frame is large. It is decoded in slices then, and given to the node at the end. Raises
-        ProtocolError."""
+        """Decode a frame. Return None if it is large: it is decoded in slices then, and handed to the node at the end.
+        Raises ProtocolError."""
         if self.meter is not None:
             self.meter.decoding()
         try:
@@ -295,13 +251,14 @@ class Driver:
             raise ProtocolError(f"our codec failed: {describe_bug(bug)}") from bug
 
     def note_sender(self, connection: Connection, request: Request) -> None:
+        """Count the connection as one of a node from its first request as a registered node on."""
         if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
             self.memory.forget(connection)
             connection.of_node = True
             self.memory.changed(connection)
 
     def _is_of_node(self, request: Request) -> bool:
-        """Whether a node that is registered under this client ID may come to this listener. Where brokers have a
+        """Whether a node that is registered under this client ID may come to this listener. If brokers have a
         listener of their own, they have no reason to."""
         plan = self.listeners
         return plan.inter_broker not in plan.of_nodes and self._node.is_registered(request.client_id)
@@ -318,11 +275,11 @@ class Driver:
             effects = self._node.handle(now, request)
             for effect in effects:
                 if effect.__class__ is Reply:
-                    self._answers.give(effect)
+                    self._responses.send(effect)
                 else:
                     self._effects[effect.__class__](effect)
         except Exception as bug:
-            self._stumble(bug)
+            self._end_after_failure(bug)
 
     def close(self, connection: Connection, reason: str) -> None:
         if reason in (STARTING, SHUTTING_DOWN):  # Clients and other nodes come back until it serves.
@@ -334,7 +291,7 @@ class Driver:
         connection.close()
 
     def evicted(self, connection: Connection, reason: str) -> None:
-        """The memory budget ends the connection. What it was to be sent is lost."""
+        """The memory budget closes the connection. Unsent responses are lost."""
         facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
         self._log.limited("warn", "connection_closed", **facts)
         self.slices.drop(connection)
@@ -350,7 +307,7 @@ class Driver:
             self.turns.memory_is_free()
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None:
-        """A connection that is not read does not notice that its peer closes it, so it is looked at now and then."""
+        """A connection that is not read does not notice that its peer closes it, so its socket is polled meanwhile."""
         self._hang_ups.watch(connection, watch)
 
     # One step.
@@ -392,25 +349,25 @@ class Driver:
         except ProtocolError:
             raise
         except Exception as bug:
-            self._stumble(bug)
+            self._end_after_failure(bug)
 
     def request_failed(self, request: Request | str, bug: Exception) -> None:
-        """For ``Node.on_bug``: a bug of ours costs the request or the change, and one line of the log."""
+        """Log a bug of ours that cost a request or a change of the metadata (``Node.on_bug``)."""
         if isinstance(request, str):
             self._log.limited("error", "change_failed", change=request, reason=describe_bug(bug))
             return
         facts = {"api": api_name(request.api_key), "version": request.api_version, "connection": request.connection}
         self._log.limited("error", "request_failed", reason=describe_bug(bug), **facts)
 
-    def _stumble(self, bug: Exception) -> None:
-        """Ends the node after a failed disk or a bug of ours, since it must not serve from a possibly wrong state."""
+    def _end_after_failure(self, bug: Exception) -> None:
+        """End the node after a failed disk or a bug of ours, since it must not serve from a possibly wrong state."""
         if isinstance(bug, StartRefused):
             self._refused(str(bug))
         elif not self.has_ended:
             self.has_ended = True
             self._failed(str(bug) if isinstance(bug, NodeFailed) else describe_bug(bug))
 
-    # What powers.DriverPowers does through the driver.
+    # What DriverPowers does through the driver.
 
     def discard_connection(self, number: int) -> None:
         connection = self.connections.get(number)
@@ -425,7 +382,7 @@ class Driver:
         self._loop.call_later(delay_us / 1e6, self._late_reply, reply)
 
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
-        """Sends a frame that a hook has made instead of the reply's own."""
+        """Send a frame that a hook has made instead of the reply's own."""
         connection = self.connections.get(reply.connection)
         if connection is not None:
             if not connection.discarding:
@@ -433,7 +390,7 @@ class Driver:
             connection.done()
 
     def reply_cut(self, reply: Reply, start: bytes) -> None:
-        """Sends the first bytes of an answer, as a hook has cut them off, and closes the connection."""
+        """Send the first bytes of a response, as a hook has cut them off, and close the connection."""
         connection = self.connections.get(reply.connection)
         if connection is not None:
             connection.closing = True
@@ -442,7 +399,7 @@ class Driver:
 
     def _late_reply(self, reply: Reply) -> None:
         if not self.has_ended:
-            self._guarded(lambda: self._answers.give(reply))
+            self._guarded(lambda: self._responses.send(reply))
 
     # Effects.
 
@@ -458,14 +415,17 @@ class Driver:
 
 @dataclass(slots=True)
 class DriverPowers:
-    """The maker of the hooks gets it before the node exists. It can be used once the node runs."""
+    """What a hook can do to its own node.
+
+    The maker of the hooks gets it before the node exists. It can be used once the node runs.
+    """
 
     _clock: Clock
     _log: LogLines
     driver: Driver | None = None
 
     def kill(self) -> None:
-        """Sends SIGKILL to this process. Appended bytes stay in the page cache."""
+        """Send SIGKILL to this process. Appended bytes stay in the page cache."""
         self._log.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -474,7 +434,7 @@ class DriverPowers:
         self.kill()
 
     def pause(self, for_us: int) -> None:
-        """SIGSTOP. Whoever started this process sends SIGCONT after ``for_us``; it learns that from the evidence."""
+        """Send SIGSTOP to this process. Its parent sends SIGCONT after ``for_us``, which it reads in the evidence."""
         del for_us
         self._log.flush()
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -483,14 +443,14 @@ class DriverPowers:
         self._clock.wall_offset_ms += by_ms
 
     def slow_syncs(self, by_ms: int, names_only: bool = False) -> None:
-        """Makes each sync from now on take ``by_ms`` longer. With ``names_only`` only the syncs of folders do."""
+        """Make each sync from now on take ``by_ms`` longer, or with ``names_only`` only the syncs of folders."""
         driver = self._running()
         driver.syncs.delay_s = 0 if names_only else by_ms / 1000
         driver.disk.folder_delay_s = by_ms / 1000 if names_only else 0
 
     @property
     def syncs_delayed(self) -> int:
-        """How many syncs were delayed so far."""
+        """The number of syncs delayed so far."""
         return self._running().syncs.delayed + self._running().disk.folders_delayed
 
     def discard_connection(self, connection: int) -> None:
@@ -509,5 +469,53 @@ class DriverPowers:
         self._running().reply_cut(reply, start)
 
     def _running(self) -> Driver:
-        assert self.driver is not None, "a hook asked for something before its node was started"
+        assert self.driver is not None, "a hook used the driver before its node was started"
         return self.driver
+
+
+_SHORTEST_DELAY_S = 0.0005
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """The deadlines of SetTimer in a heap, so that the event loop has only one timer.
+
+    ``fire(timer)`` is called once for each deadline, at that time or later, the earliest deadline first. Times are
+    those of ``mono_us()``, in microseconds.
+    """
+
+    _loop: AbstractEventLoop
+    _mono_us: Callable[[], int]
+    _fire: Callable[[int], None]
+    _heap: list[tuple[int, int]] = field(default_factory=list)
+    _handle: TimerHandle | None = None
+    _armed_us: int = 0
+
+    def set(self, timer: int, deadline_us: int) -> None:
+        heappush(self._heap, (deadline_us, timer))
+        if self._handle is None or deadline_us < self._armed_us:
+            self._arm()
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._heap.clear()
+
+    def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._armed_us = self._heap[0][0]
+        delay_s = max((self._armed_us - self._mono_us()) / 1e6, 0.0)
+        self._handle = self._loop.call_later(delay_s and max(delay_s, _SHORTEST_DELAY_S), self._due)
+
+    def _due(self) -> None:
+        self._handle = None
+        now_us = self._mono_us()
+        due = []
+        while self._heap and self._heap[0][0] <= now_us:
+            due.append(heappop(self._heap)[1])
+        for timer in due:
+            self._fire(timer)
+        if self._heap and self._handle is None:
+            self._arm()

@@ -12,9 +12,9 @@ from reference_broker.serve.process import is_out_of_descriptors
 
 THREADS: Final = 4
 DESCRIPTORS_PER_FILE: Final = 2
-"""A file, and a folder that has a new name."""
-AGAIN_AFTER_S: Final = 0.1
-"""How long a sync waits that found no free descriptor."""
+"""One for the file, and one for a folder with a new name."""
+RETRY_AFTER_S: Final = 0.1
+"""The pause before the retry of a sync that found no free descriptor."""
 
 OpenedT = TypeVar("OpenedT")
 
@@ -41,10 +41,10 @@ class _Piece(NamedTuple):
 
 
 class FileSyncs(Generic[OpenedT]):
-    """A sync of many files runs in pieces, and so many pieces at once as there are threads. So the number of
-    descriptors is bounded by ``max_descriptors``.
+    """A sync of many files runs in pieces, at most THREADS of them at once. So ``max_descriptors`` bounds the number of
+    descriptors.
 
-    A sync that finds no free descriptor has not failed, because nothing is lost. It is tried again until there is one.
+    A sync that finds no free descriptor has not failed, because nothing is lost. It is retried until there is one.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class FileSyncs(Generic[OpenedT]):
         max_descriptors: int,
     ) -> None:
         self.delay_s = 0.0
-        """How much longer each sync takes (a fault: a slow disk)."""
+        """The delay of each sync (a fault: a slow disk)."""
         self.delayed = 0
         self.files_per_piece = max(1, max_descriptors // (THREADS * DESCRIPTORS_PER_FILE))
         self._disk = disk
@@ -77,7 +77,7 @@ class FileSyncs(Generic[OpenedT]):
             self._add(_Piece(sync, 0))
 
     def close(self) -> None:
-        """Waits for what runs, and starts nothing more. No event is given after it."""
+        """Wait for what runs, and start nothing more. No event is given after it."""
         self._closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)
 
@@ -118,7 +118,7 @@ class FileSyncs(Generic[OpenedT]):
         )
         self._waiting.appendleft(piece)
         self._resting = True
-        self._loop.call_later(AGAIN_AFTER_S, self._rested)
+        self._loop.call_later(RETRY_AFTER_S, self._rested)
 
     def _rested(self) -> None:
         self._resting = False

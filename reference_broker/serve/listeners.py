@@ -20,20 +20,21 @@ if TYPE_CHECKING:
 
 
 ACCEPTS_PER_TURN = 128
-"""How many connections of a listener are accepted in one turn of the event loop. They take some 4 ms."""
+"""The number of connections of a listener that are accepted in one turn of the event loop, which takes some 4 ms."""
 NO_ROOM_PAUSE_S = 0.1
-"""No connection is accepted for so long after one found no free descriptor, or no memory of the system."""
+"""The pause in accepting after a connection found no free descriptor, or no memory of the system."""
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """A socket that listens. ``name`` is that of its listener. ``option`` is where a person gave the address."""
+class BoundListener:
+    """A listener with its socket."""
 
     name: str
     host: str
     socket: socket.socket
     option: str
+    """The option or setting that gave the address."""
 
     @property
     def shown(self) -> str:
@@ -44,8 +45,8 @@ class Door:
         return ipaddress.ip_address(self.socket.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def open_doors(listen: str | None, config: "BrokerConfig") -> tuple[Door, ...]:
-    """Opens one socket for each of the ``listeners``, or the single one of ``--listen``. Raises StartError, and leaves
+def bind_listeners(listen: str | None, config: "BrokerConfig") -> tuple[BoundListener, ...]:
+    """Open one socket for each of the ``listeners``, or the single one of ``--listen``. Raises StartError, and leaves
     no socket open then."""
     plan = config.listener_plan()
     if plan.listeners and listen is not None:
@@ -53,20 +54,22 @@ def open_doors(listen: str | None, config: "BrokerConfig") -> tuple[Door, ...]:
     wanted = [(each.name, each.host or "0.0.0.0", each.port, "listeners") for each in plan.listeners]
     if not wanted:
         wanted = [(DEFAULT_NAME, *parse_address(listen or DEFAULT_LISTEN, "--listen"), "--listen")]
-    doors: list[Door] = []
+    bound: list[BoundListener] = []
     try:
         for name, host, port, option in wanted:
-            doors.append(Door(name, host, listening_socket(host, port, option), option))
+            bound.append(BoundListener(name, host, listening_socket(host, port, option), option))
     except StartError:
-        for door in doors:
-            door.socket.close()
+        for listener in bound:
+            listener.socket.close()
         raise
-    return tuple(doors)
+    return tuple(bound)
 
 
-def told_endpoints(doors: Sequence[Door], config: "BrokerConfig", advertise: str | None) -> "tuple[Endpoint, ...]":
-    """The addresses that the node registers, one for each listener of brokers. Raises StartError if one of them is no
-    address that others can connect to."""
+def advertised_endpoints(
+    bound: Sequence[BoundListener], config: "BrokerConfig", advertise: str | None
+) -> "tuple[Endpoint, ...]":
+    """Return the addresses that the node registers, one for each listener of brokers. Raises StartError if others
+    cannot connect to one of them."""
     from reference_broker.controller.controller_term import Endpoint  # Late: it loads much, and the sockets come first.
 
     plan = config.listener_plan()
@@ -80,13 +83,13 @@ def told_endpoints(doors: Sequence[Door], config: "BrokerConfig", advertise: str
     if plan.advertised:
         return tuple(Endpoint(each.host, each.port, each.name) for each in plan.advertised)
     return tuple(
-        Endpoint(_reachable(door), bound_port(door.socket), door.name)
-        for door in doors
-        if door.name not in plan.controllers
+        Endpoint(_reachable(listener), bound_port(listener.socket), listener.name)
+        for listener in bound
+        if listener.name not in plan.controllers
     )
 
 
-class Accepting:
+class Acceptor:
     """Accepts connections on a socket until ``close``, which closes the socket, too.
 
     uvloop's servers accept one connection in each turn of the event loop. Among thousands that come at once, the last
@@ -104,7 +107,7 @@ class Accepting:
         loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """May be called again."""
+        """Stop accepting. A second call does nothing."""
         if self._listening.fileno() >= 0:
             self._loop.remove_reader(self._listening)
             self._listening.close()
@@ -125,7 +128,7 @@ class Accepting:
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
         self._loop.remove_reader(self._listening)
-        self._loop.call_soon(self._go_on)
+        self._loop.call_soon(self._resume)
 
     async def _connect(self, accepted: socket.socket) -> None:
         try:
@@ -134,32 +137,32 @@ class Accepting:
             accepted.close()
 
     def _pause(self) -> None:
-        """The system keeps those that come until there is room."""
+        """Accept nothing for a moment. The system queues connections meanwhile."""
         self._loop.remove_reader(self._listening)
-        self._loop.call_later(NO_ROOM_PAUSE_S, self._go_on)
+        self._loop.call_later(NO_ROOM_PAUSE_S, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._listening.fileno() >= 0:
             self._loop.add_reader(self._listening, self._accept)
 
 
-def _reachable(door: Door) -> str:
-    """The host of a listener, or this machine's name if it listens on all interfaces. Kafka takes that name, too."""
-    if door.host not in ANY_ADDRESS:
-        return door.host
+def _reachable(listener: BoundListener) -> str:
+    """Return the host of a listener, or this machine's name if it listens on all interfaces, as Kafka does."""
+    if listener.host not in ANY_ADDRESS:
+        return listener.host
     name = socket.getfqdn()
     try:
         socket.getaddrinfo(name, None)
     except OSError as failure:
         raise StartError(
-            f"{door.option}: {door.host} stands for all interfaces, and this machine's name {name!r} is unknown; say "
-            "with --advertise or advertised.listeners where others reach this node."
+            f"{listener.option}: {listener.host} stands for all interfaces, and this machine's name {name!r} is "
+            "unknown; say with --advertise or advertised.listeners where others reach this node."
         ) from failure
     return name
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
-    """Parses ``HOST:PORT``. An IPv6 address stands in brackets. Port 0 lets the system choose. Raises StartError."""
+    """Parse ``HOST:PORT``. An IPv6 address is in brackets. With port 0 the system chooses. Raises StartError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise StartError(f"{option} is {text!r}: give HOST:PORT, such as 127.0.0.1:9092.")
@@ -167,7 +170,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 
 def listening_socket(host: str, port: int, option: str) -> socket.socket:
-    """Returns a socket that listens, so that clients can connect before anyone accepts. Raises StartError."""
+    """Return a socket that listens, so that clients can connect before they are accepted. Raises StartError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

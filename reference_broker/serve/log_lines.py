@@ -16,28 +16,30 @@ from typing import TextIO
 
 STDERR = 2
 FLUSH_LIMIT_S = 1.0
-"""How long the end of the process waits for a log that is not read."""
+"""The longest wait at the end of the process for a log that is not read."""
 BURST_LINES = 100
-"""How many lines of one limited event the log takes at once."""
+"""The number of lines of one limited event that may be written at once."""
 LINES_PER_SECOND = 10
-"""How many lines of one limited event the log takes in the long run."""
+"""The rate of lines of one limited event in the long run."""
 SELDOM_S = 10
-"""At most one line in this time says what peers do again and again while this node is not ready."""
+"""The least time between two lines about repeated requests of peers while this node is not ready."""
 
 
 @dataclass(slots=True)
 class _Allowance:
-    """How many more lines of an event may be written, and how many were left out since the last one."""
+    """The token bucket of one limited event."""
 
     lines: float
+    """The number of lines that may be written now."""
     at_s: float
     left_out: int = 0
+    """The number of lines omitted since the last one."""
 
 
 class LogLines:
-    """``event`` names what happened, and ``facts`` describe it.
+    """The log of a node. ``event`` names what happened, and ``facts`` describe it.
 
-    Nothing here blocks or raises (``log_writer``). ``limited`` is for what peers can cause as often as they like.
+    No method blocks or raises. ``limited`` is for events that peers can cause as often as they like.
     """
 
     def __init__(self, node_id: int, stream: TextIO | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -57,18 +59,18 @@ class LogLines:
         self._write("error", event, facts)
 
     def limited(self, level: str, event: str, **facts: object) -> None:
-        """Writes the line unless there were too many of this event. The next line tells how many were left out."""
+        """Write the line unless there were too many of this event. The next line has the number of omitted ones."""
         if self._is_allowed(event, BURST_LINES, LINES_PER_SECOND, facts):
             self._write(level, event, facts)
 
     def seldom(self, level: str, event: str, reason: str, **facts: object) -> None:
-        """Writes the first line of this event and reason, and at most one in SELDOM_S after it."""
+        """Write the first line of this event and reason, and at most one in SELDOM_S after it."""
         facts["reason"] = reason
         if self._is_allowed(f"{event}: {reason}", 1, 1 / SELDOM_S, facts):
             self._write(level, event, facts)
 
     def _is_allowed(self, what: str, burst: int, lines_per_second: float, facts: dict[str, object]) -> bool:
-        """Whether a line may be written. Adds to ``facts`` how many were left out before it."""
+        """Whether a line may be written. Adds to ``facts`` the number of lines omitted before it."""
         now_s = self._now_s()
         allowance = self._allowances.get(what)
         if allowance is None:
@@ -85,7 +87,7 @@ class LogLines:
         return True
 
     def flush(self) -> None:
-        """Waits until everything is written, but not for long."""
+        """Wait until everything is written, at most FLUSH_LIMIT_S."""
         self._writer.flush(FLUSH_LIMIT_S)
 
     def _write(self, level: str, event: str, facts: dict[str, object]) -> None:
@@ -104,31 +106,31 @@ class LogLines:
         return self._line("warn", "log_lines_dropped", {"count": count}).encode()
 
 
-def tell_on_stderr(sentence: str) -> None:
-    """Tells one sentence to the person who started the process. Waits for a reader only for a moment."""
+def report_on_stderr(sentence: str) -> None:
+    """Write one sentence to stderr, for the person who started the process. Wait for a reader at most FLUSH_LIMIT_S."""
     writer = LogWriter(STDERR, lambda _: b"")
     writer.write(f"{sentence}\n".encode())
     writer.flush(FLUSH_LIMIT_S)
 
 
 MAX_WAITING_BYTES = 1 << 20
-"""How many bytes of lines may wait to be written. A line that would go beyond is dropped and counted."""
-AT_ONCE_BYTES = 1 << 16
-"""How many bytes one write takes at most."""
+"""The bytes of lines that may wait to be written. A line that would exceed this is dropped and counted."""
+MAX_WRITE_BYTES = 1 << 16
+"""The largest size of one write."""
 
 
 class LogWriter:
-    """Takes lines from any thread and never blocks.
+    """Writes log lines to a descriptor in a thread of its own. Takes lines from any thread and never blocks.
 
     A line is dropped if too many wait, or if the descriptor refuses it (a full disk, a closed pipe). ``dropped_line``
-    makes the line that tells how many were dropped. It is written before the next line that gets through.
+    makes the line that reports the number of dropped ones. It is written before the next line that gets through.
     """
 
     def __init__(
         self, descriptor: int, dropped_line: Callable[[int], bytes], max_waiting_bytes: int = MAX_WAITING_BYTES
     ) -> None:
         self.dropped = 0
-        """How many lines were dropped and not told yet."""
+        """The number of dropped lines that are not reported yet."""
         self._descriptor = descriptor
         self._dropped_line = dropped_line
         self._max_waiting_bytes = max_waiting_bytes
@@ -138,10 +140,10 @@ class LogWriter:
         self._writing = False
         self._thread: threading.Thread | None = None
         self._in_a_line = False
-        """True if a write failed in the middle of a line. The next one begins a new line."""
+        """True if a write failed in the middle of a line. The next write begins a new line."""
 
     def write(self, line: bytes) -> None:
-        """``line`` includes its newline."""
+        """Queue a line, which includes its newline."""
         with self._changed:
             if self._waiting_bytes + len(line) > self._max_waiting_bytes:
                 self.dropped += 1
@@ -154,7 +156,7 @@ class LogWriter:
             self._changed.notify_all()
 
     def flush(self, limit_s: float) -> bool:
-        """Waits until all lines are written or dropped, but not longer than ``limit_s``. Returns whether they are."""
+        """Wait until all lines are written or dropped, at most ``limit_s``. Return whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._writing, limit_s)
 
@@ -177,21 +179,21 @@ class LogWriter:
     def _taken(self) -> list[bytes]:
         lines = []
         size_bytes = 0
-        while self._waiting and size_bytes < AT_ONCE_BYTES:
+        while self._waiting and size_bytes < MAX_WRITE_BYTES:
             lines.append(self._waiting.popleft())
             size_bytes += len(lines[-1])
         self._waiting_bytes -= size_bytes
         return lines
 
     def _put(self, lines: list[bytes]) -> int:
-        """Writes these lines, and returns how many of them were not written whole."""
+        """Write these lines, and return the number of those that were not written whole."""
         text = memoryview(b"\n" * self._in_a_line + b"".join(lines))
         self._in_a_line = False
         position = 0
         while position < len(text):
             try:
                 position += os.write(self._descriptor, text[position:])
-            except BlockingIOError:  # Whoever started us made the descriptor non-blocking.
+            except BlockingIOError:  # Our parent made the descriptor non-blocking.
                 select.select([], [self._descriptor], [], 1.0)
             except OSError:
                 self._in_a_line = position > 0 and text[position - 1] != ord("\n")
@@ -200,12 +202,13 @@ class LogWriter:
 
 
 MAX_SHOWN_CHARACTERS = 2000
-"""Characters of one argument of the exception."""
+"""The limit for one argument of the exception."""
 MAX_SHOWN_PLACES = 6
 
 
 def describe_bug(bug: Exception) -> str:
-    """Returns the exception, the last places that it passed, and what the node was doing (its notes)."""
+    """Describe a bug in one line: the exception, the last frames that it passed, and what the node was doing
+    (notes)."""
     places = []
     trace = bug.__traceback__
     while trace is not None:
@@ -216,10 +219,10 @@ def describe_bug(bug: Exception) -> str:
 
 
 def _shown_arguments(bug: Exception) -> str:
-    """The exception's arguments, with objects shown by their class only.
+    """Return the exception's arguments, with objects shown by their class only.
 
-    A KeyError holds the key itself. Spelling out a cached partition would spell out its session, the session's
-    partitions, their logs and their watchers: hundreds of megabytes, made by a node that should end at once.
+    A KeyError has the key itself. The repr of a cached partition would contain its session, the session's partitions,
+    their logs and their watchers: hundreds of megabytes, made by a node that should end at once.
     """
     if isinstance(bug, OSError):
         return str(bug)[:MAX_SHOWN_CHARACTERS]

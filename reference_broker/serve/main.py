@@ -1,4 +1,4 @@
-"""``crucible broker``: turns the options of the command line into a running node, and its end into an exit code."""
+"""``crucible broker``: runs a node with the options of the command line, and returns its exit code."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reference_broker.serve.log_lines import tell_on_stderr
+from reference_broker.serve.log_lines import report_on_stderr
 from reference_broker.serve.process import StartError, hold_standard_descriptors, return_large_blocks
 from reference_broker.serve.start_up import collect_nothing, leave_out
 
@@ -29,12 +29,13 @@ def run_broker(
     wall_offset_ms: int = 0,
     started: Callable[[], None] | None = None,
 ) -> int:
-    """Runs one node, which is broker and controller, until SIGTERM. Returns the exit code: 0 for a clean end, 2 for a
+    """Run one node, which is broker and controller, until SIGTERM. Return the exit code: 0 for a clean end, 2 for a
     node that cannot start, 4 for a crash.
 
     ``listen`` is None if ``config`` has ``listeners``, or for 127.0.0.1:9092. The node uses the whole process: its
     signals, stdout for the ready line, and stderr for the log. ``config`` has Kafka's names, as a mapping or as a list
-    of KEY=VALUE. ``wrapper`` is what fault injection and tracing add. ``started`` is called once signals are heard.
+    of KEY=VALUE. ``wrapper`` is what fault injection and tracing add. ``started`` is called once end signals are
+    handled.
     """
     hold_standard_descriptors()
     return_large_blocks()
@@ -51,7 +52,7 @@ def run_broker(
         options = Options(listen, Path(data), node_id, parsed, advertised, metrics_listen, wall_offset_ms)
         return Server(options, print_ready, wrapper, started).run()
     except StartError as wrong:
-        tell_on_stderr(f"crucible broker: {wrong}")
+        report_on_stderr(f"crucible broker: {wrong}")
         return 2
 
 
@@ -66,9 +67,9 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def end_with_stdin() -> None:
-    """Ends this process as SIGTERM does when its stdin ends.
+    """End this process as SIGTERM does when its stdin ends.
 
-    Whoever started it holds the other end of that pipe. The system closes it even if that process is killed, so no node
+    The parent process holds the other end of that pipe. The system closes it even if the parent is killed, so no node
     outlives it.
     """
 

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from reference_broker.metrics.metrics import Counter, Metrics
 
 NODES_SHARE: Final = 4
-"""A quarter of the bound is for connections of other nodes. What clients hold cannot take it away."""
+"""A quarter of the bound is reserved for connections of other nodes."""
 FREED_SHARE: Final = 8
 """When a share is full, connections close until an eighth of it is free, so that not every byte closes one. What peers
 have read meanwhile counts as free."""
@@ -20,29 +20,30 @@ REASON: Final = "queued.max.request.bytes is reached, and this connection has he
 
 
 class Holder(Hashable, Protocol):
-    """A connection, as the budget sees it."""
+    """A connection that the budget counts."""
 
     of_node: bool
     """Whether another node is at the other end."""
 
     def held_bytes(self) -> int:
-        """What this connection holds now."""
+        """The memory that this connection holds now."""
         ...
 
     def waits_since_s(self) -> float | None:
-        """Since when its oldest frame is unfinished, or its oldest answer unread. None if it waits for this node."""
+        """When its oldest frame began that is unfinished, or its oldest response was sent that is unread. None if it
+        waits for this node."""
         ...
 
     def evict(self, reason: str) -> int:
-        """Ends the connection. Returns how many bytes it holds until it is gone, which is a moment later."""
+        """Close the connection. Return the bytes that it holds until it is gone, which is a moment later."""
         ...
 
 
 class MemoryBudget:
-    """Knows what each connection holds. When a share is full, it closes the connections that have kept memory longest.
+    """Counts what each connection holds. When a share is full, it closes the connections that have kept memory longest.
 
     A connection whose peer keeps us waiting goes first: the one with the oldest unfinished frame or the longest unread
-    answer. Connections whose requests are with the node go last. ``limit_bytes`` is ``queued.max.request.bytes``; a
+    response. Connections whose requests are with the node go last. ``limit_bytes`` is ``queued.max.request.bytes``; a
     negative limit is none.
     """
 
@@ -57,21 +58,21 @@ class MemoryBudget:
         available = metrics.gauge("kafka.network", "SocketServer", "MemoryPoolAvailable")
 
         def measure() -> None:
-            used.value = sum(share.counted_again() for share in self._shares.values())
+            used.value = sum(share.recount() for share in self._shares.values())
             available.value = max(0, limit_bytes - used.value)
 
         metrics.before_reading.append(measure)
 
     def changed(self, holder: Holder) -> None:
-        """Called when the connection may hold more than before. It may be closed by this call, as may others."""
+        """Count a connection that may hold more than before. This may close it, or others."""
         self._shares[holder.of_node].changed(holder)
 
     def is_full(self, holder: Holder, is_small: bool = False) -> bool:
         """Whether a new request must wait, because connections that were closed still hold what they held.
         ``is_small`` says that the request and its answer are small, so that it may come out of the reserve.
 
-        Without that, all requests that arrive in one turn of the event loop could be answered before any memory is
-        free again.
+        Otherwise, all requests that arrive in one turn of the event loop could be served before any memory is free
+        again.
         """
         return self._shares[holder.of_node].is_full(is_small)
 
@@ -82,7 +83,7 @@ class MemoryBudget:
 
 
 class Share:
-    """The bound of one kind of connections. ``total_bytes`` may be too high, since nobody tells when a peer reads.
+    """The bound of one kind of connections. ``total_bytes`` may be too high, since there is no event when a peer reads.
 
     With ``keeps_one`` the last connection that holds much stays open, even if it holds more than the bound. Else a
     batch that is larger than the share of nodes would keep all followers out for ever.
@@ -95,7 +96,7 @@ class Share:
         self._keeps_one = keeps_one
         self._held: dict[Holder, int] = {}
         self._ending: dict[Holder, int] = {}
-        """What connections hold that were closed and are not gone yet."""
+        """The bytes of connections that were closed and are not gone yet."""
         self._ending_bytes = 0
 
     def is_full(self, is_small: bool) -> bool:
@@ -120,8 +121,8 @@ class Share:
         self.total_bytes -= self._held.pop(holder, 0)
         self._ending_bytes -= self._ending.pop(holder, 0)
 
-    def counted_again(self) -> int:
-        """Asks each connection anew, and returns what they hold together."""
+    def recount(self) -> int:
+        """Count each connection again, and return the sum."""
         self._held = {holder: held for holder in self._held if (held := holder.held_bytes())}
         self.total_bytes = sum(self._held.values())
         return self.total_bytes
@@ -155,12 +156,12 @@ class Share:
         ages = [(since_s, number) for number, each in enumerate(large) if (since_s := each.waits_since_s()) is not None]
         for _, number in sorted(ages):
             yield large[number]
-        if self.counted_again() <= self._limit_bytes - self._limit_bytes // FREED_SHARE:
+        if self.recount() <= self._limit_bytes - self._limit_bytes // FREED_SHARE:
             return
         yield from [holder for holder in large if holder in self._held]
         yield from sorted(self._held, key=self._rank)
 
     def _rank(self, holder: Holder) -> tuple[bool, float]:
-        """Who has the lowest rank is closed first."""
+        """The order of closing: the lowest rank first."""
         since_s = holder.waits_since_s()
         return since_s is None, since_s or 0.0

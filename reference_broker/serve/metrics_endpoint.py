@@ -1,4 +1,4 @@
-"""Answers ``GET /metrics`` for Prometheus. It speaks just enough HTTP, so that a node needs no web server."""
+"""Serves ``GET /metrics`` for Prometheus. It speaks just enough HTTP, so that a node needs no web server."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,12 +12,11 @@ MOST_CONNECTIONS = 16
 
 
 class MetricsProtocol(asyncio.Protocol):
-    """A connection serves one request. ``text()`` returns the metrics in Prometheus' text format 0.0.4.
-
-    ``others`` holds the open connections of the same endpoint.
-    """
+    """A connection of the endpoint. It serves one request."""
 
     def __init__(self, text: Callable[[], str], others: "set[MetricsProtocol]") -> None:
+        """``text()`` returns the metrics in Prometheus' text format 0.0.4. ``others`` holds the open connections of the
+        same endpoint."""
         self._text = text
         self._others = others
         self._head = b""
@@ -40,11 +39,11 @@ class MetricsProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._head += data
         if b"\r\n\r\n" in self._head:
-            self._answer(self._head.split(b"\r\n", 1)[0].split(b" "))
+            self._respond(self._head.split(b"\r\n", 1)[0].split(b" "))
         elif len(self._head) > REQUEST_BYTES:
             self._transport.abort()
 
-    def _answer(self, words: list[bytes]) -> None:
+    def _respond(self, words: list[bytes]) -> None:
         if len(words) < 2 or words[0] != b"GET" or words[1].split(b"?")[0] not in (b"/metrics", b"/"):
             status, body = "404 Not Found", "GET /metrics\n"
         else:

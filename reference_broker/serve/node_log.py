@@ -12,7 +12,7 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.wire.apis import ApiKey, api_name
 
 EVENTS = frozenset({"producer_snapshot_recreated"})
-"""Notes of what is right, but unusual enough to be told: a few for each log that is made tiered."""
+"""Notes of what is right, but unusual enough to be logged: a few for each log that becomes tiered."""
 WARNINGS = frozenset(
     {
         "coordinator_load_failed",
@@ -26,7 +26,7 @@ WARNINGS = frozenset(
     }
 )
 LOSSES = frozenset({"log_cut", "log_quarantined", "remote_log_events_missing"})
-"""Notes that say what was lost, or is in doubt. Each of them is logged."""
+"""Notes of data that was lost, or is in doubt. Each of them is logged."""
 ERRORS = frozenset(
     {
         "copy_failed",
@@ -38,17 +38,18 @@ ERRORS = frozenset(
         "snapshot_damaged",
     }
 )
-"""Notes of what only a person can put right for good. They may repeat for hours."""
+"""Notes of failures that only a person can fix for good. They may repeat for hours."""
 ERROR_EVERY_US = 10_000_000
-"""Each of these gets at most one line in this time. The line says how many were left out before it."""
+"""Each of these gets at most one line in this time. The line has the number of those omitted before it."""
 
 
 @dataclass(slots=True)
 class NoteLog:
-    """``_logged`` holds, by the name of a note, when its last line was written and how many were left out since."""
+    """Logs the notes of a node that an operator must see."""
 
     _log: LogLines
     _logged: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """When the last line of a note was written, and the number omitted since, by the name of the note."""
 
     def take(self, note: Note, now_us: int) -> None:
         if note.what in EVENTS:
@@ -71,7 +72,7 @@ class NoteLog:
 
 @dataclass(slots=True)
 class RequestLog:
-    """A hook (``core.events``) that changes nothing. It stands last, so that it tells what the node saw and did."""
+    """A hook (``core.events``) that changes nothing. It is the last hook, so that it logs what the node saw and did."""
 
     _log: LogLines
     _arrived_us: dict[int, int] = field(default_factory=dict)
@@ -85,14 +86,14 @@ class RequestLog:
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:
         for effect in effects:
             if isinstance(effect, Reply):
-                self._told(now, effect)
+                self._log_request(now, effect)
             elif isinstance(effect, Close):
                 self._arrived_us.pop(effect.connection, None)
         if isinstance(event, Closed):
             self._arrived_us.pop(event.connection, None)
         return effects
 
-    def _told(self, now: Now, reply: Reply) -> None:
+    def _log_request(self, now: Now, reply: Reply) -> None:
         tag = reply.tag
         session: dict[str, int] = {}
         if reply.api_key == ApiKey.FETCH:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def make_durable(path: Path, root: Path) -> None:
-    """Syncs the file or folder, and each folder above it up to ``root``. Raises OSError."""
+    """Sync the file or folder, and each folder above it up to ``root``: obstore does not. Raises OSError."""
     for each in (path, *path.parents):
         descriptor = os.open(each, os.O_RDONLY)
         try:
@@ -55,7 +55,7 @@ def make_durable(path: Path, root: Path) -> None:
 
 
 PART_BYTES: Final = 8 * 2**20
-"""S3 takes 10,000 parts of an object, each of 5 MiB or more."""
+"""The size of one part of an upload. S3 allows 10,000 parts of an object, each of 5 MiB or more."""
 PARTS_AT_ONCE: Final = 2
 _REFUSED: Final = (
     exceptions.PermissionDeniedError,
@@ -69,7 +69,7 @@ Progress = Callable[[], None]
 
 
 class Backend(Protocol):
-    """Where the objects are. ``once`` never sends a request a second time."""
+    """The store of the objects. ``once`` never retries a request."""
 
     @property
     def store(self) -> LocalStore | S3Store: ...
@@ -78,18 +78,18 @@ class Backend(Protocol):
     def once(self) -> LocalStore | S3Store: ...
 
     def size(self, key: str) -> int | None:
-        """Returns the size of the object in bytes, or None if there is none."""
+        """Return the size of the object in bytes, or None if there is none."""
         ...
 
     def delete(self, keys: tuple[str, ...]) -> None: ...
 
     def changed(self, key: str) -> None:
-        """Makes what was put durable."""
+        """Make the object durable after a put."""
         ...
 
 
 class Folder:
-    """Objects are files below ``root``. obstore does not sync them, so this does."""
+    """Objects as files below ``root``. obstore does not sync them, so this does."""
 
     def __init__(self, root: Path) -> None:
         """Raises OSError, or an error of obstore."""
@@ -114,7 +114,7 @@ class Folder:
 
 
 class Bucket:
-    """Objects of S3, which answers when they are durable."""
+    """Objects in S3, whose responses come when they are durable."""
 
     def __init__(self, store: S3Store, once: S3Store) -> None:
         self.store = store
@@ -131,18 +131,18 @@ class Bucket:
             obstore.delete(self.store, keys)
 
     def changed(self, key: str) -> None:
-        """S3 has done it."""
+        """Nothing is left to do: S3 has made it durable."""
 
 
 class Objects:
-    """Reads files that are put below ``disk_root``, the folder of the node's disk."""
+    """Carries out operations of the store port while the caller waits. Uploaded files are below ``disk_root``."""
 
     def __init__(self, backend: Backend, disk_root: Path) -> None:
         self._backend = backend
         self._disk_root = disk_root
 
     def carry_out(self, operation: StoreOperation, progress: Progress) -> StoreAnswer | StoreFailure:
-        """Does the operation. ``progress`` is called whenever a part of a file was read."""
+        """Carry out the operation. ``progress`` is called after each part of a file that was read."""
         refusal = refused_key(operation)
         if refusal is not None:
             return refusal
@@ -160,7 +160,7 @@ class Objects:
                     self._backend.delete(operation.keys)
                     return None
         except Exception as failure:  # obstore raises errors of its own, of the system, and plain ones.
-            return _told(failure)
+            return _store_failure(failure)
 
     def _put(self, key: str, data: bytes, if_absent: bool) -> StoreFailure | None:
         try:
@@ -211,58 +211,62 @@ class Objects:
 
 
 class _ShorterFile(Exception):  # noqa: N818 - says what happened
-    """A file that is being put has become shorter."""
+    """A file that is being uploaded has become shorter."""
 
 
 def _parts(path: Path, size_bytes: int, progress: Progress) -> Iterator[bytes]:
-    left = size_bytes
+    remaining_bytes = size_bytes
     with path.open("rb", buffering=0) as file:
-        while left:
-            part = file.read(min(PART_BYTES, left))
+        while remaining_bytes:
+            part = file.read(min(PART_BYTES, remaining_bytes))
             if not part:
                 raise _ShorterFile(f"{path.name} has become shorter than {size_bytes} bytes")
-            left -= len(part)
+            remaining_bytes -= len(part)
             progress()
             yield part
 
 
-def _told(failure: Exception) -> StoreFailure:
+def _store_failure(failure: Exception) -> StoreFailure:
     kind = FailureKind.REFUSED if isinstance(failure, _REFUSED) else FailureKind.UNAVAILABLE
     return StoreFailure(kind, _first_line(failure))
 
 
 def _first_line(failure: Exception) -> str:
-    """obstore adds what its own source knows, in many lines."""
+    """Return the first line of the message. obstore adds details of its own source in many more."""
     return (str(failure).splitlines() or [type(failure).__name__])[0][:300]
 
 
 THREADS: Final = 8
 FILE_THREADS: Final = 4
-"""Files are put in threads of their own, since a large one must not delay reads."""
+"""Files are uploaded in threads of their own, since a large one must not delay reads."""
 END_LIMIT_S: Final = 1.0
 
 
 class Carries(Protocol):
-    """The part of ``Objects`` that is needed here."""
+    """The part of ``Objects`` that ``StoreThreads`` needs."""
 
     def carry_out(self, operation: StoreOperation, progress: Callable[[], None]) -> StoreAnswer | StoreFailure: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """``steps`` counts the signs of life, and ``seen`` those that the watch has seen."""
+    """A call that is queued or running."""
 
     call: StoreCall
     steps: int = 0
+    """The number of signs of life."""
     seen: int = -1
+    """The number of them at the last check."""
 
     def step(self) -> None:
         self.steps += 1
 
 
 class StoreThreads:
-    """A call without a sign of life for ``limit_s`` is answered as ``unavailable``. What it comes to later is left
-    out."""
+    """Carries out StoreCall effects in threads, and hands over each result as an event.
+
+    A call without a sign of life for ``limit_s`` fails as ``unavailable``. Its later result is dropped.
+    """
 
     def __init__(
         self,
@@ -289,7 +293,8 @@ class StoreThreads:
         self._loop.call_later(self._limit_s, self._watch, running)
 
     def close(self) -> None:
-        """Gives no more events. Waits a moment for what runs, so that no thread wakes in a process that is ending."""
+        """Hand over no more events. Wait a moment for what runs, so that no thread wakes in a process that is
+        ending."""
         self._closed = True
         for thread in self._threads:
             (self._files if thread.name == "store-file" else self._calls).put(None)
@@ -308,13 +313,13 @@ class StoreThreads:
             if running.call.token not in self._running:
                 continue
             running.step()
-            answer = self._store.carry_out(running.call.operation, running.step)
+            result = self._store.carry_out(running.call.operation, running.step)
             with suppress(RuntimeError):  # The loop is closed.
-                self._loop.call_soon_threadsafe(self._answered, running, answer)
+                self._loop.call_soon_threadsafe(self._finished, running, result)
 
-    def _answered(self, running: _Running, answer: StoreAnswer | StoreFailure) -> None:
+    def _finished(self, running: _Running, result: StoreAnswer | StoreFailure) -> None:
         if self._running.pop(running.call.token, None) is not None and not self._closed:
-            self._give(store_event(running.call.token, answer))
+            self._give(store_event(running.call.token, result))
 
     def _watch(self, running: _Running) -> None:
         if self._closed or running.call.token not in self._running:
@@ -323,7 +328,7 @@ class StoreThreads:
             running.seen = running.steps
             self._loop.call_later(self._limit_s, self._watch, running)
         else:
-            self._answered(running, StoreFailure(FailureKind.UNAVAILABLE, f"no answer within {self._limit_s:g} s"))
+            self._finished(running, StoreFailure(FailureKind.UNAVAILABLE, f"no answer within {self._limit_s:g} s"))
 
 
 URL: Final = "crucible.remote.store.url"
@@ -332,7 +337,9 @@ CONNECT_LIMIT_S: Final = 5
 
 
 def opened(config: "BrokerConfig", data: Path) -> Objects:
-    """Returns the store for a node with this data directory. Raises StartError.
+    """Open the object store that the settings name, for a node with this data directory. Raises StartError.
+
+    It must be opened in the node's own process, since obstore's threads do not survive a fork.
 
     Credentials for S3 come from the environment (AWS_ACCESS_KEY_ID and the like), so that no request shows them.
     """

@@ -23,24 +23,29 @@ Address: TypeAlias = tuple[str, int]
 """Host and port."""
 
 FindAddress: TypeAlias = Callable[[int, Channel], Address | None]
-"""Finds where a node is dialled for a channel, or returns None if that is not known. It is called for each dial."""
+"""Returns the address of a node for a channel, or None if it is unknown. It is called for each dial."""
 
 TO_CONTROLLERS = (Channel.RAFT, Channel.CONTROLLER, Channel.FORWARD)
 
 REPLY_OVERHEAD_BYTES = 16 << 20
-"""What another node's reply may hold beside records: enough to tell of some 200,000 partitions."""
+"""The size of another node's reply beside records: enough for some 200,000 partitions."""
 
 
 def largest_reply_bytes(config: BrokerConfig) -> int:
-    """The limit for a reply of another node: what was asked for or, if larger, one batch, which came in a request.
+    """Return the limit for a reply of another node: what a fetch requests or, if larger, one batch of a request.
 
-    ``socket.request.max.bytes`` alone may be less than a follower asks for. The follower would then ask again for ever.
+    ``socket.request.max.bytes`` alone may be less than a follower fetches. The follower would then retry for ever.
     """
     return max(config.replica_fetch_response_max_bytes, config.socket_request_max_bytes) + REPLY_OVERHEAD_BYTES
 
 
 def dial_map(config: BrokerConfig, node_id: int, registered: Callable[[int], Address | None]) -> FindAddress:
-    """``registered`` finds what a broker told the cluster about itself, as far as this node knows the metadata."""
+    """Return the function that finds the addresses of other nodes.
+
+    Voters are where ``controller.quorum.voters`` says. Brokers are where ``crucible.peers`` says, or else where they
+    are registered. If controllers have a listener of their own, the voters' addresses are only for requests to
+    controllers. ``registered`` finds the address that a broker registered, as far as this node knows the metadata.
+    """
     voters: Mapping[int, Address] = {each.node_id: (each.host, each.port) for each in config.voters(node_id)}
     peers: Mapping[int, Address] = {each.node_id: (each.host, each.port) for each in config.peers()}
     separate = bool(config.listener_plan().controllers)
@@ -69,7 +74,7 @@ FIXES: Mapping[int, str] = {
 
 
 def refusal(body: object) -> Error | None:
-    """An error of the answer as a whole, or of its only partition, that asking again will not change."""
+    """Return the error of a response, or of its only partition, that retries will not change."""
     code = _code(body)
     if code == ErrorCode.none:
         topics = getattr(body, "topics", None)
@@ -83,11 +88,12 @@ def _code(part: Any) -> int:
 
 
 MAX_OUTSTANDING = 1024
-"""How many requests of a channel may be without a reply; one more breaks the connection."""
+"""The number of requests of a channel without a reply; one more breaks the connection."""
 MAX_UNSENT_BYTES = 16 << 20
-"""How many bytes of requests a peer may leave unread; more breaks the connection."""
+"""The bytes of requests that a peer may leave unread; more breaks the connection."""
 SHORTEST_LIFE_S = 0.02
-"""The least time from a dial to its PeerDown, so that a node that asks a refusing peer again at once does not spin."""
+"""The least time from a dial to its PeerDown, so that a node that retries at once with a refusing peer does not
+spin."""
 
 
 class _Outstanding(NamedTuple):
@@ -101,20 +107,18 @@ class _Outstanding(NamedTuple):
 
 @dataclass(slots=True)
 class Peers:
-    """``find_address`` returns where a node is dialled, or None if that is not known.
-
-    ``give`` takes events one at a time and is never called while ``send`` runs.
-    """
+    """The channels to all other nodes."""
 
     find_address: FindAddress
     loop: asyncio.AbstractEventLoop
     log: LogLines
     give: Callable[[Event], None]
+    """Takes events one at a time. It is never called while ``send`` runs."""
     max_frame_bytes: int
     _channels: dict[tuple[int, Channel], "PeerChannel"] = field(default_factory=dict)
 
     def send(self, effect: Send) -> None:
-        """Sends a request, after connecting if needed. A peer without an address is down."""
+        """Send a request, after connecting if needed. A peer without an address is down."""
         key = (effect.peer, effect.channel)
         channel = self._channels.get(key)
         if channel is None:
@@ -122,21 +126,22 @@ class Peers:
         channel.send(effect)
 
     def close(self) -> None:
-        """Ends all connections. No event is given after it."""
+        """Close all connections. No event is given after it."""
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
 
 
 class PeerChannel:
-    """``outstanding`` holds the sends without a reply, oldest first, of a connection that is up, being made or broken.
+    """One channel to one peer.
 
     At most one of these is set: ``_dialling`` (a connection is being made), ``_link`` (it is up) and ``_resting`` (it
-    broke, and PeerDown is on its way). If none is set, the next send dials.
+    broke, and PeerDown follows). If none is set, the next send dials.
     """
 
     def __init__(self, owner: Peers, peer: int, channel: Channel) -> None:
         self.outstanding: deque[_Outstanding] = deque()
+        """The sends without a reply, oldest first."""
         self._owner = owner
         self._peer = peer
         self._channel = channel
@@ -150,8 +155,8 @@ class PeerChannel:
         self._timer: asyncio.TimerHandle | None = None
         self._refusals: dict[int, Error | None] = {}
         """The refusals that were logged, by API key."""
-        self._told_down = False
-        """True once its failure is logged. The next line follows the next reply."""
+        self._reported_down = False
+        """True once the failure is logged. The next line follows the next reply."""
         self._closed = False
 
     def send(self, effect: Send) -> None:
@@ -161,7 +166,7 @@ class PeerChannel:
             _Outstanding(effect.token, self._correlation_id, effect.api_key, effect.api_version, deadline_s)
         )
         if self._resting is not None:
-            return  # The PeerDown that is on its way ends this send, too.
+            return  # The PeerDown that follows ends this send, too.
         try:
             buffers = encode_request(
                 effect.api_key, effect.api_version, self._correlation_id, effect.client_id, effect.body
@@ -187,7 +192,7 @@ class PeerChannel:
         self._closed = True
         if self._resting is not None:
             self._resting.cancel()
-        self._let_go()
+        self._release()
 
     # Connecting
 
@@ -208,9 +213,9 @@ class PeerChannel:
                 self.broke(failure.strerror or str(failure))
 
     def connected(self, link: "_Link") -> None:
-        """The peer, or a proxy before it, has accepted."""
+        """The peer, or a proxy before it, has accepted the connection."""
         if self._closed or self._dialling is None:
-            link.transport.abort()  # Given up in the same instant.
+            link.transport.abort()  # The channel broke in the same instant.
             return
         self._dialling = None
         self._link = link
@@ -221,22 +226,22 @@ class PeerChannel:
     # Replies
 
     def received(self, frame: memoryview) -> None:
-        """Raises ProtocolError."""
+        """Handle a reply. Raises ProtocolError."""
         if not self.outstanding:
             raise ProtocolError("a reply to nothing")
-        asked = self.outstanding[0]
-        correlation_id, body = _decoded(asked, frame)
-        if correlation_id != asked.correlation_id:
-            raise ProtocolError(f"a reply to request {correlation_id}, not {asked.correlation_id}")
+        sent = self.outstanding[0]
+        correlation_id, body = _decoded(sent, frame)
+        if correlation_id != sent.correlation_id:
+            raise ProtocolError(f"a reply to request {correlation_id}, not {sent.correlation_id}")
         self.outstanding.popleft()
-        self._tell_refusal(refusal(body), asked.api_key)
-        if self._told_down:
-            self._told_down = False
+        self._log_refusal(refusal(body), sent.api_key)
+        if self._reported_down:
+            self._reported_down = False
             self._owner.log.info("peer_answers", peer=self._peer, channel=self._channel.name)
-        self._owner.give(PeerReply(self._peer, self._channel, asked.token, body))
+        self._owner.give(PeerReply(self._peer, self._channel, sent.token, body))
 
-    def _tell_refusal(self, error: Error | None, api_key: int) -> None:
-        """Logs one line, and no other until the request is accepted or refused for another reason."""
+    def _log_refusal(self, error: Error | None, api_key: int) -> None:
+        """Log a refusal once, until the request is accepted or refused for another reason."""
         known = self._refusals.get(api_key)
         if error is known:
             return
@@ -245,7 +250,7 @@ class PeerChannel:
             facts = {"peer": self._peer, "channel": self._channel.name, "api": api_name(api_key)}
             self._owner.log.warn("peer_refuses", error=error_name(error), reason=FIXES[error], **facts)
 
-    def stands(self, link: "_Link") -> bool:
+    def is_current(self, link: "_Link") -> bool:
         return self._link is link
 
     def _await_replies(self, deadline_s: float) -> None:
@@ -258,7 +263,7 @@ class PeerChannel:
         self._timer = None
         if not self.outstanding:
             return
-        earliest_s = min(asked.deadline_s for asked in self.outstanding)
+        earliest_s = min(sent.deadline_s for sent in self.outstanding)
         if earliest_s <= self._owner.loop.time():
             self.broke("no reply in time")
         else:
@@ -267,14 +272,14 @@ class PeerChannel:
     # The end of a connection
 
     def broke(self, reason: str) -> None:
-        """Gives up the connection, whatever its state. PeerDown follows in a separate event."""
+        """Drop the connection, whatever its state. PeerDown follows in a separate event."""
         if self._closed or self._resting is not None:
             return
-        if not self._told_down:
-            self._told_down = True
+        if not self._reported_down:
+            self._reported_down = True
             facts = {"peer": self._peer, "channel": self._channel.name, "unanswered": len(self.outstanding)}
             self._owner.log.warn("peer_down", reason=reason, **facts)
-        self._let_go()
+        self._release()
         rest_s = max(0.0, self._dialled_s + SHORTEST_LIFE_S - self._owner.loop.time())
         self._resting = self._owner.loop.call_later(rest_s, self._down)
 
@@ -283,7 +288,7 @@ class PeerChannel:
         self.outstanding.clear()
         self._owner.give(PeerDown(self._peer, self._channel))
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._unsent, self._unsent_bytes = [], 0
         if self._timer is not None:
             self._timer.cancel()
@@ -296,9 +301,9 @@ class PeerChannel:
             link.transport.abort()
 
 
-def _decoded(asked: _Outstanding, frame: memoryview) -> tuple[int, object]:
+def _decoded(sent: _Outstanding, frame: memoryview) -> tuple[int, object]:
     try:
-        return decode_response(asked.api_key, asked.api_version, frame)
+        return decode_response(sent.api_key, sent.api_version, frame)
     except ProtocolError:
         raise
     except Exception as bug:
@@ -307,7 +312,7 @@ def _decoded(asked: _Outstanding, frame: memoryview) -> tuple[int, object]:
 
 
 class _Link(asyncio.Protocol):
-    """One connection of a channel. What it receives counts until the channel gives it up."""
+    """One connection of a channel. What it receives is handled until the channel drops it."""
 
     def __init__(self, channel: PeerChannel, max_frame_bytes: int) -> None:
         self._channel = channel
@@ -321,7 +326,7 @@ class _Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         try:
-            while self._channel.stands(self):
+            while self._channel.is_current(self):
                 frame = self._reader.next_frame()
                 if frame is None:
                     return
@@ -330,5 +335,5 @@ class _Link(asyncio.Protocol):
             self._channel.broke(f"malformed: {broken}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._channel.stands(self):
+        if self._channel.is_current(self):
             self._channel.broke("closed" if exc is None else f"lost ({exc})")

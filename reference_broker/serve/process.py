@@ -94,7 +94,7 @@ def is_out_of_descriptors(failure: BaseException) -> bool:
 def return_large_blocks() -> None:
     """Sets glibc's thresholds for good.
 
-    Left alone, glibc raises them with each large block that is freed, up to 32 MiB. Answers of 20 MiB then come from
+    Left alone, glibc raises them with each large block that is freed, up to 32 MiB. Responses of 20 MiB then come from
     the heap and leave holes there: a node took 410 MiB where its connections held 192. Elsewhere this does nothing.
     """
     if sys.platform != "linux":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 LARGE_REQUEST_ITEMS = 1000
-"""The handler of a request that holds more items is given a slice of its own."""
+"""The handler of a request with more items gets a slice of its own."""
 _FETCH = int(ApiKey.FETCH)
 _PRODUCE = int(ApiKey.PRODUCE)
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
@@ -29,10 +29,10 @@ _FETCH_SNAPSHOT = int(ApiKey.FETCH_SNAPSHOT)
 
 
 def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int, int]]) -> Request:
-    """Decodes one request. Raises ProtocolError.
+    """Decode one request. Raises ProtocolError.
 
     ``versions`` holds the least and greatest version served, by API key. Private drafts of these APIs are served, too.
-    An ApiVersions request in an unknown version gets the body None: it must be answered, in version 0 (KIP-511).
+    An ApiVersions request in an unknown version gets the body None: its response has version 0 (KIP-511).
     """
     header, offset = read_request_header(frame)
     body: object = None
@@ -44,8 +44,8 @@ def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int,
 def decode_in_slices(
     connection: int, frame: memoryview, versions: Mapping[int, tuple[int, int]]
 ) -> Generator[None, None, Request]:
-    """As ``decode``, for a frame of more than LARGE_FRAME_BYTES. Yields after each slice, and at the end if there is
-    much for the handler to do."""
+    """Decode a frame of more than LARGE_FRAME_BYTES. Yields after each slice, and at the end if the handler has much
+    to do."""
     header, offset = read_request_header(frame)
     body: object = None
     if _is_served(header, versions):
@@ -63,13 +63,13 @@ def begins_at_once(frame: memoryview) -> bool:
 
 
 def sender_of(client_id: str) -> tuple[str, str]:
-    """Returns name and role for a tag. Whether a node's name is true does not matter: tags decide nothing."""
+    """Return name and role for a tag. A false node name does no harm, since tags decide nothing."""
     node_id = claimed_node(client_id)
     return (client_id, "client") if node_id is None else (node_name(node_id), "peer")
 
 
 def _is_served(header: RequestHeader, versions: Mapping[int, tuple[int, int]]) -> bool:
-    """Raises ProtocolError for what is not served and cannot be answered."""
+    """Whether the version is served. Raises ProtocolError unless an unserved request has a response (ApiVersions)."""
     key, version = header.api_key, header.api_version
     served = versions.get(key)
     if served is not None and (served[0] <= version <= served[1] or (key, version) in DRAFTS):
@@ -93,13 +93,15 @@ def _request(connection: int, header: RequestHeader, body: object, frame: memory
 
 
 class Decoder:
-    """``versions`` holds the least and greatest version served, by API key."""
+    """Decodes the requests of all connections."""
 
     def __init__(self, driver: "Driver", versions: Mapping[int, tuple[int, int]]) -> None:
+        """``versions`` holds the least and greatest version served, by API key."""
         self._driver = driver
         self._versions = versions
 
     def decoded(self, connection: "Connection", frame: memoryview) -> Request | None:
+        """Return the request, or None if its frame is decoded in slices and handed to the driver later."""
         if len(frame) <= LARGE_FRAME_BYTES:
             return decode(connection.number, frame, self._versions)
         slices = decode_in_slices(connection.number, frame, self._versions)
@@ -116,7 +118,7 @@ class Decoder:
     def _decode_later(
         self, connection: "Connection", slices: Generator[None, None, Request]
     ) -> Generator[None, None, None]:
-        """Goes on with a large request, and gives it to the node at the end."""
+        """Continue to decode a large request, and hand it to the node at the end."""
         while not (connection.closed or connection.closing or self._driver.has_ended):
             connection.making_bytes += SLICE_BYTES
             self._driver.memory.changed(connection)
@@ -134,7 +136,7 @@ class Decoder:
             yield
 
     def _take_late(self, connection: "Connection", request: Request) -> None:
-        """Nobody above catches what is raised here."""
+        """Hand a large request to the node. No caller handles exceptions here."""
         try:
             self._driver.note_sender(connection, request)
             self._driver.handle(request)

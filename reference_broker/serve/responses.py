@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from reference_broker.serve.driver import Driver
 
 
-class Answers:
+class Responses:
     """Carries out Reply effects."""
 
     def __init__(self, driver: "Driver", log: LogLines) -> None:
         self._driver = driver
         self._log = log
 
-    def give(self, reply: Reply) -> None:
+    def send(self, reply: Reply) -> None:
         connection = self._driver.connections.get(reply.connection)
         if connection is None:
-            return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
+            return  # It closed meanwhile, or a hook sent the request on a connection of its own.
         if reply.body is None or connection.discarding:
             connection.done()
             return
         try:
             items = items_of_response(reply.api_key, reply.api_version, reply.body)
         except Exception as bug:
-            self._send(connection, reply, self._encoded_instead(reply, bug))
+            self._send(connection, reply, self._encode_error_instead(reply, bug))
             return
         if items > LARGE_ANSWER_ITEMS:
             connection.making_bytes = items * ITEM_BYTES
@@ -58,7 +58,7 @@ class Answers:
                 self._send(connection, reply, end.value)
                 return
             except Exception as bug:
-                self._send(connection, reply, self._encoded_instead(reply, bug))
+                self._send(connection, reply, self._encode_error_instead(reply, bug))
                 return
             yield
 
@@ -75,11 +75,11 @@ class Answers:
         try:
             return encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
         except Exception as bug:
-            return self._encoded_instead(reply, bug)
+            return self._encode_error_instead(reply, bug)
 
-    def _encoded_instead(self, reply: Reply, bug: Exception) -> Buffers | None:
-        """The frame of an answer with UNKNOWN_SERVER_ERROR, for an answer that cannot be encoded. None if the API has
-        no place for that error."""
+    def _encode_error_instead(self, reply: Reply, bug: Exception) -> Buffers | None:
+        """Encode UNKNOWN_SERVER_ERROR instead of a response that cannot be encoded. None if the API has no field for
+        that error."""
         key, version = reply.api_key, reply.api_version
         self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=describe_bug(bug))
         if not has_error_code(key, version):

@@ -16,14 +16,14 @@ from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 from reference_broker.serve.disk import DataFolder, FileDisk
 from reference_broker.serve.listeners import (
-    Accepting,
-    Door,
+    Acceptor,
+    BoundListener,
+    advertised_endpoints,
+    bind_listeners,
     bound_port,
     listening_socket,
-    open_doors,
     parse_address,
     shown_address,
-    told_endpoints,
 )
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.serve.metrics_endpoint import MetricsProtocol
@@ -47,7 +47,7 @@ SHUTDOWN_LIMIT_S = 30.0
 """A clean shutdown that takes longer than this is cut short; the next start recovers."""
 IDLE_CHECK_EVERY_S = 5.0
 PATIENCE_S = 5.0
-"""A start that takes longer says what it waits for, and says it again each time twice as long has passed."""
+"""A start that takes longer logs what it waits for, and repeats that each time twice as long has passed."""
 
 EXIT_CLEAN = 0
 EXIT_SETUP = 2
@@ -56,9 +56,9 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What a wrapper adds: hooks in their order, and the disk that the node is given.
+    """What a wrapper adds: hooks in their order, and the disk that the node gets.
 
-    Driver explains ``watchers`` and ``meter``.
+    ``serve.driver`` has the protocols of ``watchers`` and ``meter``.
     """
 
     hooks: Sequence[Hooks]
@@ -69,15 +69,17 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """``attach(powers, disk)`` is called before the node is built, ``built(node)`` after that, before it starts."""
+    """How fault injection and tracing attach to a node."""
 
     attach: "Callable[[DriverPowers, Disk], Attached]"
+    """Called before the node is built."""
     built: "Callable[[Node], None]"
+    """Called after the node is built, before it starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``listen``, ``advertised``, ``metrics_listen`` are HOST:PORT. ``config`` has Kafka's names, values as text.
+    """The options of ``crucible broker``. ``listen``, ``advertised`` and ``metrics_listen`` are HOST:PORT.
 
     ``listen`` is None if the configuration has ``listeners``, or for 127.0.0.1:9092.
     """
@@ -101,7 +103,7 @@ class Server:
         wrapper: Wrapper | None = None,
         started: Callable[[], None] | None = None,
     ) -> None:
-        """``started`` is called once the end signals are heard."""
+        """``started`` is called once end signals are handled."""
         self._options = options
         self._started = started
         self._announce = announce
@@ -111,29 +113,29 @@ class Server:
         self._refusal = ""
         self._driver: Driver
         self._node: Node
-        self._listening: list[Accepting] = []
+        self._listening: list[Acceptor] = []
         self._metrics_listening: asyncio.Server | None = None
         self._stopping = False
         self._descriptors: DescriptorPlan
         self._ended: asyncio.Event
 
     def run(self) -> int:
-        """Serves until SIGTERM or SIGINT and returns the exit code. Raises StartError."""
-        doors = open_doors(self._options.listen, self._options.config)
-        sockets = [door.socket for door in doors]
+        """Serve until SIGTERM or SIGINT, and return the exit code. Raises StartError."""
+        bound = bind_listeners(self._options.listen, self._options.config)
+        sockets = [listener.socket for listener in bound]
         metrics: socket.socket | None = None
         folder: DataFolder | None = None
         try:
-            endpoints = told_endpoints(doors, self._options.config, self._options.advertised)
+            endpoints = advertised_endpoints(bound, self._options.config, self._options.advertised)
             folder = DataFolder(self._options.data)
             if self._options.metrics_listen is not None:
                 metrics = listening_socket(*parse_address(self._options.metrics_listen, "--metrics"), "--metrics")
                 sockets.append(metrics)
             with asyncio.Runner(loop_factory=_new_loop) as runner:
-                runner.run(self._serve(doors, endpoints, metrics))
+                runner.run(self._serve(bound, endpoints, metrics))
         except DiskError as failure:
-            told = failure.strerror or failure
-            raise StartError(f"The data directory {self._options.data} cannot be used: {told}.") from failure
+            why = failure.strerror or failure
+            raise StartError(f"The data directory {self._options.data} cannot be used: {why}.") from failure
         finally:
             for sock in sockets:
                 sock.close()
@@ -144,9 +146,9 @@ class Server:
             raise StartError(self._refusal)
         return self._exit_code
 
-    def _warn_of_doors(self, doors: Sequence[Door], endpoints: "Sequence[Endpoint]") -> None:
-        """Nothing but the loopback interface protects this broker."""
-        open_to_others = [f"{door.name}://{door.shown}" for door in doors if not door.is_loopback]
+    def _warn_beyond_loopback(self, bound: Sequence[BoundListener], endpoints: "Sequence[Endpoint]") -> None:
+        """Warn of listeners beyond the loopback interface, which is this broker's only protection."""
+        open_to_others = [f"{listener.name}://{listener.shown}" for listener in bound if not listener.is_loopback]
         if open_to_others:
             self._log.warn(
                 "listens_beyond_loopback",
@@ -156,7 +158,7 @@ class Server:
             )
 
     async def _serve(
-        self, doors: Sequence[Door], endpoints: "Sequence[Endpoint]", metrics: socket.socket | None
+        self, bound: Sequence[BoundListener], endpoints: "Sequence[Endpoint]", metrics: socket.socket | None
     ) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
@@ -167,7 +169,7 @@ class Server:
                 loop.call_soon_threadsafe(self._stop)
 
         await_end_signals(stop)  # Before any other thread starts: they inherit what is blocked.
-        self._warn_of_doors(doors, endpoints)
+        self._warn_beyond_loopback(bound, endpoints)
         config = self._options.config
         self._descriptors = plan_descriptors(raise_open_files_limit(), config.crucible_max_open_files)
         disk = FileDisk(self._options.data, self._descriptors.files)
@@ -177,26 +179,26 @@ class Server:
             self._started()
         try:
             self._build(loop, disk, endpoints)
-            await self._live(loop, doors, metrics)
+            await self._live(loop, bound, metrics)
         finally:
             disk.close()
 
     async def _live(
-        self, loop: asyncio.AbstractEventLoop, doors: Sequence[Door], metrics: socket.socket | None
+        self, loop: asyncio.AbstractEventLoop, bound: Sequence[BoundListener], metrics: socket.socket | None
     ) -> None:
         try:
             self._driver.start()
             self._progress()
-            loop.call_later(PATIENCE_S, self._tell_waiting, PATIENCE_S)
+            loop.call_later(PATIENCE_S, self._log_waiting, PATIENCE_S)
             await self._listens.wait()
             if not self._stopping:
-                await self._open_doors(loop, doors, metrics)
+                await self._accept_connections(loop, bound, metrics)
             await self._is_ready.wait()
             if not self._stopping:
-                self._tell_ready(loop, doors, metrics)
+                self._announce_ready(loop, bound, metrics)
             await self._ended.wait()
         finally:
-            self._close_doors()
+            self._stop_accepting()
             if self._metrics_listening is not None:
                 self._metrics_listening.close()
             self._driver.end()
@@ -244,7 +246,7 @@ class Server:
         self._driver.meter = attached.meter
         self._driver.listeners = config.listener_plan()
         self._driver.memory = MemoryBudget(config.queued_max_request_bytes, self._node.metrics)
-        if self._wrapper is None:  # Who injects faults wants to see a bug end the node.
+        if self._wrapper is None:  # With fault injection, a bug ends the node.
             self._node.on_bug = self._driver.request_failed
         if config.remote_log_storage_system_enable:
             from reference_broker.serve.object_store import StoreThreads, opened
@@ -259,42 +261,43 @@ class Server:
         """``max.connections``, or fewer if the process may not open so many descriptors."""
         wanted, possible = self._options.config.max_connections, self._descriptors.connections
         if possible < wanted:
-            tell = self._log.warn if "max.connections" in self._options.config.given else self._log.info
-            tell("fewer_connections", limit=possible, reason="the limit of open files (ulimit -n) is low")
+            log = self._log.warn if "max.connections" in self._options.config.given else self._log.info
+            log("fewer_connections", limit=possible, reason="the limit of open files (ulimit -n) is low")
         return min(wanted, possible)
 
-    async def _open_doors(
-        self, loop: asyncio.AbstractEventLoop, doors: Sequence[Door], metrics: socket.socket | None
+    async def _accept_connections(
+        self, loop: asyncio.AbstractEventLoop, bound: Sequence[BoundListener], metrics: socket.socket | None
     ) -> None:
-        """Lets nodes in, since a quorum forms before any node is ready. Clients are turned away until then."""
+        """Accept connections, since a quorum forms before any node is ready. Until then, requests of clients close
+        them."""
         collect_seldom()
         several = bool(self._options.config.listeners)
-        for door in doors:
-            protocol = partial(self._driver.protocol, door.name if several else "")
-            self._listening.append(Accepting(loop, protocol, door.socket))
+        for listener in bound:
+            protocol = partial(self._driver.protocol, listener.name if several else "")
+            self._listening.append(Acceptor(loop, protocol, listener.socket))
         if metrics is not None:
             open_ones: set[MetricsProtocol] = set()
             self._metrics_listening = await loop.create_server(
                 lambda: MetricsProtocol(self._text, open_ones), sock=metrics
             )
 
-    def _close_doors(self) -> None:
+    def _stop_accepting(self) -> None:
         for server in self._listening:
             server.close()
 
-    def _tell_ready(
-        self, loop: asyncio.AbstractEventLoop, doors: Sequence[Door], metrics: socket.socket | None
+    def _announce_ready(
+        self, loop: asyncio.AbstractEventLoop, bound: Sequence[BoundListener], metrics: socket.socket | None
     ) -> None:
         from reference_broker.serve.start_up import warm_up
 
         self._driver.watched = False
         ready: dict[str, object] = {
             "ready": True,
-            "listen": doors[0].shown,
+            "listen": bound[0].shown,
             "node_id": self._options.node_id,
         }
         if self._options.config.listeners:
-            ready["listeners"] = {door.name: door.shown for door in doors}
+            ready["listeners"] = {listener.name: listener.shown for listener in bound}
         if metrics is not None:
             metrics_host = parse_address(self._options.metrics_listen or "", "--metrics")[0]
             ready["metrics"] = shown_address(metrics_host, bound_port(metrics))
@@ -304,10 +307,10 @@ class Server:
         warm_up(loop, collect_seldom)
         loop.call_later(IDLE_CHECK_EVERY_S, self._close_idle)
 
-    def _tell_waiting(self, waited_s: float) -> None:
+    def _log_waiting(self, waited_s: float) -> None:
         if not self._is_ready.is_set():
             self._log.warn("not_ready", waited_s=round(waited_s), reason=_waits_for(self._node))
-            asyncio.get_running_loop().call_later(waited_s, self._tell_waiting, 2 * waited_s)
+            asyncio.get_running_loop().call_later(waited_s, self._log_waiting, 2 * waited_s)
 
     def _text(self) -> str:
         from reference_broker.metrics.metrics import prometheus_text
@@ -315,7 +318,7 @@ class Server:
         return prometheus_text(self._node.metrics)
 
     def _progress(self) -> None:
-        """Called after each event while the node starts or stops."""
+        """Follow the node's start and stop. Called after each event meanwhile."""
         if self._node.listening:
             self._listens.set()
         if self._node.ready:
@@ -329,8 +332,8 @@ class Server:
             return
         self._stopping = True
         self._log.info("stopping")
-        self._let_through()
-        self._close_doors()
+        self._end_waits()
+        self._stop_accepting()
         asyncio.get_running_loop().call_later(SHUTDOWN_LIMIT_S, self._shutdown_too_long)
         self._driver.shut_down()
         self._progress()
@@ -345,7 +348,7 @@ class Server:
         self._end_now()
 
     def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback of the event loop raised an exception. asyncio would write it to stderr, and might wait there."""
+        """Log an exception of a callback of the event loop. asyncio would write it to stderr, and might block there."""
         bug = context.get("exception")
         reason = describe_bug(bug) if isinstance(bug, Exception) else str(context.get("message"))
         self._log.limited("error", "callback_failed", reason=reason)
@@ -355,12 +358,12 @@ class Server:
         self._end_now()
 
     def _end_now(self) -> None:
-        self._let_through()
+        self._end_waits()
         self._stopping = True
         self._ended.set()
 
-    def _let_through(self) -> None:
-        """Ends the waiting for the start, since the end came first."""
+    def _end_waits(self) -> None:
+        """End the waits for the node's start, since its end came first."""
         self._listens.set()
         self._is_ready.set()
 
@@ -371,12 +374,12 @@ class Server:
 
 
 def print_ready(fields: dict[str, object]) -> None:
-    """One JSON line on stdout, for whoever started the node."""
+    """Write the ready line to stdout, as JSON."""
     print_line(json.dumps(fields))
 
 
 def _waits_for(node: "Node") -> str:
-    """Why the node does not serve clients yet, and who can change that."""
+    """Why the node does not serve clients yet, and what must happen for that."""
     if not node.listening:
         return "its logs are being recovered"
     quorum = node.broker.quorum

@@ -11,12 +11,12 @@ from time import thread_time
 from typing import Final, Protocol
 
 LIGHT_S: Final = 0.016
-"""How much processor time LIGHT requests and those of nodes get in one turn of the event loop, with those that are
-served when they arrive. A pass gives them half of it at least."""
+"""Processor time of LIGHT requests and those of nodes in one turn of the event loop, including those that are served
+when they arrive. A pass gives them half of it at least."""
 PASS_S: Final = 0.004
-"""How much NEW requests and backlogs get, and how much FETCH gets."""
+"""Processor time of NEW requests and backlogs, and of FETCH, in one turn of the event loop."""
 HEAVY_BYTES: Final = 128 << 10
-"""A connection is heavy if its last requests and their answers were larger."""
+"""A connection is heavy if its last requests and their responses were larger."""
 
 
 class Queue(Enum):
@@ -27,16 +27,16 @@ class Queue(Enum):
     LIGHT = auto()
     """It is the only one of its connection, and came when there was no time for it."""
     FETCH = auto()
-    """It is the only one of its connection, and begins to fetch. It may ask for all records of a topic."""
+    """It is the only one of its connection, and begins to fetch. It may request all records of a topic."""
     NEW = auto()
-    """It is the connection's first one, and asks for the versions, as clients do first. That takes no time."""
+    """It is the connection's first one, an ApiVersions request, with which clients begin. It takes no time."""
     BACKLOG = auto()
     """It is another first one, or came while earlier ones of its connection were waiting or were served."""
     HEAVY = auto()
 
 
 class Loop(Protocol):
-    """What this file needs of an event loop."""
+    """The part of an event loop that ``Turns`` needs."""
 
     def call_soon(self, callback: Callable[[], None]) -> object: ...
 
@@ -50,14 +50,14 @@ class TakesTurns(Protocol):
         ...
 
     def take_turn(self) -> None:
-        """Serves at most one request. Asks for another turn if more requests may be there."""
+        """Serve at most one request. Queue for another turn if there may be more requests."""
         ...
 
 
 class Turns:
     """Queues of connections. One that has sent a thousand requests is served as often as one that has sent two.
 
-    A client that waits for each answer before it asks again has no backlog. Its request is served when it arrives
+    A client that waits for each response before its next request has no backlog. Its request is served when it arrives
     (``may_serve_now``), as long as such requests have taken less than LIGHT_S in this turn of the event loop, and none
     waits from before. Further ones queue as LIGHT, and a pass serves them before others: so they wait for each other,
     in their order, and for no backlog.
@@ -104,15 +104,15 @@ class Turns:
     def add(self, connection: TakesTurns, queue: Queue) -> None:
         """The connection must not be in a queue."""
         self._queues[queue].append(connection)
-        self._ask_for_pass()
+        self._schedule_pass()
 
     def memory_is_free(self) -> None:
-        """A pass that could serve nobody, because the memory budget was full, is made up for. Before the next pass
-        others may come and take the memory."""
+        """Repeat a pass that could serve nobody because the memory budget was full. Before the next pass others may
+        come and take the memory."""
         if self._is_held_up:
             self._is_held_up = not self._serve()
 
-    def _ask_for_pass(self) -> None:
+    def _schedule_pass(self) -> None:
         if not self._pass_comes:
             self._pass_comes = True
             self._loop.call_soon(self._pass)
@@ -123,10 +123,10 @@ class Turns:
         finally:  # A bug in one turn must not keep the others waiting for ever.
             self._pass_comes = False
             if any(self._queues.values()):
-                self._ask_for_pass()
+                self._schedule_pass()
 
     def _serve(self) -> bool:
-        """Returns whether anybody was served."""
+        """Return whether anybody was served."""
         now_s, arrivals_end_s, self._arrivals_end_s = self._clock_s(), self._arrivals_end_s, None
         light_ends_s = now_s + LIGHT_S if arrivals_end_s is None else max(arrivals_end_s, now_s + LIGHT_S / 2)
         return (
@@ -156,7 +156,7 @@ class Turns:
         return was_served
 
     def _serve_next(self, queue: Queue) -> bool:
-        """Passes over connections that closed while they waited. Returns whether one was served."""
+        """Serve the first connection that has not closed meanwhile. Return whether one was served."""
         waiting = self._queues[queue]
         while waiting:
             connection = waiting[0]
@@ -202,12 +202,12 @@ class Intake:
     def took(self, connection: Receives, size_bytes: int) -> None:
         """The connection received a piece, and may be held back now. It must not be held back already."""
         self._bytes += size_bytes
-        self._ask_for_turn()
+        self._schedule_turn()
         if self._bytes > MOST_BYTES:
             connection.hold_back()
             self._held_back.append(connection)
 
-    def _ask_for_turn(self) -> None:
+    def _schedule_turn(self) -> None:
         if not self._turn_comes:
             self._turn_comes = True
             self._call_soon(self._turn)
@@ -220,22 +220,22 @@ class Intake:
             if not connection.closed:
                 connection.receive_on()
         if self._held_back:
-            self._ask_for_turn()
+            self._schedule_turn()
 
 
 OLDEST_EACH: Final = 8
-"""One slice of so many goes to the work that came first. So small pieces without end do not keep a large one out."""
+"""Every eighth slice goes to the oldest work, so that small pieces without end do not keep a large one out."""
 
 
 class Owner(Hashable, Protocol):
-    """A connection, as its work sees it."""
+    """The owner of a piece of work: a connection."""
 
     of_node: bool
     """Whether another node is at the other end."""
 
 
 class Slices:
-    """Work that waits. One slice of one piece of work is done before the event loop looks at its sockets again,
+    """Pending work on large messages. One slice of one piece is done before the event loop polls its sockets again,
     whatever the number of pieces.
 
     The pieces do not take turns, since then all of them would be nearly complete at once, with all their memory. The
@@ -260,13 +260,13 @@ class Slices:
         connection has one request at a time, and so one piece of work."""
         self._added += 1
         self._pieces[owner] = Piece(work, not owner.of_node, size_bytes, self._added, has_begun)
-        self._ask_for_step()
+        self._schedule_step()
 
     def drop(self, owner: Owner) -> None:
-        """The connection is gone. Lets go of what its work holds."""
+        """Drop the work of a connection that is gone."""
         self._pieces.pop(owner, None)
 
-    def _ask_for_step(self) -> None:
+    def _schedule_step(self) -> None:
         if not self._step_comes:
             self._step_comes = True
             self._call_soon(self._step)
@@ -289,7 +289,7 @@ class Slices:
             elif self._pieces.get(owner) is piece:
                 del self._pieces[owner]
             if self._pieces:
-                self._ask_for_step()
+                self._schedule_step()
 
     def _rank(self, owner: Owner) -> tuple[bool, int, int, int]:
         return self._pieces[owner].rank

@@ -53,7 +53,7 @@ def disk() -> Disk:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_syncs, "AGAIN_AFTER_S", 0.001)
+    monkeypatch.setattr(file_syncs, "RETRY_AFTER_S", 0.001)
 
 
 def played(disk: Disk, syncs: Sequence[Sync], max_descriptors: int = 64) -> list[Synced | SyncFailed]:

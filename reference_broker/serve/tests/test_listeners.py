@@ -18,11 +18,11 @@ from reference_broker.controller.controller_term import Endpoint
 from reference_broker.quorum.messages import begin_epoch
 from reference_broker.serve.listeners import (
     ACCEPTS_PER_TURN,
-    Accepting,
-    Door,
+    Acceptor,
+    BoundListener,
+    advertised_endpoints,
+    bind_listeners,
     listening_socket,
-    open_doors,
-    told_endpoints,
 )
 from reference_broker.serve.process import StartError
 from reference_broker.wire.apis import ApiKey
@@ -38,11 +38,13 @@ LISTENERS = {
 }
 
 
-def told(listen: str | None, advertise: str | None = None, **config: str) -> tuple[Sequence[Door], Sequence[Endpoint]]:
+def told(
+    listen: str | None, advertise: str | None = None, **config: str
+) -> tuple[Sequence[BoundListener], Sequence[Endpoint]]:
     parsed = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
-    doors = open_doors(listen, parsed)
+    doors = bind_listeners(listen, parsed)
     try:
-        return doors, told_endpoints(doors, parsed, advertise)
+        return doors, advertised_endpoints(doors, parsed, advertise)
     finally:
         for door in doors:
             door.socket.close()
@@ -82,7 +84,7 @@ def test_only_one_of_both_ways_is_taken() -> None:
 def test_loopback_is_known_by_the_address_that_is_bound() -> None:
     assert [told(listen)[0][0].name for listen in ("127.0.0.1:0",)] == ["PLAINTEXT"]
     parsed = BrokerConfig.parse({"listeners": "A://127.0.0.1:0,B://localhost:0,C://:0"})
-    doors = open_doors(None, parsed)
+    doors = bind_listeners(None, parsed)
     try:
         assert [door.is_loopback for door in doors] == [True, True, False]
     finally:
@@ -103,7 +105,7 @@ def test_newcomers_are_accepted_several_at_a_time() -> None:
         listening = listening_socket("127.0.0.1", 0, "--listen")
         address = listening.getsockname()
         newcomers = [socket.create_connection(address) for _ in range(3 * ACCEPTS_PER_TURN)]
-        accepting = Accepting(asyncio.get_running_loop(), Counting, listening)
+        accepting = Acceptor(asyncio.get_running_loop(), Counting, listening)
         turns = 0
         while accepted < len(newcomers):
             await asyncio.sleep(0)
@@ -152,7 +154,7 @@ def test_where_there_is_no_room_newcomers_wait_until_there_is(lacks: int, monkey
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 made.set_result(transport.get_extra_info("socket"))
 
-        class Pausing(Accepting):
+        class Pausing(Acceptor):
             def _pause(self) -> None:
                 nonlocal pauses
                 pauses += 1

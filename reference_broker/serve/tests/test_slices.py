@@ -208,7 +208,7 @@ def test_an_answer_is_encoded_before_further_requests_of_its_size_are_decoded(wo
     asking, waiting = world.connected(), [world.connected() for _ in range(3)]
     for each in waiting:
         world.ask(each, ApiKey.METADATA, 9, names(20_000))
-    world.driver._answers.give(_answer_to(asking, groups(20_000)))
+    world.driver._responses.send(_answer_to(asking, groups(20_000)))
     while asking.busy:
         world.step()
     assert len(world.node.requests) <= 1
@@ -234,7 +234,7 @@ def test_the_budget_counts_what_is_decoded(world: World) -> None:
     share = world.driver.memory._shares[False]
     assert 20_000 * ITEM_BYTES <= share.total_bytes <= 20_000 * ITEM_BYTES * 1.2
     connection.done()
-    assert share.counted_again() == 0
+    assert share.recount() == 0
 
 
 def test_the_frame_of_a_connection_that_closes_while_it_waits_is_let_go_of_at_once(world: World) -> None:
@@ -332,7 +332,7 @@ def groups(count: int, last: str = "") -> ListGroupsResponse:
 def reply(world: World, connection: Any, version: int, body: object) -> None:
     request = world.ask(connection, ApiKey.LIST_GROUPS, version, _list_groups())
     assert request is not None
-    world.driver._answers.give(Reply(connection.number, 9, ApiKey.LIST_GROUPS, version, body, request.tag))
+    world.driver._responses.send(Reply(connection.number, 9, ApiKey.LIST_GROUPS, version, body, request.tag))
 
 
 def _answer_to(connection: Any, body: object) -> Reply:

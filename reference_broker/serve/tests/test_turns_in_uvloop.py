@@ -9,7 +9,7 @@ from time import thread_time
 
 import uvloop
 
-from reference_broker.serve.listeners import ACCEPTS_PER_TURN, Accepting
+from reference_broker.serve.listeners import ACCEPTS_PER_TURN, Acceptor
 from reference_broker.serve.turns import LIGHT_S, Turns
 
 REQUESTS = 60
@@ -77,7 +77,7 @@ def test_newcomers_are_limited_in_a_turn_while_more_sockets_are_ready_than_uvloo
         for ours, theirs in pairs:
             theirs.send(b"x")
             loop.add_reader(ours, lambda: None)
-        accepting = Accepting(loop, asyncio.Protocol, listening)
+        accepting = Acceptor(loop, asyncio.Protocol, listening)
         while sum(accepted) < len(newcomers):
             accepted.append(0)
             await asyncio.sleep(0)
