@@ -156,7 +156,7 @@ def coordinator_epoch_not_checked(original: Function, marker: Any, known: Any) -
 # --- what admins are told -------------------------------------------------------------------------------------------
 
 
-@mutant(f"{APIS}.k61_describe_producers:_told_of")
+@mutant(f"{APIS}.k61_describe_producers:_describe_partition")
 def open_transactions_not_told(
     original: Function, broker: Any, topic: str, index: int, work: Any
 ) -> Generator[None, None, Any]:
@@ -173,7 +173,7 @@ def open_transactions_not_listed(original: Function, error: Error, unknown: Any,
     return original(error, unknown, at_rest)
 
 
-@mutant(f"{APIS}.k65_describe_transactions:_told")
+@mutant(f"{APIS}.k65_describe_transactions:_described")
 def partitions_not_described(original: Function, transactional_id: Any, held: Any) -> Any:
     """DescribeTransactions tells no partitions of a transaction (X-12)."""
     return replace(original(transactional_id, held), topics=())

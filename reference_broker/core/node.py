@@ -4,71 +4,57 @@ It reads no clock, socket, random source or thread. A driver (serve/ live, chaos
 at a time and carries out the effects in order.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
-from reference_broker.apis.registry import Dispatcher
-from reference_broker.apis.registry import SERVED
+from reference_broker.apis.registry import SERVED, Dispatcher
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.controller_term import Endpoint
 from reference_broker.core.assembly import build_broker
-from reference_broker.core.clean_shutdown import LastEnd
-from reference_broker.core.clean_shutdown import read_mark
-from reference_broker.core.clean_shutdown import remove_mark
-from reference_broker.core.clean_shutdown import sync_and_mark
-from reference_broker.core.events import Closed
-from reference_broker.core.events import Effect
-from reference_broker.core.events import Event
-from reference_broker.core.events import Opened
-from reference_broker.core.events import PeerDown
-from reference_broker.core.events import PeerReply
-from reference_broker.core.events import PeerUp
-from reference_broker.core.events import Request
-from reference_broker.core.events import StoreDone
-from reference_broker.core.events import StoreFailed
-from reference_broker.core.events import SyncFailed
-from reference_broker.core.events import Synced
-from reference_broker.core.events import TimerFired
+from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
+from reference_broker.core.events import (
+    Closed,
+    Effect,
+    Event,
+    Opened,
+    PeerDown,
+    PeerReply,
+    PeerUp,
+    Request,
+    StoreDone,
+    StoreFailed,
+    Synced,
+    SyncFailed,
+    TimerFired,
+)
 from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
-from reference_broker.core.outside import Outside
-from reference_broker.core.outside import Peers
-from reference_broker.core.outside import StoreCalls
-from reference_broker.core.outside import Syncs
-from reference_broker.core.outside import Timers
-from reference_broker.core.requests import ActiveCall
-from reference_broker.core.requests import Admission
-from reference_broker.core.requests import LocalCall
-from reference_broker.core.requests import Origin
-from reference_broker.core.requests import UNKNOWN_ORIGIN
-from reference_broker.core.requests import failed_request
-from reference_broker.core.requests import is_taken_before_ready
+from reference_broker.core.outside import Outside, Peers, StoreCalls, Syncs, Timers
+from reference_broker.core.requests import (
+    UNKNOWN_ORIGIN,
+    ActiveCall,
+    Admission,
+    LocalCall,
+    Origin,
+    failed_request,
+    is_taken_before_ready,
+)
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.identifiers import client_id_of
-from reference_broker.metadata.identifiers import is_registered_node
-from reference_broker.metadata.image import EMPTY_IMAGE
-from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.identifiers import client_id_of, is_registered_node
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.records import MetadataFault
-from reference_broker.metrics.metrics import Counter
-from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.disk import Disk
-from reference_broker.ports.disk import DiskError
-from reference_broker.ports.disk import UndoFailed
-from reference_broker.ports.node_ports import Now
-from reference_broker.ports.node_ports import run_slices
+from reference_broker.metrics.metrics import Counter, Metrics
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
+from reference_broker.ports.node_ports import Now, run_slices
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
-from reference_broker.quorum.node_files import StartRefused
-from reference_broker.quorum.node_files import read_identity
+from reference_broker.quorum.node_files import StartRefused, read_identity
 from reference_broker.replication.high_watermarks import read_high_watermarks
 from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.wire.apis import api_name
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.errors import error_name
-from typing import TypeVar
+from reference_broker.wire.errors import ErrorCode, error_name
 
 
 class NodeFailed(Exception):  # noqa: N818 - it is an end, raised out of Node.handle

@@ -30,7 +30,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: HasController, call: Call, body: AlterPartitionRequest) -> None:
-    """Answers later, with one entry for each entry of the request, in its order."""
+    """Respond later, with one entry for each entry of the request, in its order."""
 
     def answer(outcomes: IsrOutcomes | Refusal) -> None:
         topics = () if isinstance(outcomes, Refusal) else zip(body.topics, outcomes, strict=True)

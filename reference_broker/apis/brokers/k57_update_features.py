@@ -31,7 +31,7 @@ LAST_WITH_RESULTS = 1
 
 
 def handle(broker: ForwardsToController, call: Call, body: UpdateFeaturesRequest) -> None:
-    """Answers once the levels are committed and published."""
+    """Respond once the levels are committed and published."""
     wanted = [WantedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
     propose(
         broker,

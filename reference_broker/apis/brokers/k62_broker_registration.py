@@ -30,7 +30,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: HasController, call: Call, body: BrokerRegistrationRequest) -> None:
-    """Answers once the registration is committed and published."""
+    """Respond once the registration is committed and published."""
 
     def answer(outcome: int | Refusal) -> None:
         call.respond(

@@ -19,7 +19,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: HasController, call: Call, body: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:  # noqa: ARG001
-    """Answers at once, even while the controller works on a long change."""
+    """Respond at once, even while the controller works on a long change."""
     answer = broker.controller.heartbeats.heartbeat(
         Heartbeat(
             broker_id=body.broker_id,

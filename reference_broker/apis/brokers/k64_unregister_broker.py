@@ -2,7 +2,7 @@
 
 * Others lead what the broker led, or nobody does.
 * A broker that lives registers again at its next heartbeat.
-* Another node passes the request on to the active controller.
+* Another node forwards the request to the active controller.
 
 KIPs: 631.
 """
@@ -19,7 +19,7 @@ from reference_broker.wire.apis import ApiKey
 
 
 def handle(broker: ForwardsToController, call: Call, body: UnregisterBrokerRequest) -> None:
-    """Answers once the removal is committed and published here."""
+    """Respond once the removal is committed and published here."""
     change = Unregistration(body.broker_id, broker.controller.heartbeats)
 
     def answer(refusal: Refusal | None) -> UnregisterBrokerResponse:

@@ -1,6 +1,6 @@
 """AllocateProducerIds: gives a broker a block of producer IDs.
 
-* A block has 1000 IDs that nobody had before. The answer follows once it is committed.
+* A block has 1000 IDs that nobody had before. The response follows once it is committed.
 * A repeated request gets another block. IDs may be lost, but are never given twice.
 
 KIPs: 730.
@@ -21,7 +21,7 @@ NO_BLOCK = -1
 
 
 def handle(broker: HasController, call: Call, body: AllocateProducerIdsRequest) -> None:
-    """Answers once the block is committed and published."""
+    """Respond once the block is committed and published."""
 
     def answer(outcome: int | Refusal) -> None:
         start, count = (NO_BLOCK, 0) if isinstance(outcome, Refusal) else (outcome, BLOCK_SIZE)

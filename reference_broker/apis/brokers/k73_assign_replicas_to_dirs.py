@@ -1,7 +1,7 @@
 """AssignReplicasToDirs: a broker tells in which log directories its replicas are.
 
 * A replica in a directory that its broker does not have is offline. It leaves the ISR and leads nothing.
-* The answer follows once the change is committed and published here.
+* The response follows once the change is committed and published here.
 * Below metadata.version 17: UNSUPPORTED_VERSION.
 
 KIPs: 858.
@@ -26,7 +26,7 @@ NO_TOPIC_ID = bytes(16)
 
 
 def handle(broker: HasController, call: Call, body: AssignReplicasToDirsRequest) -> None:
-    """Answers later, with one entry for each entry of the request, in its order."""
+    """Respond later, with one entry for each entry of the request, in its order."""
     wanted = [
         (
             NO_DIRECTORY if directory.id_ is None else directory.id_.bytes,

@@ -1,7 +1,7 @@
 """What AlterConfigs and IncrementalAlterConfigs share.
 
-The broker that gets the request judges which broker it means, since only that one may be asked to change its own
-settings. The active controller judges everything else, and makes the change.
+The broker that gets the request checks that it is the broker that the request names, since only that one may change its
+own settings. The active controller checks everything else, and makes the change.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,13 +45,13 @@ def alter(
     refusals = [None if is_passed_on else _refusal(broker.node_id, one) for one in body.resources]
     rest = tuple(one for one, refusal in zip(body.resources, refusals, strict=True) if refusal is None)
 
-    def merged(answer: Any) -> Any:
+    def merged(others: Any) -> Any:
         if len(rest) == len(refusals):
-            return answer
-        others: Iterator[ResultT] = iter(answer.responses)
+            return others
+        results: Iterator[ResultT] = iter(others.responses)
         return response(
             [
-                next(others) if refusal is None else result(one, refusal)
+                next(results) if refusal is None else result(one, refusal)
                 for one, refusal in zip(body.resources, refusals, strict=True)
             ]
         )

@@ -49,60 +49,60 @@ class ConfigRow:
 
 
 def topic_rows(
-    config: BrokerConfig, topic_configs: Mapping[str, str], asked: Collection[str] | None, layers: Layers
+    config: BrokerConfig, topic_configs: Mapping[str, str], wanted: Collection[str] | None, layers: Layers
 ) -> list[ConfigRow]:
-    """All settings of a topic, or those named in ``asked``. ``layers`` are what the metadata sets for this broker."""
+    """All settings of a topic, or those named in ``wanted``. ``layers`` are what the metadata sets for this broker."""
     rows = []
-    for name, key in _chosen(TOPIC_KEYS, asked):
+    for name, key in _chosen(TOPIC_KEYS, wanted):
         if key.is_internal and name not in topic_configs:
             continue
-        own = (Synonym(name, _told(key, topic_configs[name]), Source.TOPIC),) if name in topic_configs else ()
+        own = (Synonym(name, _plain(key, topic_configs[name]), Source.TOPIC),) if name in topic_configs else ()
         broker_name = BROKER_SYNONYMS.get(name)
         others = () if broker_name is None else _broker_synonyms(config, broker_name, layers)
         rows.append(ConfigRow(key, (*own, *others), read_only=False))
     return rows
 
 
-def _told(key: ConfigKey, text: str) -> str:
+def _plain(key: ConfigKey, text: str) -> str:
     """The value of a setting in its plain form. The metadata may have it from a release that kept texts as they came,
     with any number of blanks around them."""
     return key.text(key.parse(text))
 
 
-def broker_rows(config: BrokerConfig, asked: Collection[str] | None, layers: Layers) -> list[ConfigRow]:
-    """All settings of this node, or those named in ``asked``."""
+def broker_rows(config: BrokerConfig, wanted: Collection[str] | None, layers: Layers) -> list[ConfigRow]:
+    """All settings of this node, or those named in ``wanted``."""
     rows = [
         ConfigRow(key, _broker_synonyms(config, name, layers), read_only=name not in DYNAMIC)
-        for name, key in _chosen(BROKER_KEYS, asked)
+        for name, key in _chosen(BROKER_KEYS, wanted)
     ]
-    return rows + _custom_rows(layers, asked)
+    return rows + _custom_rows(layers, wanted)
 
 
-def cluster_rows(cluster: Mapping[str, str], asked: Collection[str] | None) -> list[ConfigRow]:
+def cluster_rows(cluster: Mapping[str, str], wanted: Collection[str] | None) -> list[ConfigRow]:
     """The settings that the metadata sets for all brokers."""
     rows = [
         ConfigRow(key, (Synonym(name, cluster[name], Source.CLUSTER),), read_only=name not in DYNAMIC)
-        for name, key in _chosen(BROKER_KEYS, asked)
+        for name, key in _chosen(BROKER_KEYS, wanted)
         if name in cluster
     ]
-    return rows + _custom_rows(Layers(NONE_SET, cluster), asked)
+    return rows + _custom_rows(Layers(NONE_SET, cluster), wanted)
 
 
-def _custom_rows(layers: Layers, asked: Collection[str] | None) -> list[ConfigRow]:
+def _custom_rows(layers: Layers, wanted: Collection[str] | None) -> list[ConfigRow]:
     """Settings whose names Kafka does not know. They may be secrets, so nobody sees their values."""
     custom = {
         name: ConfigKey(name, Kind.UNKNOWN, "", "") for name in {**layers.own, **layers.cluster} if is_custom(name)
     }
     return [
         ConfigRow(key, tuple(_dynamic_synonyms(name, layers, is_secret=True)), read_only=True, is_sensitive=True)
-        for name, key in _chosen(custom, asked)
+        for name, key in _chosen(custom, wanted)
     ]
 
 
-def _chosen(keys: Mapping[str, ConfigKey], asked: Collection[str] | None) -> Iterator[tuple[str, ConfigKey]]:
-    """All settings if ``asked`` is empty or None."""
-    asked = frozenset(asked or ())
-    return ((name, key) for name, key in keys.items() if not asked or name in asked)
+def _chosen(keys: Mapping[str, ConfigKey], wanted: Collection[str] | None) -> Iterator[tuple[str, ConfigKey]]:
+    """All settings if ``wanted`` is empty or None."""
+    wanted = frozenset(wanted or ())
+    return ((name, key) for name, key in keys.items() if not wanted or name in wanted)
 
 
 def _broker_synonyms(config: BrokerConfig, name: str, layers: Layers) -> tuple[Synonym, ...]:

@@ -1,14 +1,14 @@
-"""DescribeConfigs: tells the settings of topics and of this broker.
+"""DescribeConfigs: returns the settings of topics and of this broker.
 
-* The answer holds all settings, or those whose keys the request names.
-* Each setting has its source and type. It has synonyms and documentation if the request asks for them.
+* The response has all settings, or those whose keys the request names.
+* Each setting has its source and type. It has synonyms and documentation if the request wants them.
 * A resource that is named twice is described with the keys of each entry.
 * The empty broker name means the settings that the metadata sets for all brokers. A broker describes only itself.
 * Settings of brokers that cannot change while they run are read-only (``metadata.broker_settings``).
 * A setting of brokers whose name Kafka does not know is sensitive: its value is null.
 * Unlike Kafka: broker loggers, client metrics and groups get INVALID_REQUEST. A retention in hours or minutes is shown
   under the name in milliseconds, and so has no synonyms in other units. A resource that is named again with the same
-  keys is described once, because a small request could ask for gigabytes.
+  keys is described once, because a small request could get gigabytes.
 
 KIPs: 133, 226, 569.
 """
@@ -39,27 +39,27 @@ from reference_broker.ports.node_ports import run_slices
 from reference_broker.wire.errors import ErrorCode
 
 RESOURCES_A_SLICE = 20
-"""So many are described in one event, or fewer if their settings are many."""
+"""The number of resources that are described in one event, or fewer if their settings are many."""
 
 
 class Needs(HasConfig, HasController, HasNodeId, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse | None:
-    """Answers with one result for each resource, in the order of the request. Many are described in slices and answered
+    """Return one result for each resource, in the order of the request. Many are described in slices and sent
     through ``call``."""
-    answering = _answered(broker, body)
+    building = _response(broker, body)
     if len(body.resources) <= RESOURCES_A_SLICE:
-        return in_one_go(answering)
-    run_slices(broker.outside, respond_in_slices(call, answering))
+        return in_one_go(building)
+    run_slices(broker.outside, respond_in_slices(call, building))
     return None
 
 
 API = Api.of(DescribeConfigsRequest, handle)
 
 
-def _answered(broker: Needs, body: DescribeConfigsRequest) -> Sliced[DescribeConfigsResponse]:
+def _response(broker: Needs, body: DescribeConfigsRequest) -> Sliced[DescribeConfigsResponse]:
     results: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
     made: dict[ConfigRow, DescribeConfigsResourceResult] = {}
     for number, resource in enumerate(body.resources, 1):
@@ -77,14 +77,14 @@ def _result(
     resource: DescribeConfigsResource,
     made: dict[ConfigRow, DescribeConfigsResourceResult],
 ) -> DescribeConfigsResult:
-    """``made`` holds the settings that were told already: most topics have those of the broker."""
+    """``made`` has the settings that were built already: most topics have those of the broker."""
     rows = _rows(broker, resource)
     configs: list[DescribeConfigsResourceResult] = []
     for row in () if isinstance(rows, Refusal) else rows:
-        told = made.get(row)
-        if told is None:
-            told = made[row] = _row(row, body)
-        configs.append(told)
+        built = made.get(row)
+        if built is None:
+            built = made[row] = _row(row, body)
+        configs.append(built)
     return DescribeConfigsResult(
         resource_type=i8(resource.resource_type),
         resource_name=resource.resource_name,
@@ -94,7 +94,7 @@ def _result(
 
 
 def _rows(broker: Needs, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
-    name, asked, image = resource.resource_name, resource.configuration_keys, broker.controller.image
+    name, wanted_keys, image = resource.resource_name, resource.configuration_keys, broker.controller.image
     layers = layers_of(image, broker.node_id)
     if resource.resource_type == TOPIC_RESOURCE:
         problem = name_problem(name)
@@ -102,11 +102,11 @@ def _rows(broker: Needs, resource: DescribeConfigsResource) -> list[ConfigRow] |
             return Refusal(ErrorCode.invalid_topic_exception, problem)
         if name not in image.topics:
             return UNKNOWN_TOPIC
-        return topic_rows(broker.config, image.topic_configs(name), asked, layers)
+        return topic_rows(broker.config, image.topic_configs(name), wanted_keys, layers)
     refusal = unknown_kind(resource.resource_type, name) or strange_broker(broker.node_id, name)
     if refusal is not None:
         return refusal
-    return broker_rows(broker.config, asked, layers) if name else cluster_rows(layers.cluster, asked)
+    return broker_rows(broker.config, wanted_keys, layers) if name else cluster_rows(layers.cluster, wanted_keys)
 
 
 def _row(row: ConfigRow, body: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

@@ -2,7 +2,7 @@
 
 * Settings that the request does not name are removed.
 * All good resources of a request are altered at once.
-* The active controller answers once the change is committed and published there. Others pass the request on.
+* The active controller responds once the change is committed and published there. Others forward the request.
 * A broker alters its own settings and those of all brokers (the empty name), as far as they can change while it runs.
   It keeps names that Kafka does not know.
 * Unlike Kafka: broker loggers, client metrics and groups get INVALID_REQUEST. So do names of broker settings that begin

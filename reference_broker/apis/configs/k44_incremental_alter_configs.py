@@ -2,7 +2,7 @@
 
 * The operations are SET and DELETE, for lists also APPEND and SUBTRACT.
 * All good resources of a request are altered at once.
-* The active controller answers once the change is committed and published there. Others pass the request on.
+* The active controller responds once the change is committed and published there. Others forward the request.
 * A broker alters its own settings and those of all brokers (the empty name), as far as they can change while it runs.
 * Unlike Kafka: broker loggers, client metrics and groups get INVALID_REQUEST. So do names of broker settings that begin
   like those of Kafka which are missing here (``metadata.broker_settings``).

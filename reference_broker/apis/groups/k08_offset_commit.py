@@ -1,6 +1,6 @@
 """OffsetCommit: keeps where the consumers of a group are.
 
-* The answer comes when all replicas in sync have the commits.
+* The response follows when all replicas in sync have the commits.
 * The commit of a member counts as its heartbeat.
 
 Version notes:
@@ -49,7 +49,7 @@ Draft: TypeAlias = OffsetCommitRequest1000 | OffsetCommitRequest1001
 
 
 class Needs(HasGroups, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: OffsetCommitRequest | Draft) -> None:
@@ -78,8 +78,8 @@ def handle(broker: Needs, call: Call, body: OffsetCommitRequest | Draft) -> None
     )
 
     def answering(errors: list[Error]) -> Sliced[object]:
-        told = topics_with_errors(body.topics, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
-        return OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from told))
+        topics = topics_with_errors(body.topics, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
+        return OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from topics))
 
     broker.groups.commits.commit(request, _answer(broker, call, answering), call.contain)
 
@@ -111,8 +111,10 @@ def _commit_draft(broker: Needs, call: Call, body: Draft) -> None:
     )
 
     def answering(errors: list[Error]) -> Sliced[object]:
-        told = topics_with_errors(body.topics, errors, OffsetCommitResponseTopic1000, OffsetCommitResponsePartition1000)
-        return OffsetCommitResponse1000(topics=(yield from told))
+        topics = topics_with_errors(
+            body.topics, errors, OffsetCommitResponseTopic1000, OffsetCommitResponsePartition1000
+        )
+        return OffsetCommitResponse1000(topics=(yield from topics))
 
     broker.groups.commits.commit(request, _answer(broker, call, answering), call.contain)
 

@@ -1,8 +1,8 @@
-"""OffsetFetch: tells where the consumers of one group or of several are.
+"""OffsetFetch: returns the committed offsets of one group or of several.
 
-* It tells what is replicated, and -1 where nothing is committed. Null for the topics means all of the group.
+* It returns what is replicated, and -1 where nothing is committed. Null for the topics means all of the group.
 * An unknown group has no offsets.
-* With ``require_stable`` the answer waits for commits that are on their way.
+* With ``require_stable`` the response waits for pending commits.
 * A coordinator that has just loaded waits until all that it loaded is replicated. COORDINATOR_NOT_AVAILABLE where that
   takes longer than ``offsets.commit.timeout.ms``.
 * With it, UNSTABLE_OFFSET_COMMIT says that an open transaction has committed the partition. Without it, a transaction
@@ -12,7 +12,7 @@
 
 Version notes:
 * v2: an error of the whole group has a place of its own.
-* v1000: tells the metadata epoch of each partition, -1 where none was recorded.
+* v1000: returns the metadata epoch of each partition, -1 where none was recorded.
 * v7: has ``require_stable``.
 * v1001: as v1000, with leader epochs and ``require_stable``.
 
@@ -70,7 +70,7 @@ GROUP_ERROR_FROM = 2
 
 
 class Needs(HasGroups, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(
@@ -84,21 +84,21 @@ def handle(
     by_id: dict[str, OffsetFetchRequestGroup] = {}
     for group in body.groups:
         by_id.setdefault(group.group_id, group)
-    asked = tuple(by_id.values())
-    answers: dict[int, OffsetFetchResponseGroup] = {}
+    requested = tuple(by_id.values())
+    by_position: dict[int, OffsetFetchResponseGroup] = {}
 
     def settled(at: int, error: Error, found: list[FetchedOffset]) -> None:
-        answers[at] = _group(asked[at], error, found, call.api_version)
-        if len(answers) == len(asked):
-            groups = tuple(answers[each] for each in range(len(asked)))
+        by_position[at] = _group(requested[at], error, found, call.api_version)
+        if len(by_position) == len(requested):
+            groups = tuple(by_position[each] for each in range(len(requested)))
             call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups))
 
-    if not asked:
+    if not requested:
         call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=()))
 
     def fetch() -> Slices:
         work = Work()
-        for at, group in enumerate(asked):
+        for at, group in enumerate(requested):
             if work.spend(UNITS_PER_KEY + len(group.group_id) // CHARACTERS_PER_UNIT):
                 yield
             broker.groups.commits.fetch(
@@ -127,19 +127,19 @@ def _wanted(topics: Iterable[_Topic] | None) -> list[tuple[str, Sequence[int]]] 
 
 
 def _group(
-    asked: OffsetFetchRequestGroup, error: Error, found: list[FetchedOffset], api_version: int
+    requested: OffsetFetchRequestGroup, error: Error, found: list[FetchedOffset], api_version: int
 ) -> OffsetFetchResponseGroup:
     if error and api_version < GROUP_ERROR_FROM:
         found = [
-            FetchedOffset(topic, index, None) for topic, indexes in _wanted(asked.topics) or () for index in indexes
+            FetchedOffset(topic, index, None) for topic, indexes in _wanted(requested.topics) or () for index in indexes
         ]
-    told = ErrorCode(error)
-    named = () if error and api_version >= GROUP_ERROR_FROM else (topic.name for topic in asked.topics or ())
+    code = ErrorCode(error)
+    named = () if error and api_version >= GROUP_ERROR_FROM else (topic.name for topic in requested.topics or ())
     topics = tuple(
-        OffsetFetchResponseTopics(name=TopicName(name), partitions=tuple(_partition(one, told) for one in offsets))
+        OffsetFetchResponseTopics(name=TopicName(name), partitions=tuple(_partition(one, code) for one in offsets))
         for name, offsets in _by_topic(found, named).items()
     )
-    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=told)
+    return OffsetFetchResponseGroup(group_id=requested.group_id, topics=topics, error_code=code)
 
 
 def _partition(found: FetchedOffset, error: ErrorCode) -> OffsetFetchResponsePartitions:

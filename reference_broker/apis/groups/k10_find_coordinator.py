@@ -1,9 +1,9 @@
-"""FindCoordinator: tells which node keeps a group or a transactional ID.
+"""FindCoordinator: returns the node that coordinates a group or a transactional ID.
 
 * The coordinator of a group is the leader of its partition of ``__consumer_offsets``, that of a transactional ID the
   leader of its partition of ``__transaction_state``.
-* Where the topic is missing the active controller is asked to create it. Meanwhile, and where the partition has no
-  leader, the answer is COORDINATOR_NOT_AVAILABLE.
+* If the topic is missing, the active controller is requested to create it. Meanwhile, and if the partition has no
+  leader, the error is COORDINATOR_NOT_AVAILABLE.
 * An unknown type of key gets INVALID_REQUEST. An empty ID has a coordinator, although no producer can take it.
 * Unlike Kafka: share groups have no coordinator (COORDINATOR_NOT_AVAILABLE). The topics get at most as many replicas as
   there are brokers and voters.
@@ -51,11 +51,11 @@ NOT_AVAILABLE = "The coordinator is not available."
 
 
 class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse | None:
-    """One answer for each key, in the request's order (versions below 4 ask for exactly one)."""
+    """Return one result for each key, in the request's order (versions below 4 have exactly one)."""
     return respond_now_or_in_slices(broker, call, _answered(broker, call, body))
 
 
@@ -89,7 +89,7 @@ def _of_share_group(key: str, api_version: int) -> Coordinator:
 
 
 def _coordinator(broker: Needs, key_type: int, key: str, listener: str, message: str) -> Coordinator:
-    """As this broker tells its clients the metadata."""
+    """Look up the coordinator in the metadata that this broker shows to clients."""
     if not fits(key):
         error = ErrorCode.invalid_group_id if key_type == GROUP else ErrorCode.invalid_request
         return _nobody(key, error, "No record can hold this ID.")

@@ -1,17 +1,17 @@
 """JoinGroup: a member comes, or comes again for the next generation.
 
-* The answer comes when the generation begins. That is once all members have joined, or when the longest rebalance
+* The response follows when the generation begins. That is once all members have joined, or when the longest rebalance
   timeout of a member is over.
 * A group that was empty waits ``group.initial.rebalance.delay.ms``, and longer while members come.
 * A static member that starts again keeps its place. It causes no rebalance where the group is Stable and its protocol
   stays. Whoever has its old ID is fenced.
-* The reason that a member gives is told in the trace.
+* The reason that a member gives is noted in the trace.
 
 Version notes:
-* v0: one timeout stands for session and rebalance.
+* v0: one timeout is used for session and rebalance.
 * v4: a member gets its ID first (MEMBER_ID_REQUIRED). A static member never does.
-* v7: a null protocol name is told as null.
-* v9: a leader is told where it may skip the assignment.
+* v7: a null protocol name is returned as null.
+* v9: the response says whether a leader may skip the assignment.
 
 KIPs: 62, 345, 394, 559, 800, 814.
 """
@@ -40,16 +40,16 @@ def handle(broker: HasGroups, call: Call, body: JoinGroupRequest) -> None:
     """Answers through ``call``, at once or later."""
     version = call.api_version
 
-    def answer(told: JoinResponse) -> None:
-        call.respond(_response(told, version))
+    def respond(answer: JoinResponse) -> None:
+        call.respond(_response(answer, version))
 
-    broker.groups.membership.join(_asked(call, body), contained(call, answer))
+    broker.groups.membership.join(_request(call, body), contained(call, respond))
 
 
 API = Api.of(JoinGroupRequest, handle)
 
 
-def _asked(call: Call, body: JoinGroupRequest) -> JoinRequest:
+def _request(call: Call, body: JoinGroupRequest) -> JoinRequest:
     """Version 0 has one timeout for both."""
     session_timeout_ms, rebalance_timeout_ms = body.session_timeout // _MS, body.rebalance_timeout // _MS
     return JoinRequest(

@@ -1,10 +1,10 @@
 """Heartbeat: a member is alive, and hears whether it has to join again.
 
 * The session of the member begins anew.
-* REBALANCE_IN_PROGRESS asks it to join again.
+* REBALANCE_IN_PROGRESS requests it to rejoin.
 * UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and, for static members, FENCED_INSTANCE_ID say that the member was given up or
   replaced.
-* The answer is NONE while the group is loaded, as in Kafka.
+* The error is NONE while the group is loaded, as in Kafka.
 
 KIPs: 62, 345.
 """

@@ -1,9 +1,9 @@
 """LeaveGroup: members go, or an administrator removes them.
 
-* Each member has its own answer. One rebalance follows for all of them.
+* Each member has its own result. One rebalance follows for all of them.
 * A static member may be named by its instance alone.
-* A JoinGroup of theirs that waits is answered UNKNOWN_MEMBER_ID.
-* The first reason is told in the trace.
+* A pending JoinGroup of theirs gets UNKNOWN_MEMBER_ID.
+* The first reason is noted in the trace.
 
 KIPs: 345, 800.
 """
@@ -35,7 +35,7 @@ def handle(broker: HasGroups, call: Call, body: LeaveGroupRequest) -> LeaveGroup
 API = Api.of(LeaveGroupRequest, handle)
 
 
-def _member(asked: MemberIdentity, error: Error) -> MemberResponse:
+def _member(identity: MemberIdentity, error: Error) -> MemberResponse:
     return MemberResponse(
-        member_id=asked.member_id, group_instance_id=asked.group_instance_id, error_code=ErrorCode(error)
+        member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=ErrorCode(error)
     )

@@ -1,8 +1,8 @@
-"""SyncGroup: a member asks for its assignment in this generation. The leader of the group brings all of them.
+"""SyncGroup: a member requests its assignment in this generation. The leader of the group sends all of them.
 
-* The answer comes when the assignment of the leader is replicated.
-* Members that the leader left out get an empty assignment.
-* A member that does not ask within the longest rebalance timeout is given up.
+* The response follows when the assignment of the leader is replicated.
+* Members that the leader omitted get an empty assignment.
+* A member that does not send SyncGroup within the longest rebalance timeout is removed.
 
 Version notes:
 * v5: protocol type and name must be there and be the group's, else INCONSISTENT_GROUP_PROTOCOL.
@@ -37,10 +37,10 @@ def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupRe
         {each.member_id: each.assignment for each in body.assignments},
     )
 
-    def answer(told: SyncResponse) -> None:
-        call.respond(_response(told))
+    def respond(answer: SyncResponse) -> None:
+        call.respond(_response(answer))
 
-    broker.groups.membership.sync(request, contained(call, answer))
+    broker.groups.membership.sync(request, contained(call, respond))
     return None
 
 

@@ -1,8 +1,9 @@
-"""DescribeGroups: tells the state and the members of groups.
+"""DescribeGroups: returns the state and the members of groups.
 
-* The protocol, and what members said for it, are told of Stable groups only.
-* Unlike Kafka: there are no ACLs, so all operations on a group are allowed. A group that is named twice is told once.
-  An answer tells up to 16 MiB of members. The groups beyond get POLICY_VIOLATION, and a client may ask for them alone.
+* Only Stable groups have a protocol and the metadata of members for it.
+* Unlike Kafka: there are no ACLs, so all operations on a group are allowed. A group that is named twice is
+  described once.
+  A response has up to 16 MiB of members. The groups beyond get POLICY_VIOLATION, and a client may request them alone.
 
 Version notes:
 * v6: a group that does not exist is Dead with GROUP_ID_NOT_FOUND. Before, it is Dead without an error.
@@ -30,12 +31,12 @@ GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 NOT_FOUND_FROM = 6
 MOST_MEMBER_BYTES = 16 * 2**20
-"""An answer tells so many bytes that members and leaders sent, or one group. A group's members may send any bytes, and
-any client may ask for all groups in one small request."""
+"""The limit for the bytes in a response that members and leaders sent, unless it has a single group. A group's members
+may send any bytes, and any client may request all groups in one small request."""
 
 
 class Needs(HasGroups, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse | None:
@@ -46,7 +47,7 @@ def handle(broker: Needs, call: Call, body: DescribeGroupsRequest) -> DescribeGr
 def _answered(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:
     work = Work()
     operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_ASKED
-    told: list[DescribedGroup] = []
+    described_groups: list[DescribedGroup] = []
     member_bytes = 0
     for group_id in dict.fromkeys(body.groups):
         if work.spend(UNITS_PER_KEY + len(group_id) // CHARACTERS_PER_UNIT):
@@ -55,11 +56,11 @@ def _answered(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sli
         work.spend(UNITS_PER_KEY * len(described.members))
         size = sum(len(each.member_metadata) + len(each.member_assignment) for each in described.members)
         if size and member_bytes and member_bytes + size > MOST_MEMBER_BYTES:
-            told.append(_group(group_id, "", error=ErrorCode.policy_violation, message=TOO_MUCH))
+            described_groups.append(_group(group_id, "", error=ErrorCode.policy_violation, message=TOO_MUCH))
             continue
         member_bytes += size
-        told.append(described)
-    return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(told))
+        described_groups.append(described)
+    return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(described_groups))
 
 
 TOO_MUCH = "The groups before it fill the answer: ask for fewer at once."

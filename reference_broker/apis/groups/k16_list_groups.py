@@ -1,6 +1,6 @@
-"""ListGroups: tells the groups that this node coordinates.
+"""ListGroups: returns the groups that this node coordinates.
 
-* States and types may be asked for, in either case. Every group is of the type classic.
+* A request may filter by states and types, in either case. Every group is of the type classic.
 * COORDINATOR_LOAD_IN_PROGRESS while a partition of ``__consumer_offsets`` that is led here is not loaded.
 
 KIPs: 518, 848.
@@ -27,11 +27,11 @@ GROUPS_A_SLICE = 1000
 
 
 class Needs(HasGroups, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: ListGroupsRequest) -> ListGroupsResponse | None:
-    """Many groups are listed in slices, and answered through ``call``."""
+    """Many groups are listed in slices, and sent through ``call``."""
     if broker.groups.loading():
         return _response(ErrorCode.coordinator_load_in_progress, [])
     if body.types_filter and TYPE not in (each.strip().lower() for each in body.types_filter):

@@ -1,6 +1,6 @@
 """DeleteGroups: deletes groups without members, with all their committed offsets.
 
-* The answer comes when the tombstones of all groups are replicated.
+* The response follows when the tombstones of all groups are replicated.
 * NON_EMPTY_GROUP says that the group has members, GROUP_ID_NOT_FOUND that there is none.
 
 KIPs: 229.
@@ -25,24 +25,24 @@ GROUPS_A_SLICE = 10
 
 
 class Needs(HasGroups, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: DeleteGroupsRequest) -> None:
     """Answers through ``call``, in the request's order, when the last group is settled."""
-    asked = tuple(dict.fromkeys(body.groups_names))
+    group_ids = tuple(dict.fromkeys(body.groups_names))
     results: dict[GroupId, Error] = {}
 
     def settled(error: Error, group_id: GroupId) -> None:
         results[group_id] = error
-        if len(results) == len(asked):
-            call.respond(_response(asked, results))
+        if len(results) == len(group_ids):
+            call.respond(_response(group_ids, results))
 
-    if not asked:
-        call.respond(_response(asked, results))
+    if not group_ids:
+        call.respond(_response(group_ids, results))
 
     def delete() -> Slices:
-        for number, group_id in enumerate(asked):
+        for number, group_id in enumerate(group_ids):
             if number and number % GROUPS_A_SLICE == 0:
                 yield
             broker.groups.membership.delete(group_id, partial(contained(call, settled), group_id=group_id))
@@ -53,8 +53,8 @@ def handle(broker: Needs, call: Call, body: DeleteGroupsRequest) -> None:
 API = Api.of(DeleteGroupsRequest, handle)
 
 
-def _response(asked: tuple[GroupId, ...], results: dict[GroupId, Error]) -> DeleteGroupsResponse:
+def _response(group_ids: tuple[GroupId, ...], results: dict[GroupId, Error]) -> DeleteGroupsResponse:
     return DeleteGroupsResponse(
         throttle_time=NO_THROTTLE,
-        results=tuple(DeletableGroupResult(group_id=each, error_code=ErrorCode(results[each])) for each in asked),
+        results=tuple(DeletableGroupResult(group_id=each, error_code=ErrorCode(results[each])) for each in group_ids),
     )

@@ -1,6 +1,6 @@
 """OffsetDelete: forgets single committed offsets of a group.
 
-* The answer comes when all replicas in sync have the tombstones.
+* The response follows when all replicas in sync have the tombstones.
 * Topics to which the members of the group subscribe are refused: GROUP_SUBSCRIBED_TO_TOPIC.
 * So are groups with members of another protocol type: NON_EMPTY_GROUP.
 
@@ -25,7 +25,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 class Needs(HasGroups, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: OffsetDeleteRequest) -> None:
@@ -33,8 +33,10 @@ def handle(broker: Needs, call: Call, body: OffsetDeleteRequest) -> None:
     wanted = [(topic.name, one.partition_index) for topic in body.topics for one in topic.partitions]
 
     def answering(error: Error, errors: list[Error]) -> Sliced[OffsetDeleteResponse]:
-        asked = () if error else body.topics
-        topics = yield from topics_with_errors(asked, errors, OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
+        requested = () if error else body.topics
+        topics = yield from topics_with_errors(
+            requested, errors, OffsetDeleteResponseTopic, OffsetDeleteResponsePartition
+        )
         return OffsetDeleteResponse(error_code=ErrorCode(error), throttle_time=NO_THROTTLE, topics=topics)
 
     def answer(error: Error, errors: list[Error]) -> None:

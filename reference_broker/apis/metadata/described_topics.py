@@ -1,6 +1,6 @@
-"""The descriptions of topics in Metadata answers, made once for each state of a topic.
+"""The descriptions of topics in Metadata responses, built once for each state of a topic.
 
-To describe 10,000 partitions takes 0.1 s, and many clients ask.
+To describe 10,000 partitions takes 0.1 s, and many clients send Metadata requests.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,42 +40,43 @@ _unchecked: Final[Callable[..., MetadataResponsePartition]] = MetadataResponsePa
 """Takes plain numbers, which are in range because they come from the image. kio would check each of them twice."""
 
 PARTITIONS_A_SLICE = 1000
-"""So many partitions of a topic are described in one event."""
+"""The number of partitions of a topic that are described in one event."""
 
 
 @dataclass(slots=True)
-class _Answer:
-    """``topic`` and ``brokers`` are what the answer was made from. It is valid as long as they are the same objects.
-    ``drafts`` holds the same answer in the layout of each draft that somebody has asked for."""
+class _Description:
+    """The last description of a topic. It is valid as long as ``topic`` and ``brokers`` are the same objects."""
 
     topic: TopicImage
     brokers: tuple[BrokerImage, ...]
     operations: int
-    answer: MetadataResponseTopic
+    response: MetadataResponseTopic
     drafts: dict[int, Draft] = field(default_factory=dict)
+    """The same description in the layout of each draft that was requested."""
 
 
 @dataclass(slots=True)
 class DescribedTopics:
-    """The answers of one node. ``by_name`` holds the last answer for each topic that exists."""
+    """The descriptions of one node."""
 
-    by_name: dict[str, _Answer] = field(default_factory=dict)
+    by_name: dict[str, _Description] = field(default_factory=dict)
+    """The last description of each topic that exists."""
 
     def find(self, cache: MetadataCache, topic: TopicImage, operations: int) -> Sliced[MetadataResponseTopic]:
         known = self.by_name.get(topic.name)
         if known is not None and known.topic is topic and known.brokers is cache.brokers:
             same = known.operations == operations
-            return known.answer if same else replace(known.answer, topic_authorized_operations=i32(operations))
-        answer = yield from _described(cache, topic, operations)
-        self.by_name[topic.name] = _Answer(topic, cache.brokers, operations, answer)
+            return known.response if same else replace(known.response, topic_authorized_operations=i32(operations))
+        response = yield from _described(cache, topic, operations)
+        self.by_name[topic.name] = _Description(topic, cache.brokers, operations, response)
         if len(self.by_name) > len(cache.topics):
             self.by_name = {name: one for name, one in self.by_name.items() if name in cache.topics}
-        return answer
+        return response
 
     def find_draft(self, topic: MetadataResponseTopic, version: int) -> Sliced[Draft]:
-        """The answer in the layout of that draft. It is made once, because 10,000 partitions take 20 ms."""
+        """Return the description in the layout of a draft. It is built once, because 10,000 partitions take 20 ms."""
         known = self.by_name.get(topic.name or "")
-        if known is None or known.answer.partitions is not topic.partitions:
+        if known is None or known.response.partitions is not topic.partitions:
             return (yield from _in_draft_layout(topic, version))
         if version not in known.drafts:
             known.drafts[version] = yield from _in_draft_layout(topic, version)
@@ -124,12 +125,12 @@ def _described(cache: MetadataCache, topic: TopicImage, operations: int) -> Slic
 
 
 def missing_error(name: str) -> ErrorCode:
-    """The error of a topic that is not there."""
+    """Return the error for a topic that does not exist."""
     return ErrorCode.unknown_topic_or_partition if name_problem(name) is None else ErrorCode.invalid_topic_exception
 
 
 def described(cache: MetadataCache, partition: PartitionImage) -> tuple[ErrorCode, int, tuple[int, ...]]:
-    """What clients are told about a partition: (error, leader, replicas that are offline).
+    """Return what clients see of a partition: (error, leader, replicas that are offline).
 
     Without a leader that clients can reach, the error is LEADER_NOT_AVAILABLE and the leader is -1.
     """

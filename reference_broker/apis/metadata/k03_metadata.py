@@ -1,15 +1,15 @@
-"""Metadata: tells brokers, topics and leaders. It also creates missing topics if that is allowed.
+"""Metadata: returns brokers, topics and leaders. It also creates missing topics if that is allowed.
 
 * Null for the topics means all of them.
 * Unlike Kafka: a request may name 100,000 topics.
-* A topic that is created gets UNKNOWN_TOPIC_OR_PARTITION in this answer, because the active controller creates it
-  later. Clients ask again, as with Kafka.
+* A topic that is created gets UNKNOWN_TOPIC_OR_PARTITION in this response, because the active controller creates it
+  later. Clients retry, as with Kafka.
 
 Version notes:
-* v0: the empty list means all topics. Replicas that are not live are left out, and are an error.
+* v0: the empty list means all topics. Replicas that are not live are omitted, and are an error.
 * v8: the operations that a client may use on topics and, until v10, on the cluster: all, since there is no authorizer.
-* v12: topics may be asked for by ID.
-* v1000: the answer has a metadata epoch. It stands still while the feature is switched off.
+* v12: topics may be requested by ID.
+* v1000: the response has a metadata epoch. It does not change while the feature is switched off.
 * v1001: as v1000, with topic IDs and leader epochs.
 
 KIPs: 4, 232, 320, 430, 516, 526, 700.
@@ -60,7 +60,7 @@ FEW_TOPICS = 1000
 MOST_TOPICS = 100_000
 """A request that names more closes its connection."""
 MOST_CREATED_AT_ONCE = 100
-"""One request starts to create at most so many topics, because each is a change of its own. Clients ask again for the
+"""The number of topics that one request starts to create, because each is a change of its own. Clients retry for the
 others."""
 
 
@@ -68,38 +68,38 @@ Response: TypeAlias = MetadataResponse | MetadataResponse1000 | MetadataResponse
 
 
 class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
-def handle(broker: Needs, answers: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
+def handle(broker: Needs, described: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
     """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
-    looked up in slices and answered through ``call``. A request for more than MOST_TOPICS closes its connection."""
+    looked up in slices and sent through ``call``. A request for more than MOST_TOPICS closes its connection."""
     wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
     count = len(body.topics or ())
     if count > MOST_TOPICS:
         call.close(f"a Metadata request names {count} topics, at most {MOST_TOPICS} are allowed")
         return None
-    return respond_now_or_in_slices(broker, call, _answered(broker, answers, call, body, wants_all))
+    return respond_now_or_in_slices(broker, call, _answered(broker, described, call, body, wants_all))
 
 
 def _answered(
-    broker: Needs, answers: DescribedTopics, call: Call, body: MetadataRequest, wants_all: bool
+    broker: Needs, described: DescribedTopics, call: Call, body: MetadataRequest, wants_all: bool
 ) -> Sliced[Response]:
-    """All of it tells the same state of the metadata, also where that changes between slices."""
+    """Build the response from one state of the metadata, also if that changes between slices."""
     api_version, listener = call.api_version, call.listener
     cache = broker.metadata
     operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
     if wants_all:
-        topics = yield from _all(cache, answers, operations)
+        topics = yield from _all(cache, described, operations)
     else:
-        topics = yield from _asked(broker, cache, answers, api_version, body, operations)
+        topics = yield from _requested_topics(broker, cache, described, api_version, body, operations)
     if api_version < OFFLINE_REPLICAS_FROM:
         for at, topic in enumerate(topics):
             topics[at] = _of_live_replicas(topic)
             if at % FEW_TOPICS == FEW_TOPICS - 1:
                 yield
     if api_version >= FIRST_DRAFT_VERSION:
-        return (yield from _draft(cache, answers, topics, listener, api_version))
+        return (yield from _draft(cache, described, topics, listener, api_version))
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=tuple(_broker(one, listener) for one in cache.live_brokers()),
@@ -113,14 +113,14 @@ def _answered(
     )
 
 
-def _all(cache: MetadataCache, answers: DescribedTopics, operations: int) -> Sliced[list[MetadataResponseTopic]]:
+def _all(cache: MetadataCache, described: DescribedTopics, operations: int) -> Sliced[list[MetadataResponseTopic]]:
     topics: list[MetadataResponseTopic] = []
     partitions = 0
     for topic in cache.topics.values():
         if partitions >= FEW_TOPICS:
             partitions = 0
             yield
-        topics.append((yield from answers.find(cache, topic, operations)))
+        topics.append((yield from described.find(cache, topic, operations)))
         partitions += 1 + len(topic.partitions)
     return topics
 
@@ -135,12 +135,16 @@ def _broker(broker: BrokerImage, listener: str) -> MetadataResponseBroker:
 
 
 def _draft(
-    cache: MetadataCache, answers: DescribedTopics, topics: list[MetadataResponseTopic], listener: str, api_version: int
+    cache: MetadataCache,
+    described: DescribedTopics,
+    topics: list[MetadataResponseTopic],
+    listener: str,
+    api_version: int,
 ) -> Sliced[MetadataResponse1000 | MetadataResponse1001]:
-    """With the epoch of what is told (M-4)."""
-    told: list[Draft] = []
+    """Build the response of a draft, with the epoch of its metadata (M-4)."""
+    topics_found: list[Draft] = []
     for number, topic in enumerate(topics, 1):
-        told.append((yield from answers.find_draft(topic, api_version)))
+        topics_found.append((yield from described.find_draft(topic, api_version)))
         if number % FEW_TOPICS == 0:
             yield
     brokers = tuple(
@@ -153,26 +157,26 @@ def _draft(
             cluster_id=cache.cluster_id,
             controller_id=cache.controller_id,
             metadata_epoch=cache.told_epoch(),
-            topics=cast("tuple[MetadataTopic1001, ...]", tuple(told)),
+            topics=cast("tuple[MetadataTopic1001, ...]", tuple(topics_found)),
         )
     return MetadataResponse1000(
         brokers=brokers,
         cluster_id=cache.cluster_id,
         controller_id=cache.controller_id,
         metadata_epoch=cache.told_epoch(),
-        topics=cast("tuple[MetadataTopic1000, ...]", tuple(told)),
+        topics=cast("tuple[MetadataTopic1000, ...]", tuple(topics_found)),
     )
 
 
-def _asked(
+def _requested_topics(
     broker: Needs,
     cache: MetadataCache,
-    answers: DescribedTopics,
+    described: DescribedTopics,
     api_version: int,
     body: MetadataRequest,
     operations: int,
 ) -> Sliced[list[MetadataResponseTopic]]:
-    told: list[MetadataResponseTopic] = []
+    topics_found: list[MetadataResponseTopic] = []
     missing: list[str] = []
     seen: dict[MetadataRequestTopic | str, None] = {}
     work = 0
@@ -189,24 +193,24 @@ def _asked(
             name = cache.topic_names.get(topic_id)
             topic = None if name is None else cache.topics[name]
         elif topic_id is not None or entry.name is None:
-            told.append(_error(ErrorCode.invalid_request, entry.name or TopicName(""), entry.topic_id))
+            topics_found.append(_error(ErrorCode.invalid_request, entry.name or TopicName(""), entry.topic_id))
             continue
         else:
             topic = cache.topics.get(entry.name)
         if topic is not None:
             if topic.name not in seen:  # An ID may be given with any number of names, which do not count.
                 seen[topic.name] = None
-                told.append((yield from answers.find(cache, topic, operations)))
+                topics_found.append((yield from described.find(cache, topic, operations)))
                 work += len(topic.partitions)
         elif topic_id is not None:
-            told.append(_error(ErrorCode.unknown_topic_id, None, entry.topic_id))
+            topics_found.append(_error(ErrorCode.unknown_topic_id, None, entry.topic_id))
         else:
             assert entry.name is not None, "an entry has a name or an ID"
             missing.append(entry.name)
-            told.append(_error(missing_error(entry.name), entry.name, None, operations))
+            topics_found.append(_error(missing_error(entry.name), entry.name, None, operations))
     if body.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
         yield from _created(broker, missing)
-    return told
+    return topics_found
 
 
 def _created(broker: Needs, missing: Sequence[str]) -> Generator[None, None, None]:
@@ -230,7 +234,7 @@ def _ask_to_create(broker: Needs, name: str) -> None:
 
 
 def _nobody_waits() -> None:
-    """Nobody is told, because the client asks again, and creation starts anew if it failed."""
+    """Ignore the result, because the client retries, and its retry starts the creation again if it failed."""
 
 
 def _error(

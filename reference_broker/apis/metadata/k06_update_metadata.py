@@ -1,4 +1,4 @@
-"""UpdateMetadata: the active controller sends what this broker tells clients, with a metadata epoch.
+"""UpdateMetadata: the active controller sends the metadata that this broker shows to clients, with a metadata epoch.
 
 * An update of an older controller is refused. An older update of the same controller is ignored.
 * Updates are applied one after the other. A large one is applied in slices.
@@ -34,14 +34,14 @@ MOST_WAITING = 64
 
 
 class Needs(HasOutside, HasNow, HasLifecycle, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
     metadata: MetadataCache
 
 
 @dataclass(slots=True)
 class UpdateMetadata:
-    """The handler of one node. ``waiting`` holds the requests that are not answered. The first one is being applied."""
+    """The handler of one node. ``waiting`` holds the pending requests. The first one is being applied."""
 
     broker: Needs
     waiting: deque[tuple[Call, Request]] = field(default_factory=deque)

@@ -1,14 +1,14 @@
-"""ApiVersions: tells which APIs and versions this node serves.
+"""ApiVersions: returns the APIs and versions that this node serves.
 
-* A version that is not served is answered in the layout of version 0, with UNSUPPORTED_VERSION and the range of
-  ApiVersions itself, so that the client can ask again.
+* A version that is not served gets a response in the layout of version 0, with UNSUPPORTED_VERSION and the range of
+  ApiVersions itself, so that the client can retry.
 * A listener announces only what it takes.
 * Private drafts lie outside the ranges. They are announced as supported features, which are finalized at their one
   level: administrators and their tools upgrade what is supported beyond its finalized level.
 
 Version notes:
 * v3: a client names its software. A malformed name gets INVALID_REQUEST.
-* v4: the answer holds features whose lowest level is 0.
+* v4: the response has features whose lowest level is 0.
 
 KIPs: 35, 511, 584.
 """
@@ -50,7 +50,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class Needs(HasLoader, HasConfig, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: ApiVersionsRequest | None) -> ApiVersionsResponse | None:
@@ -114,7 +114,8 @@ def _refusal(error: ErrorCode, served: Served) -> ApiVersionsResponse:
 
 @lru_cache(16)
 def _ranges(served: Served) -> tuple[ApiVersion, ...]:
-    """Returns the ranges for the wire. They are made once for each listener's APIs, since every new connection asks."""
+    """Return the ranges for the wire. They are built once for each listener's APIs, since every new connection requests
+    them."""
     return tuple(
         ApiVersion(
             api_key=i16(api_key),

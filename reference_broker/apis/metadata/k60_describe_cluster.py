@@ -1,9 +1,9 @@
-"""DescribeCluster: tells the brokers and who is the controller.
+"""DescribeCluster: returns the brokers and the controller.
 
 * Clients reach brokers only. A request for controllers gets MISMATCHED_ENDPOINT_TYPE, as from a Kafka broker.
 
 Version notes:
-* v2: the answer holds fenced brokers if ``include_fenced_brokers`` is set.
+* v2: the response has fenced brokers if ``include_fenced_brokers`` is set.
 
 KIPs: 700, 919, 1073.
 """
@@ -26,7 +26,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 class Needs(HasMetadata, HasLoader, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:
@@ -36,7 +36,7 @@ def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeC
     if body.endpoint_type != BROKERS:
         return _refused(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {body.endpoint_type}.")
     known = _registered(broker) if body.include_fenced_brokers else broker.metadata.live_brokers()
-    asked = body.include_cluster_authorized_operations
+    wants_operations = body.include_cluster_authorized_operations
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -53,7 +53,7 @@ def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeC
             for one in known
             for host, port in (one.address(call.listener),)
         ),
-        cluster_authorized_operations=i32(CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED),
+        cluster_authorized_operations=i32(CLUSTER_OPERATIONS if wants_operations else OPERATIONS_NOT_ASKED),
     )
 
 
@@ -67,7 +67,7 @@ def _registered(broker: Needs) -> tuple[BrokerImage, ...]:
 
 
 def _refused(error: ErrorCode, message: str) -> DescribeClusterResponse:
-    """The endpoint type of the answer is that of this endpoint, whatever was asked for."""
+    """Build a refusal. Its endpoint type is that of this endpoint, whatever was requested."""
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=error,

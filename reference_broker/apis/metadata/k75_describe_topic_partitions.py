@@ -1,9 +1,9 @@
 """DescribeTopicPartitions: describes partitions page by page. Kafka's Java admin client uses it.
 
 * The request names topics, or none for all topics.
-* The request limits the partitions of an answer. A cursor says where more remain. If it has a negative partition, or a
+* The request limits the partitions of a response. A cursor says where more remain. If it has a negative partition, or a
   topic that is not named, each topic of the request is INVALID_REQUEST.
-* It tells the eligible leader replicas and the last known leader. These lists are never null, because some clients fail
+* It has the eligible leader replicas and the last known leader. These lists are never null, because some clients fail
   on null.
 * They are not part of what the metadata epoch (KIP-232) carries. Where it is on, they come from the node's own image if
   that has the same state of the partition, and are empty otherwise.
@@ -43,17 +43,17 @@ UNITS_PER_PARTITION = 5
 
 
 class Needs(HasMetadata, HasConfig, HasLoader, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse | None:
-    """The topics are sorted by name, as the cursor needs it. What takes more than a slice is answered through ``call``.
-    Kafka's Java admin client names all topics that it asks for in each of its requests."""
+    """The topics are sorted by name, as the cursor needs it. What takes more than a slice is sent through ``call``.
+    Kafka's Java admin client names all topics that it wants in each of its requests."""
     return respond_now_or_in_slices(broker, call, _answered(broker, body))
 
 
 def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[DescribeTopicPartitionsResponse]:
-    """All of it tells the same state of the metadata, also where that changes between slices."""
+    """Build the response from one state of the metadata, also if that changes between slices."""
     cache, image, work = broker.metadata, broker.loader.image, Work()
     names = sorted({topic.name for topic in body.topics} if body.topics else cache.topics)
     first, start = 0, 0
@@ -64,13 +64,13 @@ def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[Des
             refused = tuple(_refused(topic.name) for topic in body.topics)
             return DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=refused, next_cursor=None)
         first = body.cursor.partition_index if is_there else 0
-    left = min(max(body.response_partition_limit, 1), broker.config.max_request_partition_size_limit)
+    remaining = min(max(body.response_partition_limit, 1), broker.config.max_request_partition_size_limit)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     cursor = None
     for name in islice(names, start, None):
         if work.spend(UNITS_PER_TOPIC):
             yield
-        if left == 0:
+        if remaining == 0:
             cursor = Cursor(topic_name=TopicName(name), partition_index=i32(first))
             break
         topic = cache.topics.get(name)
@@ -80,12 +80,12 @@ def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[Des
             continue
         own = image.topic_by_id(topic.topic_id)
         page: list[DescribeTopicPartitionsResponsePartition] = []
-        for partition in islice(_partitions(cache, topic, own, first), left):
+        for partition in islice(_partitions(cache, topic, own, first), remaining):
             page.append(partition)
             if work.spend(UNITS_PER_PARTITION):
                 yield
         topics.append(_topic(topic, tuple(page)))
-        left -= len(page)
+        remaining -= len(page)
         if first + len(page) < len(topic.partitions):
             cursor = Cursor(topic_name=TopicName(name), partition_index=i32(first + len(page)))
             break

@@ -14,8 +14,7 @@ from reference_broker.metrics.metrics import Metrics
 
 
 def feed_metadata(broker: Broker) -> None:
-    """Call it when the metadata is loaded. It takes the image, and then follows its deltas and the leader of the
-    quorum."""
+    """Follow the published image and the leader of the quorum, from the loaded image on."""
     controller, loader = broker.controller, broker.loader
     _follow_from(broker, loader.image, controller.cluster_id)
     metrics = broker.metrics
@@ -54,7 +53,7 @@ def feed_metadata(broker: Broker) -> None:
 
 
 def _follow(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
-    """After the controller's first update, only updates change what clients are told. This ends when the metadata epoch
+    """After the controller's first update, only updates change ``broker.metadata``. This ends when the metadata epoch
     is switched off, unless an update has come that was sent after it was switched on again."""
     cache, leader_id = broker.metadata, broker.quorum.shown_leader_id
     if cache.metadata_epoch == NO_EPOCH:

@@ -1,6 +1,6 @@
-"""Vote: a voter asks for this one's vote, or whether this one would give it.
+"""Vote: a candidate requests this voter's vote, or (pre-vote) whether it would grant it.
 
-* The vote and its epoch are durable before the answer.
+* The vote and its epoch are durable before the response.
 * Unlike Kafka: voters are configured, so directory IDs decide nothing.
 
 Version notes:
@@ -17,7 +17,7 @@ from reference_broker.apis.registry import Api
 
 
 def handle(broker: HasQuorum, call: Call, body: VoteRequest) -> None:
-    """Answered by the quorum."""
+    """Pass the request to the quorum, which responds."""
     broker.quorum.handle_vote(body, call.respond)
 
 

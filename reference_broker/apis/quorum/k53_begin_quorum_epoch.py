@@ -1,6 +1,6 @@
 """BeginQuorumEpoch: a voter says that it has become the leader.
 
-* The new epoch is durable before the answer.
+* The new epoch is durable before the response.
 * Unlike Kafka: the endpoints of the leader are read past. Every node knows those of its voters.
 
 KIPs: 595, 853.
@@ -14,7 +14,7 @@ from reference_broker.apis.registry import Api
 
 
 def handle(broker: HasQuorum, call: Call, body: BeginQuorumEpochRequest) -> None:
-    """Answered by the quorum."""
+    """Pass the request to the quorum, which responds."""
     broker.quorum.handle_begin_quorum_epoch(body, call.respond)
 
 

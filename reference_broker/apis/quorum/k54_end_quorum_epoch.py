@@ -1,6 +1,6 @@
 """EndQuorumEpoch: the leader says that it resigns, and who may follow it first.
 
-* The first of the preferred successors asks for votes at once, each of the others a little later.
+* The first of the preferred successors requests votes at once, each of the others a little later.
 * Unlike Kafka: the endpoints of the leader are read past. Every node knows those of its voters.
 
 KIPs: 595, 853.
@@ -14,7 +14,7 @@ from reference_broker.apis.registry import Api
 
 
 def handle(broker: HasQuorum, call: Call, body: EndQuorumEpochRequest) -> None:
-    """Answered by the quorum."""
+    """Pass the request to the quorum, which responds."""
     broker.quorum.handle_end_quorum_epoch(body, call.respond)
 
 

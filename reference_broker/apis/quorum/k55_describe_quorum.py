@@ -35,7 +35,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 class Needs(HasQuorum, HasNodeId, HasConfig, HasOutside, HasLoader, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:

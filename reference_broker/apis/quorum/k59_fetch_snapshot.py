@@ -1,12 +1,12 @@
-"""FetchSnapshot: tells bytes of a snapshot of the metadata log, from its leader.
+"""FetchSnapshot: returns bytes of a snapshot of the metadata log, from its leader.
 
 * Errors come in Kafka's order: cluster ID, number of partitions, partition, epoch, leader, leaving, snapshot, position.
 * Each partition is served or refused by itself. Only the metadata partition has snapshots, and a request that names it
   again gets INVALID_REQUEST for that entry.
-* One answer has at most 8 MiB.
+* One response has at most 8 MiB.
 * The whole snapshot is checked when a download begins. A damaged one is KAFKA_STORAGE_ERROR, and a new one is made.
 * Unlike Kafka: there are no directory IDs. A request for no topic is INVALID_REQUEST, where Kafka fails. Kafka
-  answers one partition of a request, whatever else it names.
+  returns one partition of a request, whatever else it names.
 
 Version notes:
 * v1000: an earlier layout of KIP-630. It says whether more remains instead of the size, and of what kind the bytes are.
@@ -37,7 +37,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 class Needs(HasQuorum, HasSnapshots, HasNow, HasLoader, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 MOST_PARTITIONS = 1000

@@ -1,7 +1,7 @@
-"""CreateTopics: makes topics, durably, all good ones of a request at once or none.
+"""CreateTopics: creates topics, durably, all good ones of a request at once or none.
 
-* The active controller answers once the records are committed and published there. Others pass the request on.
-* A request is judged by all requests before it, also by those that are not committed yet.
+* The active controller responds once the records are committed and published there. Others forward the request.
+* A request is validated against all requests before it, also those that are not committed yet.
 * A request that is larger than a batch of metadata is a transaction of the metadata log. Readers see all its topics or
   none.
 * A request for more than 10,000 partitions is refused as a whole (POLICY_VIOLATION), as in Kafka.
@@ -39,10 +39,10 @@ from reference_broker.metadata.broker_settings import Layers, layers_of
 from reference_broker.ports.node_ports import run_slices
 from reference_broker.wire.apis import ApiKey
 
-FEW_TOPICS = 1000
-"""So many topics are refused in one event."""
-REMEMBERED_ROWS = 16
-"""So many different sets of topic settings are remembered in one process."""
+TOPICS_A_SLICE = 1000
+"""The number of topics that are refused in one event."""
+CACHED_SETTINGS = 16
+"""The number of different sets of topic settings that one process caches."""
 
 _Texts: TypeAlias = tuple[tuple[str, str], ...]
 _Settings: TypeAlias = tuple[BrokerConfig, _Texts, _Texts]
@@ -50,8 +50,8 @@ _Settings: TypeAlias = tuple[BrokerConfig, _Texts, _Texts]
 
 
 def handle(broker: ForwardsToController, call: Call, body: CreateTopicsRequest) -> None:
-    """Answers later, with one result for each name in the order of the request. Each topic has a partition, so a
-    request that names too many topics is refused here. To pass it on would take too long."""
+    """Respond later, with one result for each name in the order of the request. Each topic has a partition, so a
+    request that names too many topics is refused here. Forwarding it would take too long."""
     too_many = too_many_partitions(len(body.topics))
     if too_many is not None:
         run_slices(broker.outside, respond_in_slices(call, _refused(body, too_many)))
@@ -76,7 +76,7 @@ def _refused(body: CreateTopicsRequest, refusal: Refusal) -> Sliced[CreateTopics
         results[topic.name] = CreatableTopicResult(
             name=TopicName(topic.name), topic_id=None, configs=(), **verdict(refusal)
         )
-        if number % FEW_TOPICS == 0:
+        if number % TOPICS_A_SLICE == 0:
             yield
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values()))
 
@@ -104,9 +104,9 @@ def _result(name: str, outcome: PlannedTopic | Refusal, settings: _Settings) -> 
     )
 
 
-@lru_cache(REMEMBERED_ROWS)
+@lru_cache(CACHED_SETTINGS)
 def _config_rows(settings: _Settings, configs: _Texts) -> tuple[CreatableTopicConfigs, ...]:
-    """Is remembered, because most topics have equal settings."""
+    """Build the settings of a topic. Cached, because most topics have equal settings."""
     config, own, cluster = settings
     return tuple(
         CreatableTopicConfigs(

@@ -1,6 +1,6 @@
 """DeleteTopics: removes topics by name or by ID, all good ones of a request at once or none.
 
-* The active controller answers once the removal is committed and published there. Others pass the request on.
+* The active controller responds once the removal is committed and published there. Others forward the request.
 * The files are deleted later, in slices.
 * Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
 
@@ -29,11 +29,11 @@ DELETION_DISABLED_FROM = 3
 
 
 def handle(broker: ForwardsToController, call: Call, body: DeleteTopicsRequest) -> None:
-    """Answers later, with one result for each entry in the order of the request. Equal entries have one result."""
+    """Respond later, with one result for each entry in the order of the request. Equal entries have one result."""
 
     def answer(outcomes: DeletionOutcomes) -> DeleteTopicsResponse:
-        told = dict(zip(body.topics, outcomes, strict=True))
-        results = tuple(_result(entry, outcome, call.api_version) for entry, outcome in told.items())
+        by_entry = dict(zip(body.topics, outcomes, strict=True))
+        results = tuple(_result(entry, outcome, call.api_version) for entry, outcome in by_entry.items())
         return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results)
 
     change = TopicDeletion([_named(entry) for entry in body.topics])

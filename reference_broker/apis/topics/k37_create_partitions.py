@@ -1,6 +1,6 @@
 """CreatePartitions: adds partitions to topics, all good ones of a request at once or none.
 
-* The active controller answers once the records are committed and published there. Others pass the request on.
+* The active controller responds once the records are committed and published there. Others forward the request.
 * The new partitions of all good entries appear at once.
 * Unlike Kafka: the timeout is not used, because nothing waits for other brokers. Internal topics keep
   their number of partitions (INVALID_PARTITIONS), because groups are found by it.
@@ -21,7 +21,7 @@ from reference_broker.wire.apis import ApiKey
 
 
 def handle(broker: ForwardsToController, call: Call, body: CreatePartitionsRequest) -> None:
-    """Answers later, with one result for each name in the order of the request."""
+    """Respond later, with one result for each name in the order of the request."""
 
     def answer(outcomes: GrowthOutcomes) -> CreatePartitionsResponse:
         results = tuple(

@@ -1,6 +1,6 @@
 """ElectLeaders: preferred leaders lead again, or partitions without a leader get an unclean one.
 
-* The active controller answers once the elections are committed and published there. Others pass the request on.
+* The active controller responds once the elections are committed and published there. Others forward the request.
 * Null for the topics means all partitions. Those that need no election are not named in the answer then.
 * Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
 
@@ -33,14 +33,14 @@ ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 
 
 def handle(broker: ForwardsToController, call: Call, body: ElectLeadersRequest) -> ElectLeadersResponse | None:
-    """Answers later, with one result for each partition in the order of the request."""
+    """Respond later, with one result for each partition in the order of the request."""
 
     def answer(outcomes: ElectionOutcomes | Refusal) -> ElectLeadersResponse:
-        told = _all_refused(body, outcomes) if isinstance(outcomes, Refusal) else outcomes
+        by_topic = _all_refused(body, outcomes) if isinstance(outcomes, Refusal) else outcomes
         return ElectLeadersResponse(
             throttle_time=NO_THROTTLE,
             error_code=verdict(outcomes)["error_code"],
-            replica_election_results=tuple(_topic_result(topic, partitions) for topic, partitions in told),
+            replica_election_results=tuple(_topic_result(topic, partitions) for topic, partitions in by_topic),
         )
 
     election = ELECTIONS.get(body.election_type)

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn: adds partitions to transactions, or asks whether they belong to them.
+"""AddPartitionsToTxn: adds partitions to transactions, or verifies that they belong to them.
 
 * The partitions of a transaction are added all or none. If one does not exist it gets UNKNOWN_TOPIC_OR_PARTITION, and
   the others get OPERATION_NOT_ATTEMPTED.
@@ -46,18 +46,18 @@ VERSION_FOR_BROKERS = 2
 """The ``transaction.version`` of what brokers add."""
 KNOWS_FENCED_FROM = 2
 UNITS_PER_PARTITION = 3
-"""What it costs to look at a partition, and to tell of it, in microseconds."""
+"""The cost of a partition, with its part of the response, in microseconds."""
 UNITS_PER_LOOK = 10
 UNITS_PER_STEP = 150
 """What it costs to look at a transaction, and to write a step of it."""
 
 
 class Needs(HasTransactions, HasLoader, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse | None:
-    """Answers when all transactions of the request are settled, each with a result of its own."""
+    """Respond when all transactions of the request are settled, each with a result of its own."""
     results: dict[str, Mapping[TopicPartition, Error]] = {}
     missing = len({each.transactional_id for each in body.transactions})
     if not missing:
@@ -68,9 +68,9 @@ def handle(broker: Needs, call: Call, body: AddPartitionsToTxnRequest) -> AddPar
             return
         results[transactional_id] = errors
         if len(results) == missing:
-            # A client is told of its one transaction, without the ID.
-            told = results if call.api_version >= FOR_BROKERS_FROM else {"": errors}
-            run_slices(broker.outside, respond_in_slices(call, _response(told)))
+            # The response to a client has its one transaction, without the ID.
+            settled_ones = results if call.api_version >= FOR_BROKERS_FROM else {"": errors}
+            run_slices(broker.outside, respond_in_slices(call, _response(settled_ones)))
 
     def settle() -> Slices:
         work = Work()
@@ -118,23 +118,23 @@ def _settle(broker: Needs, call: Call, each: AddPartitionsToTxnTransaction, sett
         VERSION_FOR_BROKERS if is_from_broker else 0,
     )
 
-    def told(error: Error) -> None:
+    def respond(error: Error) -> None:
         error = error_for_version(error, call.api_version, KNOWS_FENCED_FROM)
         settled(transactional_id, dict.fromkeys(partitions, error))
 
     if not each.verify_only:
-        broker.transactions.add(request, contained(call, told))
+        broker.transactions.add(request, contained(call, respond))
         return
     verified = broker.transactions.verify(request)
     if isinstance(verified, Error):
-        told(verified)
+        respond(verified)
     else:
         settled(transactional_id, verified)
 
 
 def _response(results: Mapping[str, Mapping[TopicPartition, Error]]) -> Sliced[AddPartitionsToTxnResponse]:
     work = Work()
-    told = []
+    transactions = []
     for transactional_id, errors in results.items():
         by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
         for (topic, index), error in errors.items():
@@ -146,7 +146,7 @@ def _response(results: Mapping[str, Mapping[TopicPartition, Error]]) -> Sliced[A
                 yield
         if work.spend(UNITS_PER_PARTITION):
             yield
-        told.append(
+        transactions.append(
             AddPartitionsToTxnResult(
                 transactional_id=TransactionalId(transactional_id),
                 topic_results=tuple(
@@ -156,5 +156,5 @@ def _response(results: Mapping[str, Mapping[TopicPartition, Error]]) -> Sliced[A
             )
         )
     return AddPartitionsToTxnResponse(
-        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=tuple(told)
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=tuple(transactions)
     )

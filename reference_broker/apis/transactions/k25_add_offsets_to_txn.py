@@ -5,7 +5,7 @@
 
 Version notes:
 * v2: a producer that is fenced gets PRODUCER_FENCED. Before, it gets INVALID_PRODUCER_EPOCH.
-* Clients of transactions of version 2 do not ask: their TxnOffsetCommit adds the partition.
+* Clients of transactions of version 2 do not send it: their TxnOffsetCommit adds the partition.
 
 KIPs: 98, 360, 890.
 """
@@ -30,7 +30,7 @@ KNOWS_FENCED_FROM = 2
 
 
 class Needs(HasTransactions, HasLoader, HasConfig, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse | None:
@@ -41,10 +41,10 @@ def handle(broker: Needs, call: Call, body: AddOffsetsToTxnRequest) -> AddOffset
         body.transactional_id, (int(body.producer_id), int(body.producer_epoch)), ((OFFSETS_TOPIC, index),)
     )
 
-    def told(error: Error) -> None:
+    def respond(error: Error) -> None:
         call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM)))
 
-    broker.transactions.add(request, contained(call, told))
+    broker.transactions.add(request, contained(call, respond))
     return None
 
 

@@ -1,12 +1,12 @@
 """EndTxn: commits or aborts a transaction.
 
-* The answer comes when the decision is durable. The markers are written after it.
-* Until every partition has its marker, the producer is told CONCURRENT_TRANSACTIONS where it goes on.
-* An end that comes again, because its answer was lost, gets the same outcome.
+* The response follows when the decision is durable. The markers are written after it.
+* Until every partition has its marker, the producer gets CONCURRENT_TRANSACTIONS for further requests.
+* A retried end, whose response was lost, gets the same outcome.
 
 Version notes:
 * v2: a producer that is fenced gets PRODUCER_FENCED. Before, it gets INVALID_PRODUCER_EPOCH.
-* v5: the end raises the producer's epoch, or gives it a new producer ID when the epochs are used up. The answer tells
+* v5: the end raises the producer's epoch, or gives it a new producer ID when the epochs are used up. The response has
   both. A producer that does not know whether its transaction has begun may abort it.
 
 KIPs: 98, 360, 890.
@@ -30,7 +30,7 @@ RAISES_EPOCH_FROM = 5
 
 
 def handle(broker: HasTransactions, call: Call, body: EndTxnRequest) -> None:
-    def told(error: Error, owner: ProducerIdAndEpoch) -> None:
+    def respond(error: Error, owner: ProducerIdAndEpoch) -> None:
         call.respond(
             EndTxnResponse(
                 throttle_time=NO_THROTTLE,
@@ -46,7 +46,7 @@ def handle(broker: HasTransactions, call: Call, body: EndTxnRequest) -> None:
         body.committed,
         2 if call.api_version >= RAISES_EPOCH_FROM else 0,
     )
-    broker.transactions.end(request, contained(call, told))
+    broker.transactions.end(request, contained(call, respond))
 
 
 API = Api.of(EndTxnRequest, handle)

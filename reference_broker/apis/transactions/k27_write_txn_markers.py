@@ -1,7 +1,7 @@
 """WriteTxnMarkers: ends transactions in the partitions that this node leads.
 
-* The coordinator of a transaction asks for it. Kafka's admin tools do so to abort one that hangs.
-* The answer comes when all replicas in sync have the markers, or have not got them in time.
+* The coordinator of a transaction sends it. Kafka's admin tools do so to abort one that hangs.
+* The response follows when all replicas in sync have the markers, or did not get them in time.
 * A marker of an older coordinator is refused: TRANSACTION_COORDINATOR_FENCED.
 * Unlike Kafka: a negative producer ID is INVALID_REQUEST, and epoch -1 is INVALID_PRODUCER_EPOCH. Kafka writes the
   marker of an ID below -1, and fails on -1: UNKNOWN_SERVER_ERROR.
@@ -9,7 +9,7 @@
 * The markers of many partitions are written in slices.
 
 Version notes:
-* v2: a marker tells its transaction version. Before that the rules of versions 0 and 1 hold. Kafka 4.1 has v1 only.
+* v2: a marker has its transaction version. Before that the rules of versions 0 and 1 hold. Kafka 4.1 has v1 only.
 
 KIPs: 98, 664, 890, 1228.
 """
@@ -36,11 +36,11 @@ from reference_broker.transactions.markers import Marker, TopicPartition, Writte
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3
-"""What it costs to tell of a partition, in microseconds."""
+"""The cost of a partition in the response, in microseconds."""
 
 
 class Needs(HasMarkers, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse | None:
@@ -53,12 +53,14 @@ def handle(broker: Needs, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnM
     def write() -> Slices:
         work = Work()
         for each in body.markers:
-            yield from broker.markers.writing(_marker(each), _partitions(each), contained(call, told_of(each)), work)
+            yield from broker.markers.writing(
+                _marker(each), _partitions(each), contained(call, when_written(each)), work
+            )
             if work.spend(UNITS_PER_NAME):
                 yield
 
-    def told_of(each: WritableTxnMarker) -> Written:
-        def told(found: dict[TopicPartition, Error]) -> None:
+    def when_written(each: WritableTxnMarker) -> Written:
+        def written(found: dict[TopicPartition, Error]) -> None:
             nonlocal missing
             if found:
                 errors.setdefault(each.producer_id, {}).update(found)
@@ -66,7 +68,7 @@ def handle(broker: Needs, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnM
             if not missing:
                 run_slices(broker.outside, respond_in_slices(call, _response(errors)))
 
-        return told
+        return written
 
     run_slices(broker.outside, contained_slices(call, write()))
     return None
@@ -101,10 +103,10 @@ def _response(errors: dict[int, dict[TopicPartition, Error]]) -> Sliced[WriteTxn
             topics.setdefault(topic, []).append(result)
             if work.spend(UNITS_PER_NAME):
                 yield
-        told = []
+        topic_results = []
         for name, results in topics.items():
-            told.append(WritableTxnMarkerTopicResult(name=TopicName(name), partitions=tuple(results)))
+            topic_results.append(WritableTxnMarkerTopicResult(name=TopicName(name), partitions=tuple(results)))
             if work.spend(UNITS_PER_NAME):
                 yield
-        markers.append(WritableTxnMarkerResult(producer_id=ProducerId(producer_id), topics=tuple(told)))
+        markers.append(WritableTxnMarkerResult(producer_id=ProducerId(producer_id), topics=tuple(topic_results)))
     return WriteTxnMarkersResponse(markers=tuple(markers))

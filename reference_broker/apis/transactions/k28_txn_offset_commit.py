@@ -1,12 +1,12 @@
 """TxnOffsetCommit: keeps where the consumers of a group are, as a part of a producer's transaction.
 
 * Nobody sees the offsets before the transaction is committed, and nobody ever sees those of an aborted one.
-* The group's partition of the offsets topic must be a part of the transaction. Its coordinator is asked.
-* The answer comes when all replicas in sync have the commits. They are no heartbeat of the member.
-* Unknown partitions are told UNKNOWN_TOPIC_OR_PARTITION whatever else is refused. If all are, no coordinator is asked.
+* The group's partition of the offsets topic must be a part of the transaction. Its coordinator verifies that.
+* The response follows when all replicas in sync have the commits. They are no heartbeat of the member.
+* Unknown partitions get UNKNOWN_TOPIC_OR_PARTITION whatever else is refused. If all are, no coordinator is queried.
 
 Version notes:
-* v0-1: old clients do not know COORDINATOR_LOAD_IN_PROGRESS, and are told COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
+* v0-1: old clients do not know COORDINATOR_LOAD_IN_PROGRESS, and get COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
 * v0-2: say nothing of a member, so a zombie is fenced by its producer's epoch only.
 * v3: has the member, its instance and its generation, which are checked unless all of them are missing.
 * v4: TRANSACTION_ABORTABLE.
@@ -36,7 +36,7 @@ KNOWS_LOADING_FROM = 2
 
 
 class Needs(HasGroups, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: TxnOffsetCommitRequest) -> None:
@@ -61,8 +61,8 @@ def handle(broker: Needs, call: Call, body: TxnOffsetCommitRequest) -> None:
     )
 
     def answering(errors: list[Error]) -> Sliced[object]:
-        told = topics_with_errors(body.topics, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
-        return TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from told))
+        topics = topics_with_errors(body.topics, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+        return TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from topics))
 
     def committed(errors: list[Error]) -> None:
         known = [_known(error, call.api_version) for error in errors]

@@ -1,8 +1,8 @@
 """DescribeProducers: what a partition's replica remembers of its producers.
 
-* The leader and each follower answer, so that a tool may look at any replica.
-* An open transaction tells its first offset. A tool finds those that hang by them.
-* Many producers are told in slices. Each slice tells what is true then.
+* The leader and each follower respond, so that a tool may query any replica.
+* An open transaction has its first offset. A tool finds hanging transactions by it.
+* Many producers are listed in slices. Each slice has the state at its time.
 
 KIPs: 664.
 """
@@ -31,12 +31,12 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3
 UNITS_PER_PRODUCER = 5
-"""What it costs to tell of a producer, in microseconds."""
+"""The cost of a producer in the response, in microseconds."""
 ANY_EPOCH = -1
 
 
 class Needs(LooksUpPartitions, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: DescribeProducersRequest) -> DescribeProducersResponse | None:
@@ -55,10 +55,10 @@ def _answered(broker: Needs, body: DescribeProducersRequest) -> Sliced[DescribeP
         partitions = []
         for index in topic.partition_indexes:
             if problem is not None:
-                told = _refused(int(index), ErrorCode.invalid_topic_exception, problem)
+                described = _refused(int(index), ErrorCode.invalid_topic_exception, problem)
             else:
-                told = yield from _told_of(broker, topic.name, int(index), work)
-            partitions.append(told)
+                described = yield from _describe_partition(broker, topic.name, int(index), work)
+            partitions.append(described)
             if work.spend(UNITS_PER_NAME):
                 yield
         topics.append(TopicResponse(name=topic.name, partitions=tuple(partitions)))
@@ -67,7 +67,7 @@ def _answered(broker: Needs, body: DescribeProducersRequest) -> Sliced[DescribeP
     return DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-def _told_of(broker: Needs, topic: str, index: int, work: Work) -> Sliced[PartitionResponse]:
+def _describe_partition(broker: Needs, topic: str, index: int, work: Work) -> Sliced[PartitionResponse]:
     log = _log_of(broker, topic, index)
     if isinstance(log, Error):
         return _refused(index, log)

@@ -1,8 +1,8 @@
-"""DescribeTransactions: tells the state of transactional IDs.
+"""DescribeTransactions: returns the state of transactional IDs.
 
-* Of a transaction that is decided, it tells the partitions without their marker.
+* A transaction that is decided has the partitions without their marker.
 * An ID that nobody has is TRANSACTIONAL_ID_NOT_FOUND. An empty one is INVALID_REQUEST.
-* Unlike Kafka: an ID that is named twice is told once.
+* Unlike Kafka: an ID that is named twice is described once.
 
 KIPs: 664.
 """
@@ -30,33 +30,33 @@ LATEST_MS = 253_402_300_799_999
 
 
 class Needs(HasTransactions, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse | None:
     """In the request's order, each ID once."""
-    return respond_now_or_in_slices(broker, call, _answered(broker, body))
+    return respond_now_or_in_slices(broker, call, _response(broker, body))
 
 
-def _answered(broker: Needs, body: DescribeTransactionsRequest) -> Sliced[DescribeTransactionsResponse]:
+def _response(broker: Needs, body: DescribeTransactionsRequest) -> Sliced[DescribeTransactionsResponse]:
     work = Work()
-    told: list[TransactionState] = []
+    states: list[TransactionState] = []
     for each in dict.fromkeys(body.transactional_ids):
         if work.spend(UNITS_PER_KEY + len(each) // CHARACTERS_PER_UNIT):
             yield
         found = broker.transactions.held(each)
         if isinstance(found, Error):
-            told.append(_unknown(each, found))
+            states.append(_unknown(each, found))
             continue
-        told.append(_told(each, found))
+        states.append(_described(each, found))
         work.spend(len(found.current.partitions))
-    return DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=tuple(told))
+    return DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=tuple(states))
 
 
 API = Api.of(DescribeTransactionsRequest, handle)
 
 
-def _told(transactional_id: TransactionalId, held: Held) -> TransactionState:
+def _described(transactional_id: TransactionalId, held: Held) -> TransactionState:
     current = held.current
     by_topic: dict[str, list[i32]] = {}
     for topic, index in held.missing if current.state in DECIDED else current.partitions:
@@ -76,7 +76,8 @@ def _told(transactional_id: TransactionalId, held: Held) -> TransactionState:
 
 
 def _time(time_ms: int) -> TZAware:
-    """-1 is told of an ID that had no transaction yet. A damaged record may hold a time that no calendar has."""
+    """Return the time. It is -1 for an ID that had no transaction yet. A damaged record may have a time that no
+    calendar has."""
     return cast(TZAware, EPOCH + min(max(time_ms, -1), LATEST_MS) * MILLISECOND)
 
 

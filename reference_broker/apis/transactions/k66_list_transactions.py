@@ -1,10 +1,10 @@
-"""ListTransactions: tells the transactional IDs that this node coordinates.
+"""ListTransactions: returns the transactional IDs that this node coordinates.
 
-* States and producer IDs may be asked for. A state that no transaction has is told as unknown.
+* A request may filter by states and producer IDs. A state that does not exist is returned as unknown.
 * COORDINATOR_LOAD_IN_PROGRESS while a partition of ``__transaction_state`` that is led here is not loaded.
 
 Version notes:
-* v1: only transactions that have run for longer than a duration may be asked for.
+* v1: a request may filter by a least duration.
 * v2: a request may filter IDs by a regular expression in RE2's syntax, which must match the whole ID.
   INVALID_REGULAR_EXPRESSION for what is none, or compiles to more than ``MAX_PATTERN_BYTES``.
 
@@ -37,11 +37,11 @@ _OPTIONS.log_errors, _OPTIONS.max_mem = False, MAX_PATTERN_BYTES
 
 
 class Needs(HasTransactions, HasNow, HasOutside, Protocol):
-    """What this API uses of its broker."""
+    """The parts of a broker that this API uses."""
 
 
 def handle(broker: Needs, call: Call, body: ListTransactionsRequest) -> ListTransactionsResponse | None:
-    """Many are listed in slices, and answered through ``call``."""
+    """Many are listed in slices, and sent through ``call``."""
     if broker.transactions.loading():
         return _response(ErrorCode.coordinator_load_in_progress, (), [])
     unknown = tuple(each for each in dict.fromkeys(body.state_filters) if each not in _STATES)

@@ -1,22 +1,19 @@
 """A whole node with a remote tier: what is produced is copied, deleted here, and found in the tier again."""
 
 import gc
+from typing import Any
+
 import pytest
+
 from bench.fleet.behaviours.bodies import set_topic_configs_request
-from reference_broker.core.tests.node_world import NodeWorld
-from reference_broker.core.tests.node_world import batch
-from reference_broker.core.tests.node_world import delete_request
+from reference_broker.core.tests.node_world import NodeWorld, batch, delete_request
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import iterate
-from reference_broker.remote_log.objects import ObjectKind
-from reference_broker.remote_log.objects import name_of
+from reference_broker.remote_log.objects import ObjectKind, name_of
 from reference_broker.remote_log.reading.reader import RemoteRecords
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchTopic
-from typing import Any
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 
 TIER: dict[str, Any] = {
     "remote_log_storage_system_enable": "true",

@@ -1,34 +1,23 @@
 """What a deleted topic left in the store goes, whoever dies meanwhile; what a living topic has stays."""
 
-import pytest
 from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from reference_broker.core.tests.node_world import delete_request
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.store import FailureKind
-from reference_broker.ports.store import MemoryStore
-from reference_broker.ports.store import StoreAnswer
-from reference_broker.ports.store import StoreFailure
-from reference_broker.ports.store import StoreOperation
+from reference_broker.ports.store import FailureKind, MemoryStore, StoreAnswer, StoreFailure, StoreOperation
 from reference_broker.records.record import read_all
 from reference_broker.remote_log.expiring import deleted_partitions
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
-from reference_broker.remote_log.metadata.events import DeleteState
-from reference_broker.remote_log.metadata.events import PartitionDelete
-from reference_broker.remote_log.metadata.events import RemoteSegment
-from reference_broker.remote_log.metadata.events import decode
-from reference_broker.remote_log.metadata.events import encode
+from reference_broker.remote_log.metadata.events import DeleteState, PartitionDelete, RemoteSegment, decode, encode
 from reference_broker.remote_log.metadata.tests.metadata_cluster import MetadataCluster
-from reference_broker.remote_log.metadata.tests.remote_events import FINISHED
-from reference_broker.remote_log.metadata.tests.remote_events import TOPIC
-from reference_broker.remote_log.metadata.tests.remote_events import copy_of
-from reference_broker.remote_log.metadata.tests.remote_events import step
-from reference_broker.remote_log.objects import ObjectKind
-from reference_broker.remote_log.objects import folder_of
-from reference_broker.remote_log.objects import keys_of
+from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, TOPIC, copy_of, step
+from reference_broker.remote_log.objects import ObjectKind, folder_of, keys_of
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from typing import Any
 
 PARTITIONS = 3
 INTERVAL_US = 500_000

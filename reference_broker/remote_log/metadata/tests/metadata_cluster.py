@@ -1,22 +1,22 @@
 """Nodes of a cluster in virtual time, each with what it knows of remote segments in ``__remote_log_metadata``."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topics import WantedTopic
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
-from reference_broker.ports.node_ports import Done
-from reference_broker.ports.node_ports import later
+from reference_broker.ports.node_ports import Done, later
 from reference_broker.remote_log.metadata.events import RemoteLogEvent
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
-from reference_broker.remote_log.metadata.tests.remote_events import TOPIC
-from reference_broker.remote_log.metadata.tests.remote_events import TOPIC_ID
-from reference_broker.remote_log.metadata.topic import MetadataSurroundings
-from reference_broker.remote_log.metadata.topic import RemoteLogMetadataTopic
-from reference_broker.remote_log.metadata.topic import metadata_partition_of
+from reference_broker.remote_log.metadata.tests.remote_events import TOPIC, TOPIC_ID
+from reference_broker.remote_log.metadata.topic import (
+    MetadataSurroundings,
+    RemoteLogMetadataTopic,
+    metadata_partition_of,
+)
 from reference_broker.wire.errors import Error
-from typing import Any
 
 Told = list[Error]
 """What a write was told, once it was."""
