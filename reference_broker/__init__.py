@@ -1,0 +1,1 @@
+"""A Kafka broker to read: a deterministic core and its drivers."""

@@ -1,0 +1,1 @@
+"""Scenarios: files, their values and their ledger."""

@@ -1,0 +1,1 @@
+"""Other clients and brokers to compare with."""

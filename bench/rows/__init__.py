@@ -1,0 +1,1 @@
+"""Rows of ``crucible bench``, by subject."""

@@ -1,3 +1,5 @@
+"""Check for dependency cycles between transactions, as Jepsen's Elle looks for them (G0, G1c)."""
+
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator

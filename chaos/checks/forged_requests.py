@@ -1,3 +1,5 @@
+"""Check that requests forged or replayed between nodes are rejected (requests_forged, requests_replayed)."""
+
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any

@@ -1,0 +1,1 @@
+"""Fault kinds, by what they act on."""

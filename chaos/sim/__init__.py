@@ -1,0 +1,1 @@
+"""The deterministic simulator: virtual time, network, disks and nodes."""

@@ -1,0 +1,1 @@
+"""Made histories of any size, to measure the judge."""

@@ -1,0 +1,1 @@
+"""Clients of the fleet as state machines, by kind."""

@@ -1,0 +1,1 @@
+"""Providers of targets: they fetch or build a broker on first use."""

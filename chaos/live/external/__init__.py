@@ -1,0 +1,1 @@
+"""External targets: processes, shell commands and links."""

@@ -1,0 +1,1 @@
+"""What runs inside a node process of a live run: the interceptor and its faults."""

@@ -1,0 +1,1 @@
+"""APIs of brokers and the cluster."""

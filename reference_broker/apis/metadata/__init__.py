@@ -1,0 +1,1 @@
+"""APIs that describe the cluster and its topics."""

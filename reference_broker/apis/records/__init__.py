@@ -1,0 +1,1 @@
+"""Produce, Fetch, ListOffsets and the other APIs of records."""

@@ -1,0 +1,1 @@
+"""APIs that create, change and delete topics."""

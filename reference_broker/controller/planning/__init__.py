@@ -1,0 +1,1 @@
+"""Metadata changes: each plans its records from an image."""

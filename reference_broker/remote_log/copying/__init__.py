@@ -1,0 +1,1 @@
+"""Copying segments to the remote tier."""

@@ -1,0 +1,1 @@
+"""Retention and deletion in the remote tier."""

@@ -1,0 +1,1 @@
+"""Metadata of remote segments and its topic."""

@@ -1,0 +1,1 @@
+"""Leaders: ISR, high watermark, acknowledgements."""
