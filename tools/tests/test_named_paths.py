@@ -66,12 +66,13 @@ def test_paths_in_contributing_exist() -> None:
 @pytest.mark.parametrize("step", steps(), ids=lambda step: " ".join(quoted(step)[:2]))
 def test_functions_of_a_journey_are_in_its_files(step: str) -> None:
     names = quoted(step)
-    code = "".join((BROKER / name).read_text() for name in names if name.endswith(".py"))
+    files = [name for name in names if name.endswith(".py")]
+    code = "".join((BROKER / name if (BROKER / name).exists() else ROOT / name).read_text() for name in files)
     functions = [name for name in names if re.fullmatch(r"([A-Z]\w+\.)?[a-z_]\w*", name) and not name.startswith("__")]
     parts = [("class" if part[0].isupper() else "def", part) for name in functions for part in name.split(".")]
     assert [part for kind, part in parts if not re.search(rf"\b{kind} {part}\b", code)] == []
 
 
-def test_a_journey_has_at_most_ten_steps() -> None:
-    assert max(int(step.split(".")[0]) for step in steps()) <= 10
-    assert sum(step.startswith("1. ") for step in steps()) == 3
+def test_a_journey_has_at_most_twelve_steps() -> None:
+    assert max(int(step.split(".")[0]) for step in steps()) <= 12
+    assert sum(step.startswith("1. ") for step in steps()) == 7
