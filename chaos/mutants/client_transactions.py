@@ -25,8 +25,8 @@ LOADED = "reference_broker.transactions.transactions_partition:read_transaction"
 
 
 @mutant("reference_broker.transactions.coordinator:Endings._write")
-def markers_before_prepare(original: Function, self: Any, target: Any, held: Any, step: Any, told: Any) -> None:
-    """The markers are sent as soon as the end is asked for, before it is durable (X-2, X-3)."""
+def markers_before_prepare(original: Function, self: Any, target: Any, held: Any, step: Any, done: Any) -> None:
+    """The markers are sent as soon as the end is requested, before it is durable (X-2, X-3)."""
     marker = Marker(
         step.producer_id,
         step.producer_epoch,
@@ -35,7 +35,7 @@ def markers_before_prepare(original: Function, self: Any, target: Any, held: Any
         step.client_version,
     )
     self._sender.deliver(Delivery(marker, dict(step.partitions), lambda: target.is_led, lambda: None))
-    original(self, target, held, step, told)
+    original(self, target, held, step, done)
 
 
 @mutant(LOADED)
@@ -57,18 +57,20 @@ def opposite_outcome_after_takeover(original: Function, transactional_id: str, d
 
 
 @mutant("reference_broker.transactions.transaction:with_next_epoch")
-def epoch_not_raised(original: Function, current: Any, timeout_ms: int, now_ms: int, *, is_asked_by_owner: bool) -> Any:
+def epoch_not_raised(
+    original: Function, current: Any, timeout_ms: int, now_ms: int, *, is_requested_by_owner: bool
+) -> Any:
     """InitProducerId gives the epoch that the last producer has, so that one is not fenced (X-1)."""
-    step = original(current, timeout_ms, now_ms, is_asked_by_owner=is_asked_by_owner)
+    step = original(current, timeout_ms, now_ms, is_requested_by_owner=is_requested_by_owner)
     return step._replace(producer_epoch=max(current.producer_epoch, 0))
 
 
 @mutant("reference_broker.transactions.coordinator:TransactionCoordinator.take")
-def any_timeout_granted(original: Function, self: Any, request: Any, answer: Any) -> None:
+def any_timeout_granted(original: Function, self: Any, request: Any, respond: Any) -> None:
     """A producer gets its timeout, however long it is (X-7)."""
     config, self._config = self._config, replace(self._config, transaction_max_timeout_ms=2**31 - 1)
     try:
-        original(self, request, answer)
+        original(self, request, respond)
     finally:
         self._config = config
 
@@ -79,9 +81,9 @@ def timed_out_stays_open(original: Function, self: Any, target: Any, held: Any, 
 
 
 @mutant("reference_broker.transactions.coordinator:Endings.fence")
-def timed_out_not_fenced(original: Function, self: Any, target: Any, held: Any, told: Any) -> None:
+def timed_out_not_fenced(original: Function, self: Any, target: Any, held: Any, done: Any) -> None:
     """A transaction that is too old is aborted, and its producer keeps its epoch (X-7)."""
-    self.decide(target, held, 0, told, commits=False)
+    self.decide(target, held, 0, done, commits=False)
 
 
 @mutant(f"{IDLE}._expire")
@@ -141,9 +143,9 @@ def open_transactions_left_out_of_snapshot(original: Function, producers: Any) -
 
 
 @mutant("reference_broker.transactions.verification:Verifier.ask")
-def transactions_not_verified(original: Function, self: Any, question: Any, told: Any) -> None:
-    """A leader does not ask the coordinator whether a transaction is open (X-9)."""
-    told({})
+def transactions_not_verified(original: Function, self: Any, question: Any, verified: Any) -> None:
+    """A leader does not verify with the coordinator that a transaction is open (X-9)."""
+    verified({})
 
 
 @mutant("reference_broker.transactions.markers:refusal_of")

@@ -46,9 +46,9 @@ def generation_not_advanced(original: Function, self: Any, now_ms: int) -> None:
 
 
 @mutant("reference_broker.groups.offset_commits:Commits._write")
-def commits_of_simple_consumers_dropped(original: Function, self: Any, found: Any, answer: Any) -> None:
+def commits_of_simple_consumers_dropped(original: Function, self: Any, found: Any, respond: Any) -> None:
     """A commit of a client that is no member of the group is acknowledged and not written."""
     if found.request.generation < 0 and found.request.transaction is None:
-        answer(found.errors)
+        respond(found.errors)
     else:
-        original(self, found, answer)
+        original(self, found, respond)
