@@ -30,7 +30,7 @@ class Running:
 
     def __init__(self, *words: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "crucible", "proxy", *words],
+            [sys.executable, "-m", "crucible_kafka", "proxy", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -60,7 +60,8 @@ class TargetProcess(Child):
 
     def terminate(self, limit_s: float | None = None) -> str:
         """Sends SIGTERM, and SIGKILL after the target's own limit. Returns how the process ended."""
-        return super().terminate(self._stop_limit_s if limit_s is None else limit_s)
+        super().ask_to_end()  # Without the timer, which could win the race and would hide why the process was killed.
+        return self._awaited(signal.SIGTERM, self._stop_limit_s if limit_s is None else limit_s)
 
     def ask_to_end(self) -> None:
         """Sends SIGTERM without waiting, and SIGKILL after the target's own limit."""
