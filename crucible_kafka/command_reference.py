@@ -42,6 +42,7 @@ def _contexts(group: click.Group, context: click.Context) -> Iterator[click.Cont
     for word in group.list_commands(context):
         command = group.get_command(context, word)
         assert command is not None, word
+        vars(command)["_help_option"] = None  # Click keeps it, also one made for a context without our names.
         own = click.Context(command, parent=context, info_name=word, terminal_width=WIDTH_COLUMNS)
         yield own
         if isinstance(command, click.Group):
