@@ -24,19 +24,19 @@ COLLECTED = {
     "bench": "crucible_kafka.commands.bench",
     "clauses": "crucible_kafka.commands.scenarios",
     "compare": "crucible_kafka.commands.runs",
-    "completion": "crucible_kafka.commands.runs",
+    "completion": "crucible_kafka.commands.tools",
     "demo": "crucible_kafka.commands.runs",
     "doctor": "crucible_kafka.commands.tools",
-    "evidence": "crucible_kafka.commands.runs",
-    "export": "crucible_kafka.commands.runs",
+    "evidence": "crucible_kafka.commands.campaigns",
+    "export": "crucible_kafka.commands.reports",
     "fleet": "crucible_kafka.commands.runs",
-    "index": "crucible_kafka.commands.runs",
-    "judge": "crucible_kafka.commands.runs",
+    "index": "crucible_kafka.commands.campaigns",
+    "judge": "crucible_kafka.commands.reports",
     "mutants": "crucible_kafka.commands.chaos",
-    "nightly": "crucible_kafka.commands.tools",
+    "nightly": "crucible_kafka.commands.campaigns",
     "probe": "crucible_kafka.commands.bench",
     "proxy": "crucible_kafka.commands.chaos",
-    "report": "crucible_kafka.commands.runs",
+    "report": "crucible_kafka.commands.reports",
     "run": "crucible_kafka.commands.runs",
     "runs": "crucible_kafka.commands.chaos",
     "sim": "crucible_kafka.commands.runs",
@@ -50,7 +50,7 @@ if str(ROOT) not in sys.path:
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised at Ctrl-C, SIGTERM or SIGHUP. Whoever has started something ends it on the way out."""
+    """Raised at Ctrl-C, SIGTERM or SIGHUP. Code that has started processes ends them on the way out."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def _stop_behind(error: BaseException) -> KeyboardInterrupt | None:
     return at
 
 
-def _tell_stop(ctx: click.Context, stop: KeyboardInterrupt) -> NoReturn:
+def _exit_stopped(ctx: click.Context, stop: KeyboardInterrupt) -> NoReturn:
     number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
     click.echo(f"crucible: stopped by {signal.Signals(number).name}", err=True)
     ctx.exit(128 + number)
@@ -91,7 +91,7 @@ def _tell_stop(ctx: click.Context, stop: KeyboardInterrupt) -> NoReturn:
 class Commands(click.Group):
     """Gives exit codes that scripts can trust: 1 is a broken guarantee and nothing else.
 
-    A command is imported when it is called, and all are when somebody asks for help.
+    A command is imported when it is called, and all are for `--help`.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -105,15 +105,15 @@ class Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        heard = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        handled = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
         if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-            heard.remove(signal.SIGHUP)  # Under nohup.
-        before = {each: signal.signal(each, _stop) for each in heard}
+            handled.remove(signal.SIGHUP)  # Under nohup.
+        before = {each: signal.signal(each, _stop) for each in handled}
         unraisable, sys.unraisablehook = sys.unraisablehook, _stop_later
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            _tell_stop(ctx, stop)
+            _exit_stopped(ctx, stop)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except BrokenPipeError:
@@ -121,7 +121,7 @@ class Commands(click.Group):
             ctx.exit(128 + signal.SIGPIPE)
         except Exception as error:
             if (before_it := _stop_behind(error)) is not None:
-                _tell_stop(ctx, before_it)
+                _exit_stopped(ctx, before_it)
             traceback.print_exc()
             click.echo(f"crucible: crashed: {type(error).__name__}: {error}", err=True)
             ctx.exit(SUITE_CRASHED)
@@ -132,8 +132,8 @@ class Commands(click.Group):
                     signal.signal(each, handler)
 
 
-def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not context.resilient_parsing:
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
         click.echo(f"crucible {' '.join(filter(None, (_version(), _commit())))}")
         context.exit()
 
@@ -159,15 +159,15 @@ def _commit() -> str:
         return ""
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        told = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
+        output = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return f"({told.stdout.strip()})"
+    return f"({output.stdout.strip()})"
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Version and commit."
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Version and commit."
 )
 def main() -> None:
     """Benchmarks, chaos tests and a reference broker for the Kafka protocol.
@@ -197,7 +197,7 @@ _CONFIG = click.option("--config", multiple=True, callback=_pairs, metavar="KEY=
 )
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of the node's files.")
 @click.option("--node-id", type=click.IntRange(0), default=0, show_default=True, help="The node's ID in the cluster.")
-@click.option("--advertise", metavar="HOST:PORT", help="The address that clients are told (default: that of --listen).")
+@click.option("--advertise", metavar="HOST:PORT", help="The address in Metadata responses (default: that of --listen).")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus here.")
 @_CONFIG
 def broker(

@@ -26,7 +26,7 @@ LEAST_FILES = 4096
 """Three nodes, their proxies and a fleet of a hundred clients hold some 2,000 descriptors."""
 PORTS = 60
 """Three nodes with three listeners each, and a proxy on each directed link, take about so many ports."""
-ANSWER_LIMIT_S = 20.0
+COMMAND_LIMIT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ def java() -> Finding:
     cure = f"install a Java runtime, {LEAST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless)"
     if shutil.which("java") is None:
         return Finding("Java", "not found", serves, cure=cure)
-    told = re.search(r'version "(\d+)[^"]*"', _answer(["java", "-version"]))
-    if told is None:
-        return Finding("Java", "it does not tell its version", serves, cure=cure)
-    return Finding("Java", told[0].split('"')[1], serves, cure="" if int(told[1]) >= LEAST_JAVA else cure)
+    version = re.search(r'version "(\d+)[^"]*"', _output(["java", "-version"]))
+    if version is None:
+        return Finding("Java", "it does not print its version", serves, cure=cure)
+    return Finding("Java", version[0].split('"')[1], serves, cure="" if int(version[1]) >= LEAST_JAVA else cure)
 
 
 def toxiproxy() -> Finding:
@@ -165,10 +165,10 @@ def _program(thing: str, name: str, serves: str, cure: str) -> Finding:
     return Finding(thing, found or "not found", serves, is_needed=False, cure="" if found else cure)
 
 
-def _answer(command: Sequence[str]) -> str:
-    """Returns what the command prints on both outputs, or nothing if it cannot be asked."""
+def _output(command: Sequence[str]) -> str:
+    """Returns what the command prints on both outputs, or nothing if it cannot be run."""
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return told.stdout + told.stderr
+    return done.stdout + done.stderr

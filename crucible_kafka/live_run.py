@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 JUDGE_PREPARES_S = 60.0
-"""A judge that is started with so much load before it is ready when it is asked. It must not idle beside a long row of
+"""Remaining load at which the judge is started, so that it is ready at the end. It must not idle beside a long row of
 runs, because its Java takes a gigabyte."""
 
 
@@ -89,10 +89,10 @@ def _outside_revision(scenario: "Scenario", target: str) -> str | None:
 def play_live(
     plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int, watch: bool = False
 ) -> "list[Verdict]":
-    """Plays one after the other, then judges all in one Spark session. Tells one line a verdict. With ``watch`` each is
-    also judged while it goes on.
+    """Plays one after the other, then judges all in one Spark session, and prints one line for each verdict. With
+    ``watch`` each is also judged while it runs.
 
-    The judge of the whole is started when the load of the last plays begins, so that it is ready when it is asked.
+    The judge of the whole is started when the load of the last plays begins, so that it is ready at their end.
     """
     need_java()
     need_disk(out or ROOT / "runs")
@@ -190,7 +190,7 @@ def judge(
     warm: "WarmJudge | None" = None,
     away: Sequence[Path] = (),
 ) -> "list[Verdict]":
-    """Judges the runs and tells the verdicts. The reports below ``away`` are about to be taken elsewhere."""
+    """Judges the runs and prints the verdicts. The reports below ``away`` are about to be moved."""
     from reports.errors import SetupError
     from reports.judge import judge_many
     from reports.manifest import ManifestError
@@ -200,7 +200,7 @@ def judge(
             verdicts = judge_many(folders, out=out, baseline=baseline, progress=progress)
         else:
             verdicts = warm.judge_many(folders, progress=progress)
-    tell(verdicts, away)
+    print_verdicts(verdicts, away)
     hint_at_old_runs()
     return verdicts
 
@@ -218,7 +218,7 @@ def hint_at_old_runs() -> None:
         )
 
 
-def tell(verdicts: "Sequence[Verdict]", away: Sequence[Path] = ()) -> None:
+def print_verdicts(verdicts: "Sequence[Verdict]", away: Sequence[Path] = ()) -> None:
     for verdict in verdicts:
         click.echo(f"{verdict.outcome.name}: {verdict.summary}")
         if verdict.unjudged:
@@ -242,7 +242,7 @@ def worst(verdicts: "Sequence[Verdict]") -> int:
     return worst_exit_code(verdicts)
 
 
-def as_they_must(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Verdict]") -> int:
+def exit_code_with_mutants(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Verdict]") -> int:
     """Returns 0 if all controls passed and all mutants broke a guarantee, else 1. Remembers what caught which."""
     from chaos.mutants import by_name
     from scenarios.ledger import caught_now, remember
@@ -275,7 +275,7 @@ def play_compared(scenario: str, out: Path | None, seed: int) -> int:
         played = play_all(found, folder, seed=seed, command=command_line(), progress=progress)
     with one_sentence(NoSpark):
         compared = lay_beside([run for _, run in played], folder, progress=progress)
-    tell(compared.verdicts)
+    print_verdicts(compared.verdicts)
     click.echo(f"comparison: {shown(compared.page)}")
     return worst(compared.verdicts)
 

@@ -34,16 +34,16 @@ def shown_live() -> "Iterator[Show]":
 
 def _plainly(say: Callable[[str], None]) -> "Show":
     """Returns a function that says a line each ten seconds of the load, and each broken guarantee at once."""
-    said_s, told = float("-inf"), set[str]()
+    printed_s, named = float("-inf"), set[str]()
 
     def show(view: "RunView") -> None:
-        nonlocal said_s
+        nonlocal printed_s
         for name in view.broken:
-            if name not in told:
-                told.add(name)
+            if name not in named:
+                named.add(name)
                 say(f"BROKEN, as clients or nodes see it: {name}")
-        if view.report and 0 <= view.load_s <= view.whole_load_s and view.load_s - said_s >= PLAIN_EVERY_S:
-            said_s = view.load_s
+        if view.report and 0 <= view.load_s <= view.whole_load_s and view.load_s - printed_s >= PLAIN_EVERY_S:
+            printed_s = view.load_s
             say(" | ".join(f"{what}: {value}" for what, value in words(view) if what != "broken"))
 
     return show

@@ -1,6 +1,6 @@
 """Draws docs/architecture.svg from the import contract, the tables of rooms in the READMEs, and what the code imports.
 
-``python -m tools.architecture`` writes the picture anew. A test fails while the picture is not up to date.
+``python -m tools.architecture`` writes the picture again. A test fails while the picture is not up to date.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Runs what `./crucible test` asks for: checks of the code, and the tests.
+"""Run the parts of `./crucible test`: checks of the code, and the tests.
 
 Live tests wait more than they compute, so two files of them run side by side. They and the tests with Spark leave some
 processor time idle. What only computes runs behind both, in that time.

@@ -97,7 +97,7 @@ Judge = Callable[[Sequence[Search]], None]
 def search(wanted: Sequence[Search], tries: int, minutes: float, judge: Judge, kept: Callable[[Search], None]) -> int:
     """Plays until each mutant was caught or tried often enough, and begins nothing new when the time is over.
 
-    ``kept`` is told each search that is over and had a try. Returns how many searches were left out.
+    ``kept`` is called with each search that has ended and had a try. Returns the number of searches that were skipped.
     """
     until, open_ones = time.monotonic() + minutes * 60, deque(wanted)
     while open_ones and time.monotonic() < until:
@@ -111,7 +111,9 @@ def search(wanted: Sequence[Search], tries: int, minutes: float, judge: Judge, k
     return len(open_ones)
 
 
-def play_and_judge(current: Sequence[Search], folder: Path, spark: "SparkSession", tell: Callable[[str], None]) -> None:
+def play_and_judge(
+    current: Sequence[Search], folder: Path, spark: "SparkSession", report: Callable[[str], None]
+) -> None:
     """Plays what is not in ``folder`` yet, and judges all."""
     from reports.judge import verdicts_of
 
@@ -124,13 +126,13 @@ def play_and_judge(current: Sequence[Search], folder: Path, spark: "SparkSession
                 play(one.scenario, out, seed=seed, mutant=one.mutant, command=_repeating(one, seed))
             played.append((one, out))
         except SetupError as why:
-            tell(f"{one.mutant}: {why}")
+            report(f"{one.mutant}: {why}")
             one.take(None)
     if not played:
         return
     for (one, out), verdict in zip(played, verdicts_of([out for _, out in played], spark), strict=True):
         one.take(verdict, read_manifest(out).commit)
-        tell(f"{verdict.outcome.name}: {verdict.scenario} --seed {verdict.seed}: {verdict.summary}")
+        report(f"{verdict.outcome.name}: {verdict.scenario} --seed {verdict.seed}: {verdict.summary}")
 
 
 def _repeating(one: Search, seed: int) -> str:
@@ -150,7 +152,7 @@ def main() -> int:
     if unknown:
         print(f"there is no mutant {', '.join(sorted(unknown))}", file=sys.stderr)  # noqa: T201
         return 2
-    tell = partial(print, flush=True)
+    report = partial(print, flush=True)
     caught = {each.mutant for each in catches_in(KEPT["live"]) if each.guarantees} if given.missing else set()
     wanted = [one for one in searches(given.mutants) if one.mutant not in caught]
     missed: list[str] = []
@@ -159,7 +161,7 @@ def main() -> int:
         catch = Catch(one.mutant, one.scenario.name, "live", one.tries, one.guarantees, one.commit)
         keep(catch)
         missed.extend([one.mutant] if not one.guarantees else [])
-        tell(f"{one.mutant}: {catch}")
+        report(f"{one.mutant}: {catch}")
 
     with ExitStack() as stack:
         from reports.spark import spark_session
@@ -167,9 +169,11 @@ def main() -> int:
         folder = given.out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crucible-live-")))
         spark = stack.enter_context(spark_session())
         left_out = search(
-            wanted, given.tries, given.minutes, partial(play_and_judge, folder=folder, spark=spark, tell=tell), kept
+            wanted, given.tries, given.minutes, partial(play_and_judge, folder=folder, spark=spark, report=report), kept
         )
-    tell(f"not caught: {', '.join(missed) or 'none'}" + (f"; {left_out} left out, the time was over" * bool(left_out)))
+    report(
+        f"not caught: {', '.join(missed) or 'none'}" + (f"; {left_out} left out, the time was over" * bool(left_out))
+    )
     return int(bool(missed))
 
 

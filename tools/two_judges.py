@@ -1,8 +1,8 @@
 """Compares the two judges of simulated runs, guarantee by guarantee: the simulator's checks, and the Spark jobs.
 
 ``python -m tools.two_judges [SCENARIO...] [--seeds 20]`` plays each scenario without a mutant and with each of its own,
-lets both judge, and tells each difference. A run's guarantee is broken, holds, or there was nothing to judge it by.
-Where both say broken they must also name the same time for the first breach.
+computes both verdicts, and prints each difference. A run's guarantee is broken, holds, or could not be
+judged. Where both say broken they must also name the same time for the first breach.
 
 What only one side can judge is not compared: guarantees that are seen from inside a node (``SeenFrom.INSIDE``), and
 ``EXCUSED``.
@@ -91,32 +91,32 @@ def played(run: Run, folder: Path) -> Played:
 
 def opinions_of_checks(world: World) -> dict[str, Opinion]:
     """Returns what the simulator's checks say of each guarantee that is compared in this run."""
-    told: dict[str, Opinion] = {}
+    opinions: dict[str, Opinion] = {}
     for name in COMPARED:
         if GUARANTEES[name].keeps_writes and not world.history.writes_guaranteed:
             continue  # Physical: the only replica lost what it had not synced.
         checks = [each for each in world.checks if each.guarantee == name and not is_judged_here(each)]
         breaches = sorted((each for check in checks for each in check.violations), key=lambda each: each.at_us)
         if breaches:
-            told[name] = Opinion("broken", breaches[0].at_us, breaches[0].story)
+            opinions[name] = Opinion("broken", breaches[0].at_us, breaches[0].story)
         else:
-            told[name] = Opinion("holds" if any(check.evidence for check in checks) else "nothing to judge")
-    return told
+            opinions[name] = Opinion("holds" if any(check.evidence for check in checks) else "nothing to judge")
+    return opinions
 
 
 def opinions_of_jobs(verdict: "Verdict") -> dict[str, Opinion]:
     """Returns what the Spark jobs say of each guarantee."""
-    told: dict[str, Opinion] = {}
+    opinions: dict[str, Opinion] = {}
     for one in verdict.guarantees:
         if one.judged_by != "history":
             # The verdict hands on the simulator's word if that tells of a breach that the job did not see, or tells of
             # none and the job had nothing to judge.
-            told[one.name] = Opinion("nothing to judge" if one.status == "holds" else "no breach")
+            opinions[one.name] = Opinion("nothing to judge" if one.status == "holds" else "no breach")
         elif one.status.startswith("broken"):
-            told[one.name] = Opinion("broken", one.examples[0].at_us, one.examples[0].detail)
+            opinions[one.name] = Opinion("broken", one.examples[0].at_us, one.examples[0].detail)
         else:
-            told[one.name] = Opinion("holds" if one.status == "holds" else "nothing to judge")
-    return told
+            opinions[one.name] = Opinion("holds" if one.status == "holds" else "nothing to judge")
+    return opinions
 
 
 def differences(one: Played, verdict: "Verdict") -> Iterator[str]:
@@ -207,7 +207,7 @@ class Done:
         return found
 
 
-def compare(runs: Sequence[Run], minutes: float, processes: int, done: Done, tell: Any = print) -> int:
+def compare(runs: Sequence[Run], minutes: float, processes: int, done: Done, report: Any = print) -> int:
     """Plays and judges what is not done, batch by batch, and stops to begin new batches when the time is over.
 
     Returns how many runs were left out.
@@ -225,10 +225,10 @@ def compare(runs: Sequence[Run], minutes: float, processes: int, done: Done, tel
             is_last = number == len(batches) or time.monotonic() > until
             if not is_last:  # It is played while Spark judges.
                 following = _begin(pool, batches[number], scratch / str(number))
-            _judge(current, done, spark, tell)
+            _judge(current, done, spark, report)
             shutil.rmtree(scratch / str(number - 1))
             judged += len(current)
-            tell(f"{judged:,} of {len(wanted):,} runs, {len(done.found.differing)} differences")
+            report(f"{judged:,} of {len(wanted):,} runs, {len(done.found.differing)} differences")
             if is_last:
                 break
     return len(wanted) - judged
@@ -238,12 +238,12 @@ def _begin(pool: ProcessPoolExecutor, runs: Sequence[Run], folder: Path) -> list
     return [pool.submit(played, run, folder / str(number)) for number, run in enumerate(runs)]
 
 
-def _judge(current: Sequence[Played], done: Done, spark: "SparkSession", tell: Any) -> None:
+def _judge(current: Sequence[Played], done: Done, spark: "SparkSession", report: Any) -> None:
     from reports.judge import verdicts_of
 
     for one, verdict in zip(current, verdicts_of([each.folder for each in current], spark), strict=True):
         for line in done.note(one, verdict):
-            tell(f"DIFFERENT: {line}")
+            report(f"DIFFERENT: {line}")
 
 
 @contextmanager
@@ -272,15 +272,15 @@ def main() -> int:
     given = parser.parse_args()
     if min(given.seeds, given.processes) < 1:
         parser.error("--seeds and --processes must be at least 1")
-    tell = partial(print, flush=True)
+    report = partial(print, flush=True)
     try:
         runs = list(runs_of(given.scenarios, range(given.seed, given.seed + given.seeds)))
     except loader.ScenarioError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2
     done = Done(given.done)
-    left_out = compare(runs, given.minutes, given.processes, done, tell)
-    tell(str(done.found) + (f"; the time was over, {left_out:,} runs were left out" if left_out else ""))
+    left_out = compare(runs, given.minutes, given.processes, done, report)
+    report(str(done.found) + (f"; the time was over, {left_out:,} runs were left out" if left_out else ""))
     return int(bool(done.found.differing))
 
 

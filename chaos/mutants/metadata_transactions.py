@@ -10,10 +10,8 @@ from chaos.mutants.mutant import Function, mutant
 from reference_broker.metadata.records import MARKERS, EndTransactionRecord, decode, encode
 from reference_broker.records.batch import InvalidRecords
 
-BATCH_LOADER = "reference_broker.metadata.loader"
-SUCCESSION = "reference_broker.controller.controller_term"
 LOADER = "reference_broker.metadata.loader"
-REIGN = "reference_broker.controller.controller_term"
+CONTROLLER_TERM = "reference_broker.controller.controller_term"
 RECOVERY = "reference_broker.log.recovery"
 METADATA_DIRECTORY = "__cluster_metadata-0/"
 
@@ -37,7 +35,7 @@ class _WithoutMarkers:
         return getattr(self._inner, name)
 
 
-@mutant(f"{SUCCESSION}:activation")
+@mutant(f"{CONTROLLER_TERM}:activation")
 def no_abort(
     original: Function,
     image: Any,
@@ -61,7 +59,7 @@ def no_abort(
     )
 
 
-@mutant(f"{REIGN}:ControllerTerm._append")
+@mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")
 def ends_instead_of_abort(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
     """A new controller ends the open transaction at the end of its log, instead of aborting it (T-7, T-8)."""
     if kind == "abort":
@@ -69,7 +67,7 @@ def ends_instead_of_abort(original: Function, self: Any, values: Any, kind: str,
     return original(self, values, kind, number, of)
 
 
-@mutant(f"{BATCH_LOADER}:MetadataBatchLoader.load")
+@mutant(f"{LOADER}:MetadataBatchLoader.load")
 def apply_as_read(original: Function, self: Any, batch: Any) -> None:
     """Each batch is published when it is read, also inside an open transaction (T-8).
 
@@ -79,7 +77,7 @@ def apply_as_read(original: Function, self: Any, batch: Any) -> None:
     self._publish(self.loaded, aligned=not self.in_transaction)
 
 
-@mutant(f"{BATCH_LOADER}:MetadataBatchLoader.flush")
+@mutant(f"{LOADER}:MetadataBatchLoader.flush")
 def high_watermark_decides_visibility(original: Function, self: Any) -> None:
     """Committed batches are published, whether their transaction has ended or not (T-8).
 
@@ -106,7 +104,7 @@ def snapshot_at_high_watermark(original: Function, self: Any, batch: Any) -> Non
         self.on_published(self._batches.delta.build(batch.provenance), size_bytes)
 
 
-@mutant(f"{SUCCESSION}:activation")
+@mutant(f"{CONTROLLER_TERM}:activation")
 def abort_without_bootstrap(
     original: Function,
     image: Any,
@@ -128,7 +126,7 @@ def abort_without_bootstrap(
     return found if found.abort is None else replace(found, bootstrap=())
 
 
-@mutant(f"{REIGN}:ControllerTerm._bootstrapped")
+@mutant(f"{CONTROLLER_TERM}:ControllerTerm._bootstrapped")
 def goes_on_without_bootstrap(original: Function, self: Any, refusal: Any) -> None:
     """A controller whose disk refused the bootstrap goes on without it (T-7)."""
 
@@ -149,13 +147,13 @@ def torn_batch_kept(original: Function, disk: Any, path: str, end: int) -> Itera
             raise
 
 
-@mutant(f"{REIGN}:ControllerTerm._write_transaction")
+@mutant(f"{CONTROLLER_TERM}:ControllerTerm._write_transaction")
 def markers_left_out(original: Function, self: Any, operation: Any, batches: Any) -> Generator[None, None, None]:
     """A change that is larger than a batch is written without markers, as several changes (T-1, T-6)."""
     yield from self._write_separately(operation, batches)
 
 
-@mutant(f"{REIGN}:ControllerTerm._append")
+@mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")
 def answered_at_begin(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
     """A client hears of success once the Begin is written. It does not ask again for what is aborted later (T-10)."""
     last = original(self, values, kind, number, of)
@@ -165,7 +163,7 @@ def answered_at_begin(original: Function, self: Any, values: Any, kind: str, num
     return last
 
 
-@mutant(f"{REIGN}:ControllerTerm._append")
+@mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")
 def _two_ends(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
     return original(self, [*values, *values] if kind == "end" else values, kind, number, of)
 

@@ -27,7 +27,7 @@ from scenarios.load import Load
 WORKER = "sim"
 JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
 """The guarantees that only the simulator's own checks can judge. Every scenario promises them that
-``promises.is_judged`` does not except. Whoever judges the folder judges all others from its tables."""
+``guarantee_selection.is_judged`` does not except. Whoever judges the folder judges all others from its tables."""
 
 
 def write_out(verdict: SimVerdict, world: World, folder: Path, command: str = "") -> Path:

@@ -1,4 +1,4 @@
-"""Commands by the room that they belong to; those that need several rooms are in ``runs``.
+"""Commands by subject.
 
 Each command imports what it needs only when it runs, so that help is instant.
 """

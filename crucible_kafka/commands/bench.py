@@ -52,7 +52,7 @@ def _measured(wanted: "Options") -> "Results":
     from crucible_kafka.terminal import progress
 
     if wanted.peer:
-        kafka_classpath()  # Whatever is missing is told now, and not after minutes of measuring.
+        kafka_classpath()  # What is missing is reported now, and not after minutes of measuring.
     return measure(progress, wanted)
 
 
@@ -76,7 +76,7 @@ def _settings(_: click.Context, __: click.Parameter, values: Sequence[str]) -> d
 @click.option("--strict", is_flag=True, help="A SHOULD that differs fails, too.")
 @click.option("--dry-run", is_flag=True, help="List the cases and play none.")
 @click.option("--hostile", is_flag=True, help="Play hostile cases also against a target beyond loopback.")
-@click.option("--oracle", metavar="TARGET", help="Play each case here, too, and tell the first field that differs.")
+@click.option("--oracle", metavar="TARGET", help="Play each case here, too, and print the first field that differs.")
 @click.option(
     "--config",
     multiple=True,
@@ -102,7 +102,7 @@ def probe(
     junit: Path | None,
     page: Path | None,
 ) -> None:
-    """Asks any broker of the Kafka protocol whether it keeps to it, case by case.
+    """Checks case by case whether a broker conforms to the Kafka protocol.
 
     TARGET is HOST:PORT, or a target file or its name (bench/targets), which is started with one node. The probe needs
     no rights beyond topics and groups of its own, which it deletes at its end. Exit code 1: a MUST failed.
@@ -177,7 +177,7 @@ def upgrade_path(
     if figure is not None and not ablation:
         raise click.UsageError("--figure draws the ablation: give --ablation, too")
     if page is not None and not kafka:
-        raise click.UsageError("--page tells what Apache Kafka does, too: give --kafka")
+        raise click.UsageError("--page needs a row of Apache Kafka: give --kafka")
     settings = {"producer.id.expiration.ms": str(expiration_ms)}
     wanted = command.Request(directory, out, topics, settings, limit_s, kafka)
     with one_sentence(UpgradeError, PeerError):

@@ -67,7 +67,7 @@ def proxy(
     seed: int,
     topic: str,
 ) -> None:
-    """Stands in front of a cluster and strikes requests and answers by rules, while unmodified clients use it.
+    """Proxies a cluster and injects faults into requests and responses by rules, while unmodified clients use it.
 
     It prints one JSON line with bootstrap_servers and the URL of its HTTP interface, and ends at Ctrl-C or SIGTERM.
     """
@@ -107,12 +107,12 @@ def mutants() -> None:
     epilog="\b\nExamples:\n  ./crucible runs\n  ./crucible runs --prune\n  ./crucible runs --prune --keep 0 --red"
 )
 @click.option("--prune", is_flag=True, help="Delete old runs that passed, or whose mutant was caught.")
-@click.option("--keep", type=click.IntRange(0), default=20, show_default=True, help="So many of the newest runs stay.")
+@click.option("--keep", type=click.IntRange(0), default=20, show_default=True, help="Newest runs to keep.")
 @click.option("--red", is_flag=True, help="Count and delete also runs that are red, INVALID or crashed.")
 def runs(prune: bool, keep: int, red: bool) -> None:
     """Lists the runs in runs/ with verdict, size and age, the newest last. With --prune it deletes old ones instead.
 
-    Folders that --out named are not looked at. Runs that were not judged stay.
+    Folders given by --out are ignored. Runs without a verdict are kept.
     """
     from chaos.live.kept_runs import listed
 

@@ -1,7 +1,4 @@
-"""The commands that need several rooms at once: they play scenarios, and judge them.
-
-Each imports what it needs only when it runs, as all commands do.
-"""
+"""``crucible demo``, ``run``, ``sim``, ``compare`` and ``fleet``: the commands that play scenarios."""
 
 import sys
 from collections.abc import Sequence
@@ -10,14 +7,13 @@ from pathlib import Path
 import click
 
 from crucible_kafka import shell_completion
-
-_OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the browser at the end.")
+from crucible_kafka.commands.reports import OPEN
 
 
 @click.command(epilog="\b\nExamples:\n  ./crucible demo --open\n  ./crucible demo --out runs/mine --seed 7")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: runs/demo-...).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the run.")
-@_OPEN
+@OPEN
 def demo(out: Path | None, seed: int, opened: bool) -> None:
     """Shows the main job in small: a cluster, a fleet through Toxiproxy, faults, Spark, a report."""
     from crucible_kafka.live_run import find_scenarios, open_worst, play_live, worst
@@ -72,7 +68,7 @@ _WITH_MUTANTS = click.option(
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (or for all runs).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
 @_WATCH
-@_OPEN
+@OPEN
 def run(
     scenarios: Sequence[str],
     everything: bool,
@@ -91,7 +87,7 @@ def run(
     SCENARIO is a file, its stem, or the scenario's number. A TARGET is the reference broker, one that is started here
     (kafka, kafka@4.3.1, kafka/1, reference.toml, your FILE.toml: see bench/targets), or HOST:PORT.
     """
-    from crucible_kafka.live_run import as_they_must, find_scenarios, live_plays, open_worst, play_live, worst
+    from crucible_kafka.live_run import exit_code_with_mutants, find_scenarios, live_plays, open_worst, play_live, worst
     from scenarios.epochs import with_leader_epochs
 
     _one_of(mutant, with_mutants)
@@ -102,24 +98,12 @@ def run(
     verdicts = play_live(plays, target, out, seed, watch)
     if opened:
         open_worst(verdicts)
-    sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))
+    sys.exit(exit_code_with_mutants(plays, verdicts) if with_mutants else worst(verdicts))
 
 
 def _one_of(mutant: str | None, with_mutants: bool) -> None:
     if mutant and with_mutants:
         raise click.UsageError("give --mutant or --with-mutants, not both")
-
-
-@click.command(
-    epilog="\b\nExamples:"
-    "\n  source <(./crucible completion bash)"
-    "\n  ./crucible completion zsh > ~/.zfunc/_crucible"
-    "\n  ./crucible completion fish > ~/.config/fish/completions/crucible.fish",
-)
-@click.argument("shell", type=click.Choice(shell_completion.SHELLS))
-def completion(shell: str) -> None:
-    """Prints a script with which your shell completes commands, scenarios, mutants, targets and runs."""
-    click.echo(shell_completion.script(click.get_current_context().find_root().command, shell), nl=False)
 
 
 class _TwoSets(click.Command):
@@ -166,7 +150,7 @@ def compare(named: Sequence[str], others: Sequence[Path], out: Path | None, seed
 
     With --with: says of each percentile of latency and of each rate whether the second set is better, worse, or no
     difference is shown, with the confidence of runs drawn again and again. A RUN_DIR is a run, or a folder of runs. At
-    least three runs on each side, better five or more, tell how far runs of the same thing differ.
+    least three runs on each side, better five or more, show how far runs of the same thing differ.
 
     With a SCENARIO: plays it in both revisions of fetch sessions and with full fetches, one after the other, with real
     processes and the same load, faults and seed. A scenario with a mirror is played with metadata epochs and without
@@ -267,13 +251,13 @@ def fleet(
 @click.option(
     "--seed",
     type=click.IntRange(0),
-    help="The first seed. Without --seeds only this one is played, and its trace hash told.",
+    help="The first seed. Without --seeds only this one is played, and its trace hash printed.",
 )
 @_MUTANT
 @_WITH_MUTANTS
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for a single seed's run, which Spark can judge.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
-@click.option("--profile", is_flag=True, help="Tell where the time went, by part and by kind of event. Needs --seeds.")
+@click.option("--profile", is_flag=True, help="Print where the time went, by part and by kind of event. Needs --seeds.")
 @click.option("--no-shrink", is_flag=True, help="Do not look for the smallest scenario with which a red seed fails.")
 def sim(
     scenarios: Sequence[str],
@@ -300,196 +284,3 @@ def sim(
 
     names = [marked(each.path, revision_of(each)) for each in find_scenarios(scenarios, everything)]
     sys.exit(simulate(names, seeds, seed, mutant, processes, out, with_mutants, revision or "", profile, not no_shrink))
-
-
-@click.command(
-    epilog="\b\nExamples:"
-    "\n  ./crucible report runs/demo-20260101-120000"
-    "\n  ./crucible report RUN_DIR --baseline OTHER_RUN_DIR"
-    "\n  ./crucible report s3://BUCKET/RUN"
-)
-@click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...", shell_complete=shell_completion.run_folders)
-@click.option("--out", type=click.Path(path_type=Path), help="Where the report goes (default: RUN_DIR/report).")
-@click.option("--baseline", help="A run to compare with.")
-@_OPEN
-def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, opened: bool) -> None:
-    """Lets Spark judge and draw runs, also old ones again.
-
-    A run may lie in S3 (s3://BUCKET/RUN), and its report is written there, or into runs if S3 refuses it. The AWS_*
-    variables supply the credentials, and AWS_ENDPOINT_URL names another server.
-    """
-    from crucible_kafka.live_run import ROOT, judge, open_worst, worst
-    from crucible_kafka.terminal import need_java, one_sentence
-    from reports import s3
-    from reports.errors import SetupError
-
-    need_java()
-    places, rejected = [*run_dirs, *([baseline] if baseline else [])], dict[str, s3.RejectedReport]()
-
-    def kept(one: s3.RejectedReport) -> None:
-        rejected[one.place] = one
-
-    with one_sentence(SetupError), s3.local_folders(places, kept_in=ROOT / "runs", on_rejected=kept) as folders:
-        away = [folder for place, folder in zip(places, folders, strict=True) if s3.is_remote(place) and out is None]
-        verdicts = judge(folders[: len(run_dirs)], out, folders[-1] if baseline else None, away=away)
-        if opened:
-            open_worst(verdicts)
-    for each in run_dirs if out is None else ():
-        if each in rejected:
-            click.echo(f"crucible: {rejected[each].sentence}", err=True)
-        elif s3.is_remote(each):
-            click.echo(f"  report in S3: {each.rstrip('/')}/report/index.html")
-    sys.exit(worst(verdicts))
-
-
-@click.command(
-    epilog="\b\nExamples:"
-    "\n  ./crucible export --elle runs/48-consume-transform-produce-20260101-120000"
-    "\n  ./crucible export --elle RUN_DIR --whole-transactions --out history.edn"
-)
-@click.argument(
-    "run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR", shell_complete=shell_completion.run_folders
-)
-@click.option("--elle", "for_elle", is_flag=True, required=True, help="As a list-append history in EDN.")
-@click.option("--whole-transactions", "whole", is_flag=True, help="Each transaction as one operation.")
-@click.option("--out", type=click.Path(path_type=Path), help="The file (default: RUN_DIR/elle.edn).")
-def export(run_dir: Path, for_elle: bool, whole: bool, out: Path | None) -> None:  # noqa: ARG001
-    """Writes a run's history for another checker: for Elle, which looks for cycles of dependencies.
-
-    Each partition is a list to which records are appended, each record of a transaction by an operation of its own.
-    Whole transactions form legal cycles, because Kafka isolates readers and not writers. Let Elle look for G1a, G0 and
-    G1c, and their variants with processes and time. Kafka promises nothing beyond.
-    """
-    from crucible_kafka.terminal import one_sentence, shown
-    from reports.elle import exported
-    from reports.errors import SetupError
-
-    target = out or run_dir / "elle.edn"
-    with one_sentence(SetupError, OSError):
-        history = exported(run_dir, whole)
-        with target.open("w", encoding="utf-8") as file:
-            count = history.write(file)
-    click.echo(f"{count:,} operations on {len(history.keys)} lists: {shown(target)}")
-
-
-@click.command(
-    epilog="\b\nExamples:"
-    "\n  ./crucible index"
-    "\n  ./crucible index --nights kept/nights --out site"
-    "\n  ./crucible index --out nights.html"
-)
-@click.option("--nights", type=click.Path(path_type=Path), help="Folder of the nights (default: nights).")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="An .html file, or a folder (default: that of the nights)."
-)
-def index(nights: Path | None, out: Path | None) -> None:
-    """Shows the nights on one page: the last one, failures, rates, figures beside the peer, and the probe.
-
-    The page is one file and needs no server. It links to the runs that the nights kept. Its figures show the notes in
-    annotations.toml, which lies beside the nights.
-    """
-    from crucible_kafka.terminal import need_java, one_sentence, shown
-
-    need_java()
-    from crucible_kafka.live_run import ROOT
-    from reports.errors import SetupError
-    from reports.index.write import write_index
-    from reports.night import NightError
-
-    with one_sentence(NightError, SetupError):
-        page, last = write_index(nights or ROOT / "nights", out)
-    click.echo(f"last night ({last.night.night}): {'red' if last.is_red else 'green'}. {last.line}")
-    click.echo(f"index: {shown(page)}")
-
-
-@click.command(
-    epilog="\b\nExamples:"
-    "\n  ./crucible judge runs/demo-20260101-120000"
-    "\n  ./crucible judge --watch runs/fleet-plain-load-20260101-120000"
-    "\n  ./crucible judge --watch --fail-fast RUN_DIR"
-)
-@click.argument(
-    "run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR", shell_complete=shell_completion.run_folders
-)
-@click.option("--watch", is_flag=True, help="Judge what is whole while the run goes on, and all of it at the end.")
-@click.option("--every", "every_s", type=click.FloatRange(1), default=60, show_default=True, help="Seconds.")
-@click.option("--fail-fast", is_flag=True, help="End as soon as a guarantee is broken, with exit code 1.")
-@click.option("--beside-run", type=int, hidden=True, help="End with this process, which plays the run.")
-def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_run: int | None) -> None:
-    """Lets Spark judge a run and tells the verdict, without a page.
-
-    With --watch the run may still go on. A line says how far it was judged, and a red one what is broken. Guarantees
-    that something may still excuse wait for the end.
-    """
-    from crucible_kafka.live_run import tell, worst
-    from crucible_kafka.terminal import need_java, one_sentence, progress
-
-    if fail_fast and not watch:
-        raise click.UsageError("--fail-fast ends a --watch: give both")
-    if beside_run is not None:
-        from reports.warm_judge.process import end_with_parent
-
-        end_with_parent(beside_run)
-    need_java()
-    from chaos.live.run_folder import RunFolder, SpoolFollower
-    from reports.errors import SetupError
-    from reports.judge import verdicts_of
-    from reports.manifest import ManifestError
-    from reports.watch import Watch
-
-    with one_sentence(SetupError, ManifestError):
-        if not watch:
-            verdicts, broken = verdicts_of([run_dir]), {}
-        else:
-            watched = Watch(run_dir, SpoolFollower(RunFolder(run_dir).spools).take, progress, every_s)
-            verdicts, broken = watched.until_red_or_ended(fail_fast), watched.broken
-    tell(verdicts)
-    sys.exit(1 if broken else worst(verdicts))
-
-
-@click.command(
-    epilog="\b\nExamples:"
-    "\n  ./crucible evidence"
-    "\n  ./crucible evidence kfake tansu"
-    "\n  ./crucible evidence tansu --case fetch/session/wrong-epoch"
-    "\n  ./crucible evidence kafka --scenario 1 --scenario 27 --only-scenarios"
-    "\n  ./crucible evidence --pages"
-)
-@click.argument("targets", nargs=-1, metavar="TARGET...")
-@click.option("--case", "cases", multiple=True, metavar="ID", help="Play this case only, and keep the other cells.")
-@click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Play this scenario, too.")
-@click.option("--only-scenarios", is_flag=True, help="Do not play the probe.")
-@click.option("--pages", is_flag=True, help="Play nothing, and write the pages from what is kept.")
-def evidence(
-    targets: Sequence[str], cases: Sequence[str], scenarios: Sequence[str], only_scenarios: bool, pages: bool
-) -> None:
-    """Plays the probe three times on the bundled targets, and writes docs/evidence.
-
-    TARGET is a target file or its name (bench/targets). Without one these are all that are bundled, but for tansu,
-    whose build takes a quarter of an hour or more.
-    """
-    from bench.peers.node import PeerError
-    from bench.probe.cases import UnknownCase
-    from bench.targets.model import TargetError
-    from campaigns.evidence import command
-    from crucible_kafka.terminal import one_sentence, progress
-
-    with one_sentence(UnknownCase, TargetError, PeerError):
-        if pages:
-            command.write(progress)
-        else:
-            command.run(targets, cases, scenarios, only_scenarios, _refusal, progress)
-
-
-def _refusal(scenario: str, target: str) -> str:
-    """Why a scenario cannot be played in front of the target, or nothing."""
-    from chaos.live.errors import SetupError
-    from chaos.live.runner import check_playable
-    from crucible_kafka.live_run import find_scenarios, live_plays
-
-    try:
-        for spoken, mutant in live_plays(find_scenarios([scenario], False), None, "", target, False):
-            check_playable(spoken, target, mutant)
-    except SetupError as wrong:
-        return str(wrong)
-    return ""

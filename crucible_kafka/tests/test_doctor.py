@@ -37,7 +37,7 @@ def java_tells(monkeypatch: pytest.MonkeyPatch) -> Any:
         ('openjdk version "17.0.15" 2025-04-15\n', "17.0.15", True),
         ('java version "21" 2023-09-19\n', "21", True),
         ('openjdk version "1.8.0_412"\n', "1.8.0_412", False),
-        ("what?", "it does not tell its version", False),
+        ("what?", "it does not print its version", False),
     ],
 )
 def test_java_must_be_new_enough(java_tells: Any, text: str, found: str, is_well: bool) -> None:

@@ -185,7 +185,7 @@ class Keeper(Protocol[P]):
 
 
 class LedPartitions(Generic[P]):
-    """The led partitions of ``topic``. Implements ``replication.partition_roles.LeadershipListener``."""
+    """The led partitions of ``topic``. Implements ``replication.partitions.LeadershipListener``."""
 
     def __init__(
         self, ports: Ports, topic: str, keeper: Keeper[P], loading: Gauge, load_time_ms: Histogram, prefix: str

@@ -75,7 +75,7 @@ class _Led:
 
 
 class RemoteLogManager:
-    """Implements ``replication.partition_roles.ReplicaListener``. There is one only where
+    """Implements ``replication.partitions.ReplicaListener``. There is one only where
     ``remote.log.storage.system.enable`` is set."""
 
     def __init__(

@@ -19,7 +19,7 @@ from reference_broker.replication.partitions import LeadershipListener, Partitio
 
 @dataclass(slots=True)
 class Replication:
-    """Implements ``replication.partition_roles.PartitionRoles``: each role goes to the half that carries it out."""
+    """Implements ``replication.partitions.PartitionRoles``: each role goes to the half that carries it out."""
 
     leaders: Leaders
     fetchers: Fetchers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from crucible_kafka.commands.runs import export
+from crucible_kafka.commands.reports import export
 from reports import elle
 from reports.elle import exported
 from reports.errors import SetupError

@@ -1,0 +1,126 @@
+"""``crucible nightly``, ``index`` and ``evidence``."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+_STAGES = ("search", "live", "brokers", "bench", "checks", "suites")
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible nightly --hours 8"
+    "\n  ./crucible nightly --hours 0.1 --only search"
+    "\n  ./crucible nightly --resume"
+    "\n  30 22 * * *  cd CLONE && ./crucible nightly --hours 8    (a line of crontab)"
+)
+@click.option(
+    "--hours", type=click.FloatRange(0, 24, min_open=True), default=8.0, show_default=True, help="The budget."
+)
+@click.option("--nights", type=click.Path(path_type=Path), help="Folder of all nights (default: nights).")
+@click.option("--seed", type=click.IntRange(0), help="The night's first seed (default: that of the day, in UTC).")
+@click.option("--only", multiple=True, type=click.Choice(_STAGES), help="Play only these stages.")
+@click.option("--resume", is_flag=True, help="Go on with the newest night, which was stopped.")
+def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[str], resume: bool) -> None:
+    """Plays a night: as much as fits into a budget of hours, with new seeds, kept as one folder in nights/.
+
+    The stages are search (seeds of all scenarios in the simulator), live (some of them with real processes), brokers
+    (the probe and scenarios on other brokers), bench (rows of the benchmark beside Apache Kafka), checks (tests that
+    take too long for a push) and suites (other people's tests of their clients). Each has its share of the time. What
+    was not played for longest comes first.
+
+    A mutant is planted in each night, and the search must find it. Each seed that turns red is made smaller, kept in
+    the night's folder as a candidate for scenarios/regressions, played three times with real processes, and traced back
+    to the first commit since the last night that fails.
+
+    A night that was stopped or killed goes on with what is left of its budget, by --resume or by the same command
+    within a day. Exit code 1: the night is red, 3: it shows nothing, 4: it crashed.
+    """
+    from campaigns.nights.command import run
+    from campaigns.nights.night import NIGHTS, NightRefusal, Wish
+    from crucible_kafka.live_run import command_line
+    from crucible_kafka.terminal import one_sentence, progress
+
+    wish = Wish(hours, nights or NIGHTS, seed, tuple(only), resume, command_line())
+    with one_sentence(NightRefusal):
+        sys.exit(run(wish, progress))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible index"
+    "\n  ./crucible index --nights kept/nights --out site"
+    "\n  ./crucible index --out nights.html"
+)
+@click.option("--nights", type=click.Path(path_type=Path), help="Folder of the nights (default: nights).")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="An .html file, or a folder (default: that of the nights)."
+)
+def index(nights: Path | None, out: Path | None) -> None:
+    """Shows the nights on one page: the last one, failures, rates, figures beside the peer, and the probe.
+
+    The page is one file and needs no server. It links to the runs that the nights kept. Its figures show the notes in
+    annotations.toml beside the nights.
+    """
+    from crucible_kafka.terminal import need_java, one_sentence, shown
+
+    need_java()
+    from crucible_kafka.live_run import ROOT
+    from reports.errors import SetupError
+    from reports.index.write import write_index
+    from reports.night import NightError
+
+    with one_sentence(NightError, SetupError):
+        page, last = write_index(nights or ROOT / "nights", out)
+    click.echo(f"last night ({last.night.night}): {'red' if last.is_red else 'green'}. {last.line}")
+    click.echo(f"index: {shown(page)}")
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible evidence"
+    "\n  ./crucible evidence kfake tansu"
+    "\n  ./crucible evidence tansu --case fetch/session/wrong-epoch"
+    "\n  ./crucible evidence kafka --scenario 1 --scenario 27 --only-scenarios"
+    "\n  ./crucible evidence --pages"
+)
+@click.argument("targets", nargs=-1, metavar="TARGET...")
+@click.option("--case", "cases", multiple=True, metavar="ID", help="Play this case only, and keep the other cells.")
+@click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Play this scenario, too.")
+@click.option("--only-scenarios", is_flag=True, help="Do not play the probe.")
+@click.option("--pages", is_flag=True, help="Play nothing, and write the pages from what is kept.")
+def evidence(
+    targets: Sequence[str], cases: Sequence[str], scenarios: Sequence[str], only_scenarios: bool, pages: bool
+) -> None:
+    """Plays the probe three times on the bundled targets, and writes docs/evidence.
+
+    TARGET is a target file or its name (bench/targets). Without one these are all that are bundled, but for tansu,
+    whose build takes a quarter of an hour or more.
+    """
+    from bench.peers.node import PeerError
+    from bench.probe.cases import UnknownCase
+    from bench.targets.model import TargetError
+    from campaigns.evidence import command
+    from crucible_kafka.terminal import one_sentence, progress
+
+    with one_sentence(UnknownCase, TargetError, PeerError):
+        if pages:
+            command.write(progress)
+        else:
+            command.run(targets, cases, scenarios, only_scenarios, _refusal, progress)
+
+
+def _refusal(scenario: str, target: str) -> str:
+    """Why a scenario cannot be played in front of the target, or nothing."""
+    from chaos.live.errors import SetupError
+    from chaos.live.runner import check_playable
+    from crucible_kafka.live_run import find_scenarios, live_plays
+
+    try:
+        for spoken, mutant in live_plays(find_scenarios([scenario], False), None, "", target, False):
+            check_playable(spoken, target, mutant)
+    except SetupError as wrong:
+        return str(wrong)
+    return ""
