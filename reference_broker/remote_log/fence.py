@@ -1,4 +1,4 @@
-"""Makes sure that no former leader of a partition changes what is in the tier (P-11)."""
+"""Fence against former leaders of a partition, which must not change the remote tier any more (P-11)."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -10,15 +10,18 @@ from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
 NO_SEGMENT = bytes(16)
-"""The segment ID of an event that changes nothing. Segments have random IDs."""
+"""Segment ID of the no-op event. Segments have random IDs."""
 
 Proven: TypeAlias = Callable[[Error], None]
 
 
 class Fence:
-    """Of one partition that this node leads. It writes an event that changes nothing. When that is read back without
-    an error, every event of former leaders is known here, and what they write from then on does not count. Before that
-    a former leader may still remove what is listed, so nothing is deleted here because it is listed."""
+    """Fence of one partition that this node leads.
+
+    It writes a no-op event to ``__remote_log_metadata``. Once the event is read back without an error, every event of
+    former leaders has been applied, and later ones are rejected. Until then a former leader may still remove listed
+    segments, so no local segment is deleted because it is listed.
+    """
 
     def __init__(self, ports: StorePorts, node_id: int, metadata: RemoteLogMetadata, partition: Partition) -> None:
         self._ports = ports
@@ -26,15 +29,15 @@ class Fence:
         self._metadata = metadata
         self._partition = partition
         self._proven_in: tuple[int, object] = (-1, None)
-        """A leader epoch, and the generation of what is known."""
-        self._under_way: list[Proven] = []
-        """They are told of the event that is being written now."""
+        """The leader epoch and the generation of the segment metadata for which the fence was raised."""
+        self._in_flight: list[Proven] = []
+        """Callbacks of the event that is being written."""
         self._waiting: list[Proven] = []
-        """They are told of the next one."""
+        """Callbacks of the next event."""
 
     @property
     def is_up(self) -> bool:
-        """Whether it was proven in the leader epoch of now, and what was known then was not forgotten."""
+        """Whether the fence was raised in the current leader epoch, and the segment metadata is still that of then."""
         return self._proven_in == self._now
 
     @property
@@ -42,23 +45,23 @@ class Fence:
         partition = self._partition
         return partition.leader_epoch, self._metadata.of(partition.topic_id, partition.index).generation
 
-    def put_up(self, then: Proven) -> None:
-        """Tells NONE when this is up, else the error of ``prove``."""
-        (self._under_way or self._waiting).append(then)
+    def raise_fence(self, then: Proven) -> None:
+        """Call back with NONE once the fence is raised, or with an error of ``verify_leadership``."""
+        (self._in_flight or self._waiting).append(then)
         self._write_next()
 
-    def prove(self, then: Proven) -> None:
-        """Tells NONE when an event that was written after this call is read back, and no newer leader has written
-        before it. Else it tells the error of ``RemoteLogMetadata.write``, or FENCED_LEADER_EPOCH if another epoch has
-        begun or what was known is forgotten."""
+    def verify_leadership(self, then: Proven) -> None:
+        """Call back with NONE once an event that was written after this call is read back, and no newer leader wrote
+        before it. Otherwise call back with the error of ``RemoteLogMetadata.write``, or with FENCED_LEADER_EPOCH if the
+        leader epoch changed or the segment metadata was discarded."""
         self._waiting.append(then)
         self._write_next()
 
     def _write_next(self) -> None:
-        if self._under_way or not self._waiting:
+        if self._in_flight or not self._waiting:
             return
         partition, written_in = self._partition, self._now
-        self._under_way, self._waiting = self._waiting, []
+        self._in_flight, self._waiting = self._waiting, []
         event = SegmentUpdate(
             topic_id=partition.topic_id,
             topic=partition.topic,
@@ -71,11 +74,11 @@ class Fence:
         )
 
         def read_back(error: Error) -> None:
-            told, self._under_way = self._under_way, []
+            callbacks, self._in_flight = self._in_flight, []
             if error is ErrorCode.resource_not_found:
                 self._proven_in = written_in
                 error = ErrorCode.none if self.is_up else ErrorCode.fenced_leader_epoch
-            for then in told:
+            for then in callbacks:
                 then(error)
             self._write_next()
 

@@ -13,7 +13,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import RandomSource, Slices, StorePorts, later, run_slices
-from reference_broker.remote_log.copying.copier import Copier, Surroundings
+from reference_broker.remote_log.copying.copier import Copier, CopierContext
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting
 from reference_broker.remote_log.fence import Fence
@@ -93,7 +93,7 @@ class RemoteLogManager:
         self.reader = RemoteReader(ports, metadata, counted, config.remote_log_index_file_cache_total_size_bytes)
         self._ports = ports
         self._interval_us = config.remote_log_manager_task_interval_ms * 1000
-        self._around = Surroundings(
+        self._around = CopierContext(
             node_id=node_id,
             ports=ports,
             metadata=metadata,
@@ -234,7 +234,7 @@ class RemoteLogManager:
             if led.copier is None:
                 led.copier = Copier(self._around, led.partition, led.fence)
             led.copier.count_lag()
-            led.copier.look()
+            led.copier.copy_due_segments()
             if not replica.log.config.is_copied:
                 self._tell_log(key, replica)
 

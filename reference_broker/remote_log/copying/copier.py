@@ -27,7 +27,7 @@ from reference_broker.wire.errors import Error, ErrorCode, error_name
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class CopierContext:
     """What all copiers of a node share."""
 
     node_id: int
@@ -41,41 +41,43 @@ class Surroundings:
 
 
 class Copier:
-    """``partition`` is one that this node leads. The manager calls ``look`` at its interval, and ``close`` when another
-    node leads it."""
+    """Copies closed segments of one partition that this node leads.
 
-    def __init__(self, around: Surroundings, partition: Partition, fence: Fence) -> None:
+    The manager calls ``copy_due_segments`` at its interval, and ``close`` when another node leads the partition.
+    """
+
+    def __init__(self, around: CopierContext, partition: Partition, fence: Fence) -> None:
         self._around = around
         self._fence = fence
         self._partition = partition
         self._log = partition.log
         self.copy: Copy | None = None
-        """The attempt that is under way."""
+        """The copy in progress."""
         self.copied_end = 0
-        """Everything that is here below this offset is listed."""
-        self._generation: object = None
-        """Of what is known, in which that was found out."""
+        """All local records below this offset are in listed remote segments."""
+        self._metadata_generation: object = None
+        """Generation of the segment metadata from which ``copied_end`` was computed."""
         self._due: deque[TierableSegment] = deque()
         self._is_busy = False
-        """It waits: for the fence, for its turn, for a step, or for the end of a pause."""
+        """Whether it waits for the fence, a slot, a step, or the end of a pause."""
         self._is_closed = False
         self._pause_ms = 0
         self._lag = (0, 0)
-        """What it adds to the gauges: bytes and segments."""
+        """Its part of the gauges: bytes and segments."""
 
     def close(self) -> None:
-        """This node leads the partition no more, or is not to copy it any more. The step that is under way may still
-        happen. No other one follows."""
+        """Stop copying: this node no longer leads the partition, or it is no longer tiered. The step in progress may
+        still be carried out, and no other one follows."""
         self._is_closed = True
-        self._tell_lag(0, 0)
+        self._set_lag(0, 0)
 
-    def look(self) -> None:
-        """Copy what is due, one segment after the other, if nothing is under way already."""
+    def copy_due_segments(self) -> None:
+        """Copy due segments, one after the other, unless a copy is in progress."""
         if self._is_busy or self._is_closed or not self._log.config.is_copied:
             return
         if not self._fence.is_up:
             self._is_busy = True
-            self._fence.put_up(self._proven)
+            self._fence.raise_fence(self._proven)
         elif not self._find_copied_end():
             self._is_busy = True
             later(self._around.ports, 0, self._go_on)
@@ -87,19 +89,19 @@ class Copier:
         if error is ErrorCode.none or self._is_closed:
             self._go_on()
         else:
-            self._rest(f"the metadata does not show what was written: {error_name(error)}")
+            self._retry_after_pause(f"the metadata does not show what was written: {error_name(error)}")
 
     def _find_copied_end(self) -> bool:
-        """Tells the log how far it is copied. Returns False if there is more to look at."""
+        """Update the copied end offset, also that of the log. Returns False if it needs another slice."""
         log, known = self._log, self._around.metadata.of(self._partition.topic_id, self._partition.index)
-        if self._generation is not known.generation:
-            self._generation, self.copied_end = known.generation, 0
+        if self._metadata_generation is not known.generation:
+            self._metadata_generation, self.copied_end = known.generation, 0
         lineage, start = lineage_of(log), max(self.copied_end, log.local_log_start_offset)
         self.copied_end = log.copied_end_offset = known.listed_until(lineage, start)
         return self.copied_end == start or known.segment_at(lineage, self.copied_end) is None
 
     def _next(self) -> TierableSegment | None:
-        """The next segment to copy, once it is found out how far all is copied."""
+        """The next segment to copy, or None if there is none or the copied end offset is not yet known."""
         log = self._log
         if not self._find_copied_end():
             return None
@@ -107,7 +109,7 @@ class Copier:
         while self._due and self._due[0].next_offset <= end:
             self._due.popleft()
         if self._due and self._due[0].base_offset > end:
-            self._due.clear()  # What lies before was listed, and is no more.
+            self._due.clear()  # What comes before was listed, and no longer is.
         if not self._due:
             self._due.extend(log.tierable(log.last_stable_offset, log.high_watermark, self.copied_end))
         return self._due[0] if self._due else None
@@ -115,12 +117,12 @@ class Copier:
     # --- the steps of a copy ------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """It is this partition's turn."""
+        """Start a copy in the slot that this partition got."""
         may_copy = not self._is_closed and self._log.config.is_copied and self._fence.is_up
         local = self._next() if may_copy else None
         if local is None:
             self._end()
-            self.look()
+            self.copy_due_segments()
             return
         self.copy = copy = Copy(local, self._partition.leader_epoch)
         self._around.metrics.copy_requests.value += 1
@@ -134,11 +136,11 @@ class Copier:
                 self._partition, copy.local, around.ports.now(), around.node_id, segment_id
             )
         except (Overtaken, EpochsUnknown, InvalidRecords, DiskError) as failure:
-            self._take(copy.failed(str(failure)))
+            self._advance(copy.failed(str(failure)))
         else:
             if prepared.recreated is not None:
                 self._note_recreated(copy.local, prepared.recreated, prepared.segment.event_timestamp_ms)
-            self._take(copy.with_objects(prepared))
+            self._advance(copy.with_objects(prepared))
 
     def _note_recreated(self, local: TierableSegment, recreated: Recreated, now_ms: int) -> None:
         self._around.ports.note(
@@ -150,7 +152,7 @@ class Copier:
             ("now_ms", now_ms),
         )
 
-    def _take(self, copy: Copy) -> None:
+    def _advance(self, copy: Copy) -> None:
         """Take the next step, if this node still leads the partition in the leader epoch of the copy."""
         if copy.stage not in ENDED and (self._is_closed or self._partition.leader_epoch != copy.leader_epoch):
             copy = copy.resigned()
@@ -160,7 +162,9 @@ class Copier:
             case Stage.BEGINNING:
                 around.metadata.write(copy.segment, partial(self._written, copy))
             case Stage.STORING:
-                around.ports.store(copy.next_object, lambda _: self._take(copy.done()), partial(self._not_stored, copy))
+                around.ports.store(
+                    copy.next_object, lambda _: self._advance(copy.done()), partial(self._not_stored, copy)
+                )
             case Stage.FINISHING:
                 finished, wall_ms = SegmentState.COPY_SEGMENT_FINISHED, around.ports.now().wall_ms
                 update = update_of(copy.segment, finished, around.node_id, copy.leader_epoch, wall_ms)
@@ -171,16 +175,16 @@ class Copier:
                 self._failed(copy)
             case Stage.RESIGNED:
                 self._end()
-                self.look()
+                self.copy_due_segments()
 
     def _written(self, copy: Copy, error: Error) -> None:
         if error is ErrorCode.none:
-            self._take(copy.done())
+            self._advance(copy.done())
         else:
-            self._take(copy.failed(f"the metadata of the segment was not written: {error_name(error)}"))
+            self._advance(copy.failed(f"the metadata of the segment was not written: {error_name(error)}"))
 
     def _not_stored(self, copy: Copy, failure: StoreFailure) -> None:
-        self._take(copy.failed(f"{copy.next_object.key}: {failure.kind}: {failure.reason}"))
+        self._advance(copy.failed(f"{copy.next_object.key}: {failure.kind}: {failure.reason}"))
 
     # --- the end of a copy --------------------------------------------------------------------------------------------
 
@@ -200,25 +204,25 @@ class Copier:
         self._end()
         if not self._is_closed:
             self._find_copied_end()
-            self._tell_lag(*self._uncopied())
+            self._set_lag(*self._uncopied())
             if self.copied_end < local.next_offset:
-                self._rest("a segment that was copied is not listed")
+                self._retry_after_pause("a segment that was copied is not listed")
             else:
                 self._pause_ms = 0
-                self.look()
+                self.copy_due_segments()
 
     def _failed(self, copy: Copy) -> None:
         self._end()
         if not self._is_closed:
             self._around.metrics.copy_errors.value += 1
-            self._rest(copy.reason)
+            self._retry_after_pause(copy.reason)
 
     def _end(self) -> None:
         self.copy = None
         self._is_busy = False
         self._around.slots.give_back()
 
-    def _rest(self, reason: str) -> None:
+    def _retry_after_pause(self, reason: str) -> None:
         around = self._around
         self._pause_ms = min(max(2 * self._pause_ms, around.first_pause_ms), around.longest_pause_ms)
         self._is_busy = True
@@ -227,14 +231,14 @@ class Copier:
 
     def _go_on(self) -> None:
         self._is_busy = False
-        self.look()
+        self.copy_due_segments()
 
     # --- the lag ------------------------------------------------------------------------------------------------------
 
     def count_lag(self) -> None:
-        """Brings the gauges up to date."""
+        """Update the gauges."""
         if not self._is_closed:
-            self._tell_lag(*(self._uncopied() if self._log.config.is_copied else (0, 0)))
+            self._set_lag(*(self._uncopied() if self._log.config.is_copied else (0, 0)))
 
     def _uncopied(self) -> tuple[int, int]:
         """The bytes and the number of closed segments that are not listed."""
@@ -242,7 +246,7 @@ class Copier:
         closed = segments.items[segments.index_of(self.copied_end) : -1]
         return sum(each.size_bytes for each in closed), len(closed)
 
-    def _tell_lag(self, size_bytes: int, segments: int) -> None:
+    def _set_lag(self, size_bytes: int, segments: int) -> None:
         metrics = self._around.metrics
         metrics.copy_lag_bytes.value += size_bytes - self._lag[0]
         metrics.copy_lag_segments.value += segments - self._lag[1]

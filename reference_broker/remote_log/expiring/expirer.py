@@ -304,7 +304,7 @@ class Expirer:
         if self._fence.is_up:
             self._collect()
         else:
-            self._fence.put_up(self._when_proven(self._collect))
+            self._fence.raise_fence(self._when_proven(self._collect))
 
     def _may_go_on(self) -> bool:
         """End the work if the partition is led in another epoch, is watched no more, or all that is known is new."""
@@ -472,7 +472,10 @@ class Expirer:
         the object, so an event that is written now is read back with an error."""
         keys = [each.key for each in objects]
         self._sort_out(
-            keys, lambda unknown: self._fence.prove(self._when_proven(lambda: self._sort_out(unknown, self._delete)))
+            keys,
+            lambda unknown: self._fence.verify_leadership(
+                self._when_proven(lambda: self._sort_out(unknown, self._delete))
+            ),
         )
 
     def _sort_out(self, keys: Sequence[str], then: Callable[[list[str]], None]) -> None:

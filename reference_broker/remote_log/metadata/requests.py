@@ -1,13 +1,13 @@
-"""Reads and writes ``__remote_log_metadata`` through the leaders of its partitions, of which this node may be one.
+"""Read and write ``__remote_log_metadata`` through the leaders of its partitions, of which this node may be one.
 
-``Reads``: one fetch at a time goes to each leader, and is parked there until there is something new. A partition of the
-topic is read from the position of the least advanced of its watched partitions: one that is new here is read from the
-beginning, and the others skip what they have. A leader returns only replicated records, so an event that was applied
-stays.
+``MetadataReader`` has at most one Fetch in flight to each leader, which is parked there until new events arrive. A
+partition of the topic is read from the position of the least advanced of its watched partitions. A newly watched one is
+read from the beginning, and the others skip what they have applied. A leader returns only replicated records, so an
+applied event stays.
 
-``Writes``: one produce at a time goes to each leader, with acks=all. An event whose response is lost, or that is
-refused for now, is written again until it is read back. So it may be in the topic twice; ``PartitionSegments`` applies
-it once.
+``MetadataWriter`` has at most one Produce in flight to each leader, with acks=all. An event whose response is lost, or
+that gets a retriable error, is written again until it is read back. So it may be in the topic twice;
+``PartitionSegments`` applies it once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +45,7 @@ RETRY_US = 100_000
 """Whatever failed is tried again after this pause."""
 
 ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
-"""Serves a request of this node itself: (API key, body, what is told the answer)."""
+"""Serves a request of this node itself: (API key, body, callback with the response)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class MetadataLeaders:
         return self.image().topics.get(REMOTE_LOG_METADATA_TOPIC)
 
     def leader_of(self, index: int) -> int | None:
-        """Return who leads a partition of the topic, or None while nobody does."""
+        """Return the leader of a partition of the topic, or None if there is none."""
         image, topic = self.image(), self.topic
         if topic is None or index >= len(topic.partitions):
             return None
         leader = topic.partitions[index].leader
         return leader if leader != NO_LEADER and leader in image.brokers else None
 
-    def ask(
+    def send(
         self,
         leader: int,
         channel: Channel,
@@ -91,24 +91,23 @@ MAX_WAIT_MS: Final = 500
 FETCH_BYTES: Final = 1 << 20
 PARTITION_BYTES: Final = 256 << 10
 RECORDS_A_SLICE: Final = 50
-"""They cost some 3 ms."""
+"""Takes about 3 ms."""
 EARLIEST: Final = -2
 """The special timestamp of ListOffsets."""
 
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """A partition whose segments this node knows. ``next_offset`` is the first offset of the topic's partition that was
-    not taken yet. ``ready_from`` is the end that the topic's partition had when watching began, once it is known."""
+    """A partition whose segment metadata this node reads."""
 
     topic: str
     count: int = 1
     segments: PartitionSegments = field(default_factory=PartitionSegments)
-    next_offset: int = 0
-    ready_from: int | None = None
+    next_offset: int = 0  # in the partition of the metadata topic: the first one that was not applied
+    ready_from: int | None = None  # end of that partition when watching began; None until the first response
 
-    def anew(self) -> "Watched":
-        """The same, from the beginning of a topic that has none of the events that were taken."""
+    def restarted(self) -> "Watched":
+        """Return it for a recreated topic, without the events that were applied."""
         self.segments.forget()
         return Watched(self.topic, self.count, self.segments)
 
@@ -119,13 +118,12 @@ class Watched:
 
 @dataclass(slots=True, eq=False)
 class MetadataPartition:
-    """One partition of the topic, with what is watched in it. ``is_out_of_range``: the leader's log does not have
-    ``position``, and it is asked where it starts. ``resumes_us``: it is left alone until then."""
+    """One partition of the metadata topic, and the partitions that are watched in it."""
 
     index: int
     watched: dict[tuple[bytes, int], Watched] = field(default_factory=dict)
-    is_out_of_range: bool = False
-    resumes_us: int = 0
+    is_out_of_range: bool = False  # the leader's log does not have ``position``: its start offset is requested
+    resumes_us: int = 0  # no request before this time
 
     @property
     def position(self) -> int:
@@ -133,8 +131,8 @@ class MetadataPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a fetch asked of a partition, and for whom."""
+class _FetchInFlight:
+    """The part of a Fetch in flight that reads one partition."""
 
     partition: MetadataPartition
     position: int
@@ -145,22 +143,22 @@ class _Asked:
         return any(taker.ready_from is None for taker in self.takers.values())
 
 
-def _asked(partition: MetadataPartition) -> _Asked:
-    return _Asked(partition, partition.position, dict(partition.watched))
+def _in_flight_of(partition: MetadataPartition) -> _FetchInFlight:
+    return _FetchInFlight(partition, partition.position, dict(partition.watched))
 
 
-class Reads:
-    """``taken`` is told each event of a watched partition, and what came of it."""
+class MetadataReader:
+    """Reads events from the leaders. ``taken`` is called with each event of a watched partition, and its error."""
 
     def __init__(self, leaders: MetadataLeaders, taken: Callable[[RemoteLogEvent, Error], None]) -> None:
         self._leaders = leaders
         self._taken = taken
         self._partitions: dict[int, MetadataPartition] = {}
         self._busy: set[int] = set()
-        """The leaders that have a request, or whose answer is being taken."""
+        """Leaders with a request in flight, or whose response is being applied."""
 
     def add(self, index: int, key: tuple[bytes, int], watched: Watched) -> None:
-        """Read for a partition, which ``index`` of the topic keeps, from the beginning."""
+        """Watch a partition from the start of partition ``index`` of the topic, which has its events."""
         self._partitions.setdefault(index, MetadataPartition(index)).watched[key] = watched
         self.go_on()
 
@@ -171,13 +169,13 @@ class Reads:
                 del self._partitions[partition.index]
 
     def go_on(self) -> None:
-        """Asks each leader that has no request."""
+        """Send a request to each leader that has none in flight."""
         by_leader: dict[int, list[MetadataPartition]] = {}
         now_us, is_any_left = self._leaders.ports.now().mono_us, False
         for each in self._partitions.values():
             leader = self._leaders.leader_of(each.index)
             if leader is None or leader in self._busy:
-                continue  # The next image, or the answer, comes back here.
+                continue  # The next image, or the response, calls this again.
             if each.resumes_us > now_us:
                 is_any_left = True
                 continue
@@ -186,7 +184,7 @@ class Reads:
             self._busy.add(leader)
             lost = [each for each in some if each.is_out_of_range]
             if lost:
-                self._ask_where_it_starts(leader, lost)
+                self._list_start_offsets(leader, lost)
             else:
                 self._fetch(leader, some)
         if is_any_left and not by_leader:
@@ -210,9 +208,9 @@ class Reads:
     def _fetch(self, leader: int, partitions: Sequence[MetadataPartition]) -> None:
         topic = self._leaders.topic
         assert topic is not None, "a leader of no topic"
-        asked = {each.index: _asked(each) for each in partitions}
+        sent = {each.index: _in_flight_of(each) for each in partitions}
         body = FetchRequest(
-            max_wait_ms=0 if any(each.is_urgent for each in asked.values()) else MAX_WAIT_MS,
+            max_wait_ms=0 if any(each.is_urgent for each in sent.values()) else MAX_WAIT_MS,
             max_bytes=FETCH_BYTES,
             topics=[
                 FetchTopic(
@@ -220,82 +218,82 @@ class Reads:
                     topic.topic_id,
                     [
                         FetchPartition(index, each.position, PARTITION_BYTES, topic.partitions[index].leader_epoch)
-                        for index, each in asked.items()
+                        for index, each in sent.items()
                     ],
                 )
             ],
         )
-        self._leaders.ask(
+        self._leaders.send(
             leader,
             Channel.REMOTE_LOG_READ,
             ApiKey.FETCH,
             body,
-            partial(self._fetched, leader, asked),
+            partial(self._fetched, leader, sent),
             partial(self._failed, leader, partitions),
         )
 
-    def _fetched(self, leader: int, asked: dict[int, _Asked], answer: object) -> None:
-        assert isinstance(answer, FetchResponse), f"Fetch was answered by {type(answer).__name__}"
-        found = {each.partition: each for topic in answer.responses for each in topic.partitions}
-        if answer.error_code:
+    def _fetched(self, leader: int, sent: dict[int, _FetchInFlight], response: object) -> None:
+        assert isinstance(response, FetchResponse), f"Fetch got {type(response).__name__}"
+        found = {each.partition: each for topic in response.responses for each in topic.partitions}
+        if response.error_code:
             found.clear()
-        taking = self._take_all([(each, found.get(index)) for index, each in asked.items()])
+        taking = self._take_all([(each, found.get(index)) for index, each in sent.items()])
         run_slices(self._leaders.ports, taking, lambda: self._over(leader))
 
-    def _take_all(self, told: Iterable[tuple[_Asked, PartitionData | None]]) -> Slices:
-        for asked, data in told:
+    def _take_all(self, results: Iterable[tuple[_FetchInFlight, PartitionData | None]]) -> Slices:
+        for sent, data in results:
             if data is None or data.error_code:
-                asked.partition.is_out_of_range |= data is not None and data.error_code == ErrorCode.offset_out_of_range
-                if not asked.partition.is_out_of_range:
-                    self._pause([asked.partition])
+                sent.partition.is_out_of_range |= data is not None and data.error_code == ErrorCode.offset_out_of_range
+                if not sent.partition.is_out_of_range:
+                    self._pause([sent.partition])
                 continue
-            for taker in asked.takers.values():
+            for taker in sent.takers.values():
                 if taker.ready_from is None:
                     taker.ready_from = data.high_watermark
             try:
-                yield from self._take(asked, memoryview(data.records or b""))
+                yield from self._take(sent, memoryview(data.records or b""))
             except InvalidRecords as invalid:
-                self._left_out(asked, asked.position, invalid.message)
-                self._pause([asked.partition])
+                self._skipped(sent, sent.position, invalid.message)
+                self._pause([sent.partition])
 
-    def _take(self, asked: _Asked, view: memoryview) -> Slices:
-        """Take whole batches. A damaged one is left out, with a note: what follows it still counts."""
+    def _take(self, sent: _FetchInFlight, view: memoryview) -> Slices:
+        """Apply whole batches. A damaged one is skipped, with a note, and the next ones are applied."""
         taken = 0
         for position, header in iterate(view):
             try:
                 checked(view, position, len(view))
                 batch = view[position : position + header.size_bytes]
                 for record in () if header.is_control else read_records(batch, MOST_PLAIN_BYTES):
-                    self._take_record(asked, record)
+                    self._take_record(sent, record)
                     taken += 1
                     if taken % RECORDS_A_SLICE == 0:
                         yield
             except InvalidRecords as invalid:
-                self._left_out(asked, header.base_offset, invalid.message)
-            for taker in asked.takers.values():
+                self._skipped(sent, header.base_offset, invalid.message)
+            for taker in sent.takers.values():
                 taker.next_offset = max(taker.next_offset, header.last_offset + 1)
 
-    def _take_record(self, asked: _Asked, record: Record) -> None:
+    def _take_record(self, sent: _FetchInFlight, record: Record) -> None:
         try:
             event = decode(bytes(record.value or b""))
         except DamagedRecord as damaged:
-            self._left_out(asked, record.offset, str(damaged))
+            self._skipped(sent, record.offset, str(damaged))
             return
         key = event.topic_id, event.partition
-        taker = asked.takers.get(key)
-        if taker is None or asked.partition.watched.get(key) is not taker or record.offset < taker.next_offset:
+        taker = sent.takers.get(key)
+        if taker is None or sent.partition.watched.get(key) is not taker or record.offset < taker.next_offset:
             return
         error = taker.segments.apply(event)
         taker.next_offset = record.offset + 1
         self._taken(event, error)
 
-    def _left_out(self, asked: _Asked, offset: int, reason: str) -> None:
-        fields = ("partition", asked.partition.index), ("offset", offset), ("reason", reason)
+    def _skipped(self, sent: _FetchInFlight, offset: int, reason: str) -> None:
+        fields = ("partition", sent.partition.index), ("offset", offset), ("reason", reason)
         self._leaders.ports.note("remote_log_record_left_out", *fields)
 
     # --- out of range -------------------------------------------------------------------------------------------------
 
-    def _ask_where_it_starts(self, leader: int, lost: Sequence[MetadataPartition]) -> None:
+    def _list_start_offsets(self, leader: int, lost: Sequence[MetadataPartition]) -> None:
         """Old events may be deleted by ``retention.ms`` of the topic."""
         body = request_schema.ListOffsetsRequest(
             replica_id=BrokerId(-1),
@@ -311,22 +309,20 @@ class Reads:
             ),
             timeout=i32Timedelta.parse(timedelta(milliseconds=self._leaders.request_timeout_ms)),
         )
-        self._leaders.ask(
+        self._leaders.send(
             leader,
             Channel.REMOTE_LOG_READ,
             ApiKey.LIST_OFFSETS,
             body,
-            partial(self._start_told, leader, lost),
+            partial(self._start_offsets_listed, leader, lost),
             partial(self._failed, leader, lost),
         )
 
-    def _start_told(self, leader: int, lost: Sequence[MetadataPartition], answer: object) -> None:
-        assert isinstance(answer, response_schema.ListOffsetsResponse), (
-            f"ListOffsets was answered by {type(answer).__name__}"
-        )
+    def _start_offsets_listed(self, leader: int, lost: Sequence[MetadataPartition], response: object) -> None:
+        assert isinstance(response, response_schema.ListOffsetsResponse), f"ListOffsets got {type(response).__name__}"
         starts = {
             int(each.partition_index): int(each.offset)
-            for topic in answer.topics
+            for topic in response.topics
             for each in topic.partitions
             if not each.error_code and each.offset >= 0
         }
@@ -337,8 +333,8 @@ class Reads:
         self._failed(leader, [each for each in lost if each.is_out_of_range])
 
     def _begin_at(self, partition: MetadataPartition, start: int) -> None:
-        """A position behind the end of the log says that events were lost, by an unclean election or a new topic of the
-        same name. Then all is read anew."""
+        """Continue at ``start``. A position beyond the end of the log means that events were lost, by an unclean
+        election or a recreated topic. Then everything is read again."""
         for each in partition.watched.values():
             if each.next_offset > start:
                 each.segments.forget()
@@ -357,28 +353,29 @@ _FINAL: Final = (
     ErrorCode.topic_authorization_failed,
     ErrorCode.unsupported_for_message_format,
 )
-"""To write the same again would end in the same way."""
+"""Errors that a retry would get again."""
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """An event that was not read back yet. ``is_underway``: it is in a request, or a leader has said that it is
-    replicated. ``timer`` ends the wait."""
+    """An event that was not read back yet."""
 
     event: RemoteLogEvent
     index: int
     done: Applied
-    timer: int
-    is_underway: bool = False
+    timer: int  # of the timeout
+    is_underway: bool = False  # in a request in flight, or acknowledged
 
 
-class Writes:
+class MetadataWriter:
+    """Writes events through the leaders, and retries until they are read back or time out."""
+
     def __init__(self, leaders: MetadataLeaders, wait_ms: int) -> None:
         self._leaders = leaders
         self._wait_us = wait_ms * 1000
         self._pending: dict[RemoteLogEvent, Pending] = {}
         self._busy: set[int] = set()
-        """The leaders that have a request."""
+        """Leaders with a request in flight."""
         self._is_paused = False
 
     def write(self, event: RemoteLogEvent, index: int, done: Applied) -> None:
@@ -389,20 +386,19 @@ class Writes:
         self.go_on()
 
     def settle(self, event: RemoteLogEvent, error: Error) -> None:
-        """The event was read back, or will not be waited for any more. An event that nobody here waits for is no
-        error."""
+        """Complete an event that was read back, or that failed. An event that was not written here is ignored."""
         pending = self._pending.pop(event, None)
         if pending is not None:
             self._leaders.ports.cancel_timer(pending.timer)
             later(self._leaders.ports, 0, lambda: pending.done(error))
 
     def forget(self, topic_id: bytes, partition: int) -> None:
-        """The partition is not watched any more, so its events would not be read back."""
+        """Fail the events of a partition that is no longer watched, since they would not be read back."""
         for event in [each for each in self._pending if (each.topic_id, each.partition) == (topic_id, partition)]:
             self.settle(event, ErrorCode.not_leader_or_follower)
 
     def go_on(self) -> None:
-        """Send what waits to each leader that has no request."""
+        """Send pending events to each leader that has no request in flight."""
         by_leader: dict[int, list[Pending]] = {}
         for each in self._pending.values():
             if not each.is_underway:
@@ -428,23 +424,23 @@ class Writes:
         ]
         body = ProduceRequest(ALL_REPLICAS, REPLICATED_WITHIN_MS, [ProduceTopic("", topic.topic_id, batches)])
         self._busy.add(leader)
-        self._leaders.ask(
+        self._leaders.send(
             leader,
             Channel.REMOTE_LOG_WRITE,
             ApiKey.PRODUCE,
             body,
             partial(self._replied, leader, by_index),
-            partial(self._answered, leader, by_index, lambda _: ErrorCode.network_exception),
+            partial(self._finished, leader, by_index, lambda _: ErrorCode.network_exception),
         )
 
-    def _replied(self, leader: int, by_index: dict[int, list[Pending]], answer: object) -> None:
-        assert isinstance(answer, ProduceResponse), f"Produce was answered by {type(answer).__name__}"
+    def _replied(self, leader: int, by_index: dict[int, list[Pending]], response: object) -> None:
+        assert isinstance(response, ProduceResponse), f"Produce got {type(response).__name__}"
         errors = {
-            each.partition: known_error(each.error_code) for topic in answer.responses for each in topic.partitions
+            each.partition: known_error(each.error_code) for topic in response.responses for each in topic.partitions
         }
-        self._answered(leader, by_index, lambda index: errors.get(index, ErrorCode.unknown_server_error))
+        self._finished(leader, by_index, lambda index: errors.get(index, ErrorCode.unknown_server_error))
 
-    def _answered(self, leader: int, by_index: dict[int, list[Pending]], error_of: Callable[[int], Error]) -> None:
+    def _finished(self, leader: int, by_index: dict[int, list[Pending]], error_of: Callable[[int], Error]) -> None:
         self._busy.discard(leader)
         for index, some in by_index.items():
             error = error_of(index)

@@ -19,10 +19,10 @@ from reference_broker.remote_log.metadata.partition_segments import Applied, Par
 from reference_broker.remote_log.metadata.requests import (
     RETRY_US,
     MetadataLeaders,
-    Reads,
+    MetadataReader,
+    MetadataWriter,
     ServeLocally,
     Watched,
-    Writes,
 )
 from reference_broker.wire.errors import ErrorCode
 
@@ -54,8 +54,8 @@ class RemoteLogMetadataTopic:
         self._watched: dict[tuple[bytes, int], Watched] = {}
         self._unplaced: dict[tuple[bytes, int], None] = {}
         """Watched, while there is no topic."""
-        self._writes = Writes(self._leaders, around.config.rlmm_config_remote_log_metadata_consume_wait_ms)
-        self._reads = Reads(self._leaders, self._writes.settle)
+        self._writes = MetadataWriter(self._leaders, around.config.rlmm_config_remote_log_metadata_consume_wait_ms)
+        self._reads = MetadataReader(self._leaders, self._writes.settle)
         self._is_creating = False
         self._topic_id = b""
         """Of the topic in which all is placed."""
@@ -128,7 +128,7 @@ class RemoteLogMetadataTopic:
         for key, watched in self._watched.items():
             if key not in self._unplaced:
                 self._reads.remove(key)
-                self._watched[key] = watched.anew()
+                self._watched[key] = watched.restarted()
                 self._unplaced[key] = None
 
     def _create(self) -> None:

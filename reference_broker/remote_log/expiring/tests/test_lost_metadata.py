@@ -174,16 +174,16 @@ def test_a_leader_proves_anew_that_no_former_one_counts() -> None:
     ports: Any = node.ports
     fence = Fence(ports, 1, node.metadata, partition)
     told: list[Error] = []
-    fence.put_up(told.append)
+    fence.raise_fence(told.append)
     tier.pass_ms(10)
     assert (told, fence.is_up) == ([ErrorCode.none], True)
     tier.known(partition).forget()
     assert not fence.is_up
-    fence.put_up(told.append)
+    fence.raise_fence(told.append)
     tier.known(partition).forget()
     tier.pass_ms(10)
     assert told[1:] == [ErrorCode.fenced_leader_epoch]
-    fence.put_up(told.append)
+    fence.raise_fence(told.append)
     tier.pass_ms(10)
     assert (told[2:], fence.is_up) == ([ErrorCode.none], True)
 
