@@ -124,16 +124,16 @@ def filters_ignored(original: Function, api_key: int, version: int, frame: Any, 
 
 
 @mutant("reference_broker.groups.membership:_assign_id")
-def ids_never_required(original: Function, served: Any, request: Any, member_id: str, answer: Any) -> None:
+def ids_never_required(original: Function, served: Any, request: Any, member_id: str, respond: Any) -> None:
     """A client without a member ID is a member at once."""
-    membership._add(served, request, member_id, answer)
+    membership._add(served, request, member_id, respond)
 
 
 @mutant("reference_broker.groups.membership:_join_without_id")
-def ids_always_required(original: Function, served: Any, request: Any, answer: Any) -> None:
-    """Old clients and static members have to ask for a member ID, too."""
+def ids_always_required(original: Function, served: Any, request: Any, respond: Any) -> None:
+    """Old clients and static members must request a member ID, too."""
     plain = replace(request, group_instance_id=None, needs_member_id=True)
-    original(served, plain, answer)
+    original(served, plain, respond)
 
 
 @mutant("reference_broker.groups.rebalances:assignment_response")
@@ -327,9 +327,9 @@ def retried_ends_refused(
 
 
 @mutant("reference_broker.transactions.verification:Verifier.ask")
-def coordinator_never_asked(original: Function, self: Any, question: Any, told: Any) -> None:
-    """A leader takes batches and offsets of transactions without a word to the coordinator."""
-    told({})
+def coordinator_never_asked(original: Function, self: Any, question: Any, verified: Any) -> None:
+    """A leader appends batches and offsets of transactions without verification by the coordinator."""
+    verified({})
 
 
 PLAYED_OF_TRANSACTIONS: Mapping[str, tuple[str, ...]] = {

@@ -15,6 +15,7 @@ import pytest
 import bench.fleet.behaviours
 import reference_broker
 from chaos.mutants import Mutant, MutantError, all_mutants, applied, apply, by_name, table
+from chaos.mutants.wrong_habits import PLAYED, found
 from chaos.rules import Rule, SharedHitCounter
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
@@ -87,6 +88,12 @@ def test_every_mutant_fits_the_code_and_is_listed_by_a_scenario(each: Mutant) ->
     with applied(each):
         pass
     assert dict(LISTED)[each.name], "no scenario lists it"
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_every_broker_that_the_probe_is_proven_on_fits_the_code(name: str) -> None:
+    with applied(found(name)):
+        pass
 
 
 def _modules(package: ModuleType) -> Iterator[ModuleType]:
