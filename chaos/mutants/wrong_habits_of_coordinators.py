@@ -326,8 +326,8 @@ def retried_ends_refused(
     return ErrorCode.invalid_txn_state if verdict is Ending.NOTHING else verdict
 
 
-@mutant("reference_broker.transactions.verification:Verifier.ask")
-def coordinator_never_asked(original: Function, self: Any, question: Any, verified: Any) -> None:
+@mutant("reference_broker.transactions.verification:Verifier.verify")
+def coordinator_never_asked(original: Function, self: Any, request: Any, verified: Any) -> None:
     """A leader appends batches and offsets of transactions without verification by the coordinator."""
     verified({})
 

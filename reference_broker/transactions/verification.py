@@ -1,8 +1,8 @@
-"""A partition's leader asks the coordinator of a transaction whether the partition may be written to (KIP-890).
+"""Verification of transactional appends by the coordinator of the transaction (KIP-890).
 
-``Verifier`` sends AddPartitionsToTxn, one request at a time to each coordinator. Questions that come up meanwhile share
-the next one. The rules are those of Kafka's AddPartitionsToTxnManager. ``OffsetsVerifier`` does the same for
-TxnOffsetCommit.
+``Verifier`` has at most one AddPartitionsToTxn in flight to each coordinator. Verifications that are requested
+meanwhile share the next one. The rules are those of Kafka's AddPartitionsToTxnManager. ``OffsetsVerifier`` does the
+same for TxnOffsetCommit.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 Errors: TypeAlias = dict[TopicPartition, Error]
 """The errors of the partitions that may not be written to. All others may."""
-Answered: TypeAlias = Callable[[Errors], None]
+Verified: TypeAlias = Callable[[Errors], None]
 
 
-class Purpose(Enum):
-    """The purpose of a question, by the producer's version of Produce (Kafka's TransactionSupportedOperation)."""
+class SupportedOperation(Enum):
+    """The operation that a producer's version of Produce supports (Kafka's TransactionSupportedOperation)."""
 
     VERIFY = "the transaction must have the partition; the producer does not know TRANSACTION_ABORTABLE"
     VERIFY_ABORTABLE = "the same, and the producer knows it"
@@ -47,7 +47,7 @@ class Purpose(Enum):
 
     @property
     def adds(self) -> bool:
-        return self is Purpose.ADD
+        return self is SupportedOperation.ADD
 
 
 ABORTABLE_FROM = 11
@@ -55,10 +55,10 @@ ADDS_FROM = 12
 """The versions of Produce."""
 
 
-def purpose_of_produce(api_version: int) -> Purpose:
+def operation_of_produce(api_version: int) -> SupportedOperation:
     if api_version >= ADDS_FROM:
-        return Purpose.ADD
-    return Purpose.VERIFY_ABORTABLE if api_version >= ABORTABLE_FROM else Purpose.VERIFY
+        return SupportedOperation.ADD
+    return SupportedOperation.VERIFY_ABORTABLE if api_version >= ABORTABLE_FROM else SupportedOperation.VERIFY
 
 
 OFFSETS_ABORTABLE_FROM = 4
@@ -66,32 +66,34 @@ OFFSETS_ADD_FROM = 5
 """The versions of TxnOffsetCommit."""
 
 
-def purpose_of_offset_commit(api_version: int) -> Purpose:
+def operation_of_offset_commit(api_version: int) -> SupportedOperation:
     if api_version >= OFFSETS_ADD_FROM:
-        return Purpose.ADD
-    return Purpose.VERIFY_ABORTABLE if api_version >= OFFSETS_ABORTABLE_FROM else Purpose.VERIFY
+        return SupportedOperation.ADD
+    return SupportedOperation.VERIFY_ABORTABLE if api_version >= OFFSETS_ABORTABLE_FROM else SupportedOperation.VERIFY
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """The question whether this producer may write to these partitions, in its transaction that is open now."""
+class VerificationRequest:
+    """Whether this producer may write to these partitions in its ongoing transaction."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
-    purpose: Purpose
+    operation: SupportedOperation
 
     def all(self, error: Error) -> Errors:
         return dict.fromkeys(self.partitions, error)
 
 
-def verdict_of(purpose: Purpose, error: Error) -> Error:
-    """Return the verdict for a coordinator's error of a partition. Fenced producers expect INVALID_PRODUCER_EPOCH. Old
-    ones know INVALID_TXN_STATE, but not TRANSACTION_ABORTABLE."""
+def error_for_producer(operation: SupportedOperation, error: Error) -> Error:
+    """Return the error for the producer, given the coordinator's error of a partition.
+
+    Fenced producers expect INVALID_PRODUCER_EPOCH. Old ones know INVALID_TXN_STATE, but not TRANSACTION_ABORTABLE.
+    """
     if error is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
-    if error is ErrorCode.transaction_abortable and purpose is Purpose.VERIFY:
+    if error is ErrorCode.transaction_abortable and operation is SupportedOperation.VERIFY:
         return ErrorCode.invalid_txn_state
     return error
 
@@ -104,10 +106,10 @@ _COORDINATOR_ERRORS = (
 )
 
 
-def produce_error(purpose: Purpose, error: Error) -> Error:
+def produce_error(operation: SupportedOperation, error: Error) -> Error:
     """Return the error in the response to Produce. The producer must retry where the coordinator could not be reached,
     and it knows no errors of coordinators there. NOT_ENOUGH_REPLICAS makes it retry without new metadata."""
-    is_busy = error is ErrorCode.concurrent_transactions and not purpose.adds
+    is_busy = error is ErrorCode.concurrent_transactions and not operation.adds
     return ErrorCode.not_enough_replicas if is_busy or error in _COORDINATOR_ERRORS else error
 
 
@@ -119,23 +121,23 @@ ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None
 
 
 @dataclass(slots=True)
-class _Asked:
-    question: Question
-    verified: Answered
+class _Pending:
+    request: VerificationRequest
+    verified: Verified
     since_us: int
 
 
 @dataclass(slots=True)
 class _Coordinator:
-    """The requests to one coordinator. ``waiting`` are the questions for the next one, by transactional ID."""
+    """The requests to one coordinator."""
 
     node_id: int
-    waiting: dict[str, _Asked] = field(default_factory=dict)
+    waiting: dict[str, _Pending] = field(default_factory=dict)  # for the next request, by transactional ID
     is_busy: bool = False
 
 
 class Verifier:
-    """Asks transaction coordinators. ``image`` returns the metadata as this node knows it."""
+    """Verifies with transaction coordinators. ``image`` returns this node's metadata image."""
 
     def __init__(
         self,
@@ -155,34 +157,35 @@ class Verifier:
         self._failures = metrics.counter("kafka.server", "AddPartitionsToTxnManager", "VerificationFailureRate")
         self._time_ms = metrics.histogram("kafka.server", "AddPartitionsToTxnManager", "VerificationTimeMs")
 
-    def ask(self, question: Question, verified: Answered) -> None:
-        """Call ``verified`` once, with the errors of the partitions that may not be written to, maybe at once. They are
-        those of the coordinator (``verdict_of``), COORDINATOR_NOT_AVAILABLE if there is none, and NETWORK_EXCEPTION if
-        it did not respond. An ID that no coordinator can store is INVALID_REQUEST: even to find its partition takes
-        long.
+    def verify(self, request: VerificationRequest, verified: Verified) -> None:
+        """Call ``verified`` once, with the errors of the partitions that may not be written to, maybe at once.
 
-        Of two pending questions for one transactional ID, the one of the older epoch gets INVALID_PRODUCER_EPOCH. If
+        The errors are those of the coordinator (``error_for_producer``), COORDINATOR_NOT_AVAILABLE if there is none,
+        and NETWORK_EXCEPTION if it did not respond. An ID that no coordinator can store gets INVALID_REQUEST: even to
+        find its partition takes long.
+
+        Of two pending verifications for one transactional ID, that of the older epoch gets INVALID_PRODUCER_EPOCH. If
         both have the same epoch, the producer has retried, and the first one gets NETWORK_EXCEPTION.
         """
-        asked = _Asked(question, verified, self._ports.now().mono_us)
-        if not fits(question.transactional_id):
-            self._report(asked, question.all(ErrorCode.invalid_request))
+        pending = _Pending(request, verified, self._ports.now().mono_us)
+        if not fits(request.transactional_id):
+            self._report(pending, request.all(ErrorCode.invalid_request))
             return
-        node_id = self._coordinator_of(question.transactional_id)
+        node_id = self._coordinator_of(request.transactional_id)
         if node_id is None:
-            self._report(asked, question.all(ErrorCode.coordinator_not_available))
+            self._report(pending, request.all(ErrorCode.coordinator_not_available))
             return
         coordinator = self._coordinators.setdefault(node_id, _Coordinator(node_id))
-        earlier = coordinator.waiting.get(question.transactional_id)
-        if earlier is not None and earlier.question.producer_epoch > question.producer_epoch:
-            self._report(asked, question.all(ErrorCode.invalid_producer_epoch))
+        earlier = coordinator.waiting.get(request.transactional_id)
+        if earlier is not None and earlier.request.producer_epoch > request.producer_epoch:
+            self._report(pending, request.all(ErrorCode.invalid_producer_epoch))
             return
-        coordinator.waiting.pop(question.transactional_id, None)
-        coordinator.waiting[question.transactional_id] = asked
+        coordinator.waiting.pop(request.transactional_id, None)
+        coordinator.waiting[request.transactional_id] = pending
         if earlier is not None:
-            is_fenced = earlier.question.producer_epoch < question.producer_epoch
+            is_fenced = earlier.request.producer_epoch < request.producer_epoch
             error = ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.network_exception
-            self._report(earlier, earlier.question.all(error))
+            self._report(earlier, earlier.request.all(error))
         self._send(coordinator)
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
@@ -200,12 +203,12 @@ class Verifier:
         if coordinator.is_busy or not coordinator.waiting:
             return
         coordinator.is_busy = True
-        asked = _next_of(coordinator.waiting)
-        for each in asked:
-            del coordinator.waiting[each.question.transactional_id]
-        body = AddPartitionsToTxnRequest(transactions=tuple(_transaction(each.question) for each in asked))
-        replied = partial(self._replied, coordinator, asked)
-        failed = partial(self._answered, coordinator, asked, [ErrorCode.network_exception] * len(asked))
+        pending = _next_of(coordinator.waiting)
+        for each in pending:
+            del coordinator.waiting[each.request.transactional_id]
+        body = AddPartitionsToTxnRequest(transactions=tuple(_transaction(each.request) for each in pending))
+        replied = partial(self._replied, coordinator, pending)
+        failed = partial(self._finished, coordinator, pending, [ErrorCode.network_exception] * len(pending))
         key = ApiKey.ADD_PARTITIONS_TO_TXN
         if coordinator.node_id == self._node_id:
             later(self._ports, 0, lambda: self._serve_locally(key, body, replied))
@@ -221,79 +224,79 @@ class Verifier:
             failed,
         )
 
-    def _replied(self, coordinator: _Coordinator, asked: list[_Asked], response: object) -> None:
+    def _replied(self, coordinator: _Coordinator, pending: list[_Pending], response: object) -> None:
         from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 
-        assert isinstance(response, AddPartitionsToTxnResponse), f"a question was answered by {type(response).__name__}"
+        assert isinstance(response, AddPartitionsToTxnResponse), f"AddPartitionsToTxn got {type(response).__name__}"
         error = known_error(response.error_code)
         if error:
-            # What brokers may not do among themselves is not for producers.
+            # An error between brokers, which producers must not see.
             is_denied = error is ErrorCode.cluster_authorization_failed
             found: list[Error | AddPartitionsToTxnResult] = [ErrorCode.invalid_txn_state if is_denied else error]
-            self._answered(coordinator, asked, found * len(asked))
+            self._finished(coordinator, pending, found * len(pending))
             return
         results = {one.transactional_id: one for one in response.results_by_transaction}
         missing = ErrorCode.network_exception
-        found_results = [results.get(TransactionalId(each.question.transactional_id), missing) for each in asked]
-        self._answered(coordinator, asked, found_results)
+        found_results = [results.get(TransactionalId(each.request.transactional_id), missing) for each in pending]
+        self._finished(coordinator, pending, found_results)
 
-    def _answered(
-        self, coordinator: _Coordinator, asked: list[_Asked], found: "Iterable[Error | AddPartitionsToTxnResult]"
+    def _finished(
+        self, coordinator: _Coordinator, pending: list[_Pending], found: "Iterable[Error | AddPartitionsToTxnResult]"
     ) -> None:
-        """Report the verdicts. The next request is sent first, since a callback may ask the next question."""
+        """Report the errors. The next request is sent first, since a callback may request a verification."""
         coordinator.is_busy = False
         self._send(coordinator)
-        for each, one in zip(asked, found, strict=True):
-            question = each.question
-            self._report(each, question.all(one) if isinstance(one, Error) else _errors(question, one))
+        for each, one in zip(pending, found, strict=True):
+            request = each.request
+            self._report(each, request.all(one) if isinstance(one, Error) else _errors(request, one))
 
-    def _report(self, asked: _Asked, errors: Errors) -> None:
+    def _report(self, pending: _Pending, errors: Errors) -> None:
         self._failures.value += len(errors)
-        self._time_ms.record((self._ports.now().mono_us - asked.since_us) // 1000)
-        asked.verified(errors)
+        self._time_ms.record((self._ports.now().mono_us - pending.since_us) // 1000)
+        pending.verified(errors)
 
 
-def _next_of(waiting: dict[str, _Asked]) -> list[_Asked]:
-    """Return the questions that fit into one request, oldest first."""
-    taken: list[_Asked] = []
+def _next_of(waiting: dict[str, _Pending]) -> list[_Pending]:
+    """Return the verifications that fit into one request, oldest first."""
+    taken: list[_Pending] = []
     items = 0
-    for asked in waiting.values():
-        items += 1 + 2 * len(asked.question.partitions)
+    for pending in waiting.values():
+        items += 1 + 2 * len(pending.request.partitions)
         if taken and items > MOST_ITEMS:
             break
-        taken.append(asked)
+        taken.append(pending)
     return taken
 
 
-def _transaction(question: Question) -> "AddPartitionsToTxnTransaction":
+def _transaction(request: VerificationRequest) -> "AddPartitionsToTxnTransaction":
     from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
 
     topics: dict[str, list[i32]] = {}
-    for name, index in question.partitions:
+    for name, index in request.partitions:
         topics.setdefault(name, []).append(i32(index))
     return AddPartitionsToTxnTransaction(
-        transactional_id=TransactionalId(question.transactional_id),
-        producer_id=ProducerId(question.producer_id),
-        producer_epoch=i16(question.producer_epoch),
-        verify_only=not question.purpose.adds,
+        transactional_id=TransactionalId(request.transactional_id),
+        producer_id=ProducerId(request.producer_id),
+        producer_epoch=i16(request.producer_epoch),
+        verify_only=not request.operation.adds,
         topics=tuple(
             AddPartitionsToTxnTopic(name=TopicName(name), partitions=tuple(indexes)) for name, indexes in topics.items()
         ),
     )
 
 
-def _errors(question: Question, result: "AddPartitionsToTxnResult") -> Errors:
-    """Return the errors of a question. A partition that the response omits was not verified."""
-    said = {
+def _errors(request: VerificationRequest, result: "AddPartitionsToTxnResult") -> Errors:
+    """Return the errors of a verification. A partition that the response omits was not verified."""
+    errors = {
         (str(topic.name), int(one.partition_index)): known_error(one.partition_error_code)
         for topic in result.topic_results
         for one in topic.results_by_partition
     }
-    found = {key: said.get(key, ErrorCode.network_exception) for key in question.partitions}
-    return {key: verdict_of(question.purpose, error) for key, error in found.items() if error}
+    found = {key: errors.get(key, ErrorCode.network_exception) for key in request.partitions}
+    return {key: error_for_producer(request.operation, error) for key, error in found.items() if error}
 
 
-Verified: TypeAlias = Callable[[Error], object]
+OffsetsVerified: TypeAlias = Callable[[Error], object]
 
 
 class Transaction(Protocol):
@@ -323,27 +326,27 @@ class _Offsets:
 
 @dataclass(slots=True)
 class OffsetsVerifier:
-    """Asks whether a producer may commit offsets in its transaction, for a partition of ``__consumer_offsets`` that
+    """Verifies that a producer may commit offsets in its transaction, for a partition of ``__consumer_offsets`` that
     this node leads."""
 
     _ports: Ports
     _config: Callable[[], BrokerConfig]
     _verifier: Verifier
 
-    def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:
+    def verify(self, led: Partition, transaction: Transaction, verified: OffsetsVerified) -> None:
         """Call ``verified`` once, maybe before it returns. NONE means that the transaction is open with the partition,
         or that this is not required (``transaction.partition.verification.enable``). That holds during the call only,
-        so the offsets are written there. The errors are those of ``Verifier.ask``, and of a log that no longer waits:
-        INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER."""
-        purpose = purpose_of_offset_commit(transaction.api_version)
-        if not (purpose.adds or self._config().transaction_partition_verification_enable):
+        so the offsets are written there. The errors are those of ``Verifier.verify``, and of a log that no longer
+        waits: INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER."""
+        operation = operation_of_offset_commit(transaction.api_version)
+        if not (operation.adds or self._config().transaction_partition_verification_enable):
             verified(ErrorCode.none)
             return
         offsets = _Offsets(transaction.producer_id, transaction.producer_epoch)
         log, now = led.log, self._ports.now()
         known = log.producers.by_id.get(offsets.producer_id)
         try:
-            guard = log.verification.begin(known, offsets, raises_epoch=purpose.adds, wall_ms=now.wall_ms)
+            guard = log.verification.begin(known, offsets, raises_epoch=operation.adds, wall_ms=now.wall_ms)
         except InvalidRecords as refused:
             verified(refused.error)
             return
@@ -351,11 +354,13 @@ class OffsetsVerifier:
             verified(ErrorCode.none)
             return
         key = (led.topic, led.index)
-        question = Question(transaction.transactional_id, offsets.producer_id, offsets.producer_epoch, (key,), purpose)
-        self._verifier.ask(question, partial(_answered, led, offsets, guard, verified))
+        request = VerificationRequest(
+            transaction.transactional_id, offsets.producer_id, offsets.producer_epoch, (key,), operation
+        )
+        self._verifier.verify(request, partial(_finished, led, offsets, guard, verified))
 
 
-def _answered(led: Partition, offsets: _Offsets, guard: Guard, verified: Verified, errors: Errors) -> None:
+def _finished(led: Partition, offsets: _Offsets, guard: Guard, verified: OffsetsVerified, errors: Errors) -> None:
     error: Error = errors.get((led.topic, led.index), ErrorCode.none)
     if not error and led.deleted:
         error = ErrorCode.not_leader_or_follower

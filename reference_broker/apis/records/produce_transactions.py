@@ -16,7 +16,13 @@ from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.node_ports import later
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, InvalidRecords, read_header
 from reference_broker.transactions.markers import TopicPartition
-from reference_broker.transactions.verification import Errors, Purpose, Question, produce_error, purpose_of_produce
+from reference_broker.transactions.verification import (
+    Errors,
+    SupportedOperation,
+    VerificationRequest,
+    operation_of_produce,
+    produce_error,
+)
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceTopic
 
@@ -44,8 +50,8 @@ def verify_transaction(
     if len(owners) > 1:
         done(_refuse_all(broker, body))
         return
-    purpose = purpose_of_produce(call.api_version)
-    if not begun or not (purpose.adds or _is_demanded(broker, begun)):
+    operation = operation_of_produce(call.api_version)
+    if not begun or not (operation.adds or _is_demanded(broker, begun)):
         done({})
         return
     (owner,) = owners
@@ -53,23 +59,23 @@ def verify_transaction(
     last_us = broker.now.mono_us + 1000 * config.add_partitions_to_txn_retry_backoff_max_ms
 
     def verify() -> None:
-        verdicts = _begin(broker, begun, purpose)
+        verdicts = _begin(broker, begun, operation)
         waiting = tuple(key for key, verdict in verdicts.items() if isinstance(verdict, Guard))
         if not waiting:
             done(verdicts)
             return
-        question = Question(body.transactional_id or "", *owner, waiting, purpose)
-        broker.verifier.ask(question, contained(call, lambda errors: answered(verdicts, errors)))
+        request = VerificationRequest(body.transactional_id or "", *owner, waiting, operation)
+        broker.verifier.verify(request, contained(call, lambda errors: answered(verdicts, errors)))
 
     def answered(verdicts: Verdicts, errors: Errors) -> None:
         """A transaction that is ending is over soon. A retry costs less than sending the batches again."""
-        is_ending = purpose.adds and ErrorCode.concurrent_transactions in errors.values()
+        is_ending = operation.adds and ErrorCode.concurrent_transactions in errors.values()
         if is_ending and broker.now.mono_us < last_us:
             wait_us = 1000 * config.add_partitions_to_txn_retry_backoff_ms
             later(broker.outside, wait_us, contained(call, verify))
             return
         for key, error in errors.items():
-            verdicts[key] = _not_verified(key[1], purpose, error)
+            verdicts[key] = _not_verified(key[1], operation, error)
         done(verdicts)
 
     verify()
@@ -102,7 +108,9 @@ def is_transactional(records: bytes | memoryview) -> bool:
     return len(records) >= HEADER_BYTES and bool(records[22] & TRANSACTIONAL)
 
 
-def _begin(broker: VerifiesTransactions, begun: Mapping[TopicPartition, BatchHeader], purpose: Purpose) -> Verdicts:
+def _begin(
+    broker: VerifiesTransactions, begun: Mapping[TopicPartition, BatchHeader], operation: SupportedOperation
+) -> Verdicts:
     verdicts: Verdicts = {}
     for key, header in begun.items():
         partition = broker.partitions.by_name.get(key)
@@ -111,7 +119,7 @@ def _begin(broker: VerifiesTransactions, begun: Mapping[TopicPartition, BatchHea
         log = partition.log
         known = log.producers.by_id.get(header.producer_id)
         try:
-            guard = log.verification.begin(known, header, raises_epoch=purpose.adds, wall_ms=broker.now.wall_ms)
+            guard = log.verification.begin(known, header, raises_epoch=operation.adds, wall_ms=broker.now.wall_ms)
         except InvalidRecords as refused:
             verdicts[key] = ProducePartitionResponse(key[1], refused.error, error_message=refused.message)
         else:
@@ -120,14 +128,14 @@ def _begin(broker: VerifiesTransactions, begun: Mapping[TopicPartition, BatchHea
     return verdicts
 
 
-def _not_verified(index: int, purpose: Purpose, error: Error) -> ProducePartitionResponse:
-    told = produce_error(purpose, error)
+def _not_verified(index: int, operation: SupportedOperation, error: Error) -> ProducePartitionResponse:
+    shown = produce_error(operation, error)
     text = None
-    if told is not error:
-        text = f"the transaction's coordinator could not be asked: {error_name(error)}"
+    if shown is not error:
+        text = f"the transaction's coordinator could not be reached: {error_name(error)}"
     elif error is ErrorCode.invalid_txn_state:
         text = "the partition was not added to the transaction"
-    return ProducePartitionResponse(index, told, error_message=text)
+    return ProducePartitionResponse(index, shown, error_message=text)
 
 
 def _refuse_all(broker: HasPartitions, body: ProduceRequest) -> Verdicts:

@@ -162,7 +162,7 @@ def test_a_coordinator_that_could_not_be_asked_is_told_in_words(world: Transacti
     world.link.answer({A: error})
     (refused,) = produced(call)
     assert (refused.error_code, world.ends) == (ErrorCode.not_enough_replicas, [0, 0])
-    assert refused.error_message == f"the transaction's coordinator could not be asked: {error_name(error)}"
+    assert refused.error_message == f"the transaction's coordinator could not be reached: {error_name(error)}"
 
 
 def test_a_coordinator_that_is_lost_or_unknown(world: TransactionWorld) -> None:

@@ -16,11 +16,11 @@ from reference_broker.replication.tests.timed_ports import TimedPorts
 from reference_broker.transactions.tests.coordinator_link import CoordinatorLink
 from reference_broker.transactions.verification import (
     MOST_ITEMS,
-    Purpose,
-    Question,
+    SupportedOperation,
+    VerificationRequest,
     Verifier,
+    operation_of_produce,
     produce_error,
-    purpose_of_produce,
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -29,7 +29,7 @@ OTHER = ("others", 0)
 
 
 class VerifierWorld:
-    """Node 1 asks. The two partitions of the transaction topic are led by nodes 2 and 3. ``told``: by question."""
+    """Node 1 asks. The two partitions of the transaction topic are led by nodes 2 and 3. ``told``: by request."""
 
     def __init__(self, leaders: tuple[int, ...] = (2, 3)) -> None:
         self.time = TimedPorts()
@@ -59,11 +59,11 @@ class VerifierWorld:
         leader: int = 2,
         number: int = 0,
         epoch: int = 0,
-        purpose: Purpose = Purpose.VERIFY_ABORTABLE,
+        operation: SupportedOperation = SupportedOperation.VERIFY_ABORTABLE,
     ) -> list[dict[tuple[str, int], Error]]:
         told: list[dict[tuple[str, int], Error]] = []
-        question = Question(self.id_of(leader, number), 7, epoch, partitions or (A,), purpose)
-        self.verifier.ask(question, told.append)
+        request = VerificationRequest(self.id_of(leader, number), 7, epoch, partitions or (A,), operation)
+        self.verifier.verify(request, told.append)
         return told
 
 
@@ -83,9 +83,11 @@ def test_a_question_names_the_transaction_and_its_partitions(world: VerifierWorl
     assert told == [{B: ErrorCode.invalid_txn_state}]
 
 
-@pytest.mark.parametrize(("purpose", "verifies"), [(Purpose.VERIFY, True), (Purpose.ADD, False)])
-def test_version_2_adds_the_partitions(world: VerifierWorld, purpose: Purpose, verifies: bool) -> None:
-    told = world.ask(purpose=purpose)
+@pytest.mark.parametrize(
+    ("operation", "verifies"), [(SupportedOperation.VERIFY, True), (SupportedOperation.ADD, False)]
+)
+def test_version_2_adds_the_partitions(world: VerifierWorld, operation: SupportedOperation, verifies: bool) -> None:
+    told = world.ask(operation=operation)
     assert world.link.transactions[0].verify_only is verifies
     world.link.answer()
     assert told == [{}]
@@ -189,43 +191,46 @@ def test_what_the_coordinator_says_nothing_of_is_not_verified(world: VerifierWor
 
 
 @pytest.mark.parametrize(
-    ("purpose", "said", "told"),
+    ("operation", "said", "told"),
     [
-        (Purpose.VERIFY, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
-        (Purpose.VERIFY_ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
-        (Purpose.ADD, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
-        *[(purpose, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch) for purpose in Purpose],
+        (SupportedOperation.VERIFY, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
+        (SupportedOperation.VERIFY_ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
+        (SupportedOperation.ADD, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
+        *[(operation, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch) for operation in SupportedOperation],
         *[
-            (purpose, ErrorCode.invalid_producer_id_mapping, ErrorCode.invalid_producer_id_mapping)
-            for purpose in Purpose
+            (operation, ErrorCode.invalid_producer_id_mapping, ErrorCode.invalid_producer_id_mapping)
+            for operation in SupportedOperation
         ],
     ],
 )
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
 def test_errors_are_told_as_the_producer_knows_them(
-    world: VerifierWorld, purpose: Purpose, said: ErrorCode, told: ErrorCode
+    world: VerifierWorld, operation: SupportedOperation, said: ErrorCode, told: ErrorCode
 ) -> None:
-    answer = world.ask(purpose=purpose)
+    answer = world.ask(operation=operation)
     world.link.answer({A: said})
     assert answer == [{A: told}]
 
 
 @pytest.mark.parametrize("error", [14, 15, 16, 13])
 def test_a_producer_comes_again_where_the_coordinator_could_not_be_asked(error: int) -> None:
-    for purpose in Purpose:
-        assert produce_error(purpose, ErrorCode(error)) is ErrorCode.not_enough_replicas
+    for operation in SupportedOperation:
+        assert produce_error(operation, ErrorCode(error)) is ErrorCode.not_enough_replicas
 
 
 def test_a_busy_transaction_is_told_to_those_who_know_it() -> None:
     busy = ErrorCode.concurrent_transactions
-    assert [produce_error(purpose, busy) for purpose in Purpose] == [*[ErrorCode.not_enough_replicas] * 2, busy]
+    assert [produce_error(operation, busy) for operation in SupportedOperation] == [
+        *[ErrorCode.not_enough_replicas] * 2,
+        busy,
+    ]
 
 
 def test_the_version_of_produce_decides() -> None:
-    assert [purpose_of_produce(version) for version in (3, 10, 11, 12, 13)] == [
-        *[Purpose.VERIFY] * 2,
-        Purpose.VERIFY_ABORTABLE,
-        *[Purpose.ADD] * 2,
+    assert [operation_of_produce(version) for version in (3, 10, 11, 12, 13)] == [
+        *[SupportedOperation.VERIFY] * 2,
+        SupportedOperation.VERIFY_ABORTABLE,
+        *[SupportedOperation.ADD] * 2,
     ]
 
 
@@ -267,7 +272,7 @@ def test_an_id_that_no_coordinator_can_keep_is_refused_at_once(world: VerifierWo
     """A client may send a whole MiB of it. To hash that takes some 60 ms."""
     told: list[dict[tuple[str, int], Error]] = []
     for length in (MOST_TEXT_BYTES + 1, MOST_TEXT_BYTES):
-        question = Question("x" * length, 7, 0, (A,), Purpose.ADD)
-        world.verifier.ask(question, told.append)
+        request = VerificationRequest("x" * length, 7, 0, (A,), SupportedOperation.ADD)
+        world.verifier.verify(request, told.append)
     assert told == [{A: ErrorCode.invalid_request}]
     assert len(world.link.asked) == 1, "the longest ID that a record can hold is asked for"
