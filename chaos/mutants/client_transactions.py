@@ -17,14 +17,14 @@ from reference_broker.wire.errors import Error, ErrorCode
 APIS = "reference_broker.apis.transactions"
 PRODUCERS = "reference_broker.log.producer_state:ProducerStates"
 OFFSETS = "reference_broker.groups.committed_offsets:CommittedOffsets"
-IDLE = "reference_broker.transactions.coordinator:IdleTransactions"
+TIMEOUTS = "reference_broker.transactions.timeouts:Timeouts"
 LOADED = "reference_broker.transactions.transactions_partition:read_transaction"
 
 
 # --- the coordinator ------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.transactions.coordinator:Endings._write")
+@mutant("reference_broker.transactions.endings:Endings._write")
 def markers_before_prepare(original: Function, self: Any, target: Any, held: Any, step: Any, done: Any) -> None:
     """The markers are sent as soon as the end is requested, before it is durable (X-2, X-3)."""
     marker = Marker(
@@ -65,7 +65,7 @@ def epoch_not_raised(
     return step._replace(producer_epoch=max(current.producer_epoch, 0))
 
 
-@mutant("reference_broker.transactions.coordinator:TransactionCoordinator.take")
+@mutant("reference_broker.transactions.coordinator:TransactionCoordinator.init_producer_id")
 def any_timeout_granted(original: Function, self: Any, request: Any, respond: Any) -> None:
     """A producer gets its timeout, however long it is (X-7)."""
     config, self._config = self._config, replace(self._config, transaction_max_timeout_ms=2**31 - 1)
@@ -75,30 +75,30 @@ def any_timeout_granted(original: Function, self: Any, request: Any, respond: An
         self._config = config
 
 
-@mutant(f"{IDLE}._time_out")
+@mutant(f"{TIMEOUTS}._time_out")
 def timed_out_stays_open(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
     """A transaction whose producer is gone is never aborted (X-7)."""
 
 
-@mutant("reference_broker.transactions.coordinator:Endings.fence")
+@mutant("reference_broker.transactions.endings:Endings.fence")
 def timed_out_not_fenced(original: Function, self: Any, target: Any, held: Any, done: Any) -> None:
     """A transaction that is too old is aborted, and its producer keeps its epoch (X-7)."""
     self.decide(target, held, 0, done, commits=False)
 
 
-@mutant(f"{IDLE}._expire")
+@mutant(f"{TIMEOUTS}._expire")
 def idle_ids_never_forgotten(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
     """A transactional ID stays for good, however long it is idle (X-10)."""
 
 
-@mutant(f"{IDLE}._expire")
+@mutant(f"{TIMEOUTS}._expire")
 def ids_forgotten_too_early(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
     """A transactional ID is forgotten after an eighth of ``transactional.id.expiration.ms`` (X-10)."""
     early_ms = self._config.transactional_id_expiration_ms * 7 // 8
     original(self, target, held, now_ms + early_ms)
 
 
-@mutant(f"{IDLE}._expire")
+@mutant(f"{TIMEOUTS}._expire")
 def open_transactions_expire(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
     """An ID with an open transaction is forgotten like one at rest, so nobody ever ends the transaction (X-10)."""
     if held.current.state is TransactionState.ONGOING:

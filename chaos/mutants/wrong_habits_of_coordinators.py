@@ -13,7 +13,7 @@ from chaos.mutants.changing import ANSWERS, REQUESTS, Change, answered, asked, c
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.groups import membership
 from reference_broker.groups.group import GroupState
-from reference_broker.transactions.transaction import Ending
+from reference_broker.transactions.transaction import EndVerdict
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
@@ -323,7 +323,7 @@ def retried_ends_refused(
 ) -> Any:
     """An end that comes again is refused, as if its producer had lost the thread."""
     verdict = original(current, owner, commits=commits, client_version=client_version, is_changing=is_changing)
-    return ErrorCode.invalid_txn_state if verdict is Ending.NOTHING else verdict
+    return ErrorCode.invalid_txn_state if verdict is EndVerdict.NOTHING else verdict
 
 
 @mutant("reference_broker.transactions.verification:Verifier.verify")

@@ -18,8 +18,9 @@ from reference_broker.replication.replication import Replication, replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
+from reference_broker.transactions.offsets_verification import OffsetsVerifier
 from reference_broker.transactions.producer_ids import ProducerIds
-from reference_broker.transactions.verification import OffsetsVerifier, ServeLocally, Verifier
+from reference_broker.transactions.verification import ServeLocally, Verifier
 
 if TYPE_CHECKING:
     from reference_broker.controller.planning.topics import WantedTopic

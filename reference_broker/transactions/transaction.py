@@ -138,7 +138,7 @@ def _step(current: Transaction, state: TransactionState, now_ms: int, **changes:
     return current._replace(state=state, previous_producer_id=current.producer_id, updated_ms=now_ms, **changes)
 
 
-def _taken(current: Transaction, timeout_ms: int, now_ms: int, **changes: int) -> Transaction:
+def _initialized(current: Transaction, timeout_ms: int, now_ms: int, **changes: int) -> Transaction:
     return _step(
         current,
         TransactionState.EMPTY,
@@ -154,12 +154,12 @@ def with_next_epoch(current: Transaction, timeout_ms: int, now_ms: int, *, is_re
     """The producer gets the ID with the next epoch, which fences all earlier ones."""
     last = current.producer_epoch if is_requested_by_owner else NO_PRODUCER_EPOCH
     epoch = current.producer_epoch + 1
-    return _taken(current, timeout_ms, now_ms, producer_epoch=epoch, last_producer_epoch=last)
+    return _initialized(current, timeout_ms, now_ms, producer_epoch=epoch, last_producer_epoch=last)
 
 
 def with_same_epoch(current: Transaction, timeout_ms: int, now_ms: int) -> Transaction:
     """The owner requested again the epoch that it already has."""
-    return _taken(current, timeout_ms, now_ms)
+    return _initialized(current, timeout_ms, now_ms)
 
 
 def with_producer_id(
@@ -167,7 +167,9 @@ def with_producer_id(
 ) -> Transaction:
     """The producer gets the ID with a new producer ID, because the epochs of the former one are used up."""
     last = current.producer_epoch if is_requested_by_owner else NO_PRODUCER_EPOCH
-    return _taken(current, timeout_ms, now_ms, producer_id=producer_id, producer_epoch=0, last_producer_epoch=last)
+    return _initialized(
+        current, timeout_ms, now_ms, producer_id=producer_id, producer_epoch=0, last_producer_epoch=last
+    )
 
 
 def with_partitions(
@@ -241,7 +243,7 @@ def dead(current: Transaction, now_ms: int) -> Transaction:
 ProducerIdAndEpoch: TypeAlias = tuple[int, int]
 
 
-class Taking(Enum):
+class InitVerdict(Enum):
     """The result of InitProducerId with a transactional ID. The value completes "the producer gets it ..."."""
 
     NEXT_EPOCH = "with the next epoch"
@@ -250,14 +252,14 @@ class Taking(Enum):
     AFTER_ABORT = "after the open transaction is aborted"
 
 
-class Ending(Enum):
+class EndVerdict(Enum):
     """What EndTxn does."""
 
     DECIDE = "the transaction is committed or aborted"
     NOTHING = "it was done before, and the response was lost"
 
 
-def judge_taking(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_changing: bool) -> Taking | Error:
+def judge_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_changing: bool) -> InitVerdict | Error:
     """Judge InitProducerId. ``expected`` is what the producer has, if it continues after an error (KIP-360).
     ``is_changing``, here and below, means that a step of the ID is being written, or the markers of its last
     transaction. The checks are in Kafka's order, which differs between transactions of version 2 and older ones.
@@ -271,10 +273,10 @@ def judge_taking(current: Transaction, expected: ProducerIdAndEpoch | None, *, i
     if expected is not None and not _may_go_on(current, expected):
         return ErrorCode.producer_fenced
     if current.state is TransactionState.ONGOING:
-        return Taking.AFTER_ABORT
+        return InitVerdict.AFTER_ABORT
     if expected is None or current.producer_epoch == NO_PRODUCER_EPOCH or expected[1] == current.producer_epoch:
-        return Taking.NEW_PRODUCER_ID if current.is_exhausted else Taking.NEXT_EPOCH
-    return Taking.SAME_EPOCH if expected[1] == current.last_producer_epoch else ErrorCode.producer_fenced
+        return InitVerdict.NEW_PRODUCER_ID if current.is_exhausted else InitVerdict.NEXT_EPOCH
+    return InitVerdict.SAME_EPOCH if expected[1] == current.last_producer_epoch else ErrorCode.producer_fenced
 
 
 def _may_go_on(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
@@ -313,38 +315,40 @@ def judge_owner(current: Transaction, owner: ProducerIdAndEpoch) -> Error:
 
 def judge_end(
     current: Transaction, owner: ProducerIdAndEpoch, *, commits: bool, client_version: int, is_changing: bool
-) -> Ending | Error:
+) -> EndVerdict | Error:
     """Judge EndTxn: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE."""
     judge = _judge_end if client_version >= EPOCH_RAISED_FROM else _judge_old_end
     return judge(current, owner, commits, is_changing)
 
 
-_OLD_ENDS: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
-    (TransactionState.ONGOING, True): Ending.DECIDE,
-    (TransactionState.ONGOING, False): Ending.DECIDE,
-    (TransactionState.COMPLETE_COMMIT, True): Ending.NOTHING,
-    (TransactionState.COMPLETE_ABORT, False): Ending.NOTHING,
+_OLD_ENDS: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
+    (TransactionState.ONGOING, True): EndVerdict.DECIDE,
+    (TransactionState.ONGOING, False): EndVerdict.DECIDE,
+    (TransactionState.COMPLETE_COMMIT, True): EndVerdict.NOTHING,
+    (TransactionState.COMPLETE_ABORT, False): EndVerdict.NOTHING,
 }
 """By the state and whether the producer commits. All else is INVALID_TXN_STATE. The epoch stays the same, so a repeated
 EndTxn looks like the first."""
 
-_AGAIN: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
-    (TransactionState.COMPLETE_COMMIT, True): Ending.NOTHING,
-    (TransactionState.COMPLETE_ABORT, False): Ending.NOTHING,
+_AGAIN: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
+    (TransactionState.COMPLETE_COMMIT, True): EndVerdict.NOTHING,
+    (TransactionState.COMPLETE_ABORT, False): EndVerdict.NOTHING,
 }
 """The result of a repeated EndTxn, which has the epoch before the one that the first one returned (KIP-890)."""
-_ENDS: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
-    (TransactionState.ONGOING, True): Ending.DECIDE,
-    (TransactionState.ONGOING, False): Ending.DECIDE,
-    (TransactionState.EMPTY, False): Ending.DECIDE,
-    (TransactionState.COMPLETE_COMMIT, False): Ending.DECIDE,
-    (TransactionState.COMPLETE_ABORT, False): Ending.DECIDE,
+_ENDS: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
+    (TransactionState.ONGOING, True): EndVerdict.DECIDE,
+    (TransactionState.ONGOING, False): EndVerdict.DECIDE,
+    (TransactionState.EMPTY, False): EndVerdict.DECIDE,
+    (TransactionState.COMPLETE_COMMIT, False): EndVerdict.DECIDE,
+    (TransactionState.COMPLETE_ABORT, False): EndVerdict.DECIDE,
 }
 """The result of an EndTxn with the current epoch. A producer whose write failed may not know whether its transaction
 has begun, so it may abort in any state at rest."""
 
 
-def _judge_old_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool) -> Ending | Error:
+def _judge_old_end(
+    current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool
+) -> EndVerdict | Error:
     if current.producer_id != owner[0]:
         return ErrorCode.invalid_producer_id_mapping
     if current.producer_epoch != owner[1]:
@@ -354,7 +358,7 @@ def _judge_old_end(current: Transaction, owner: ProducerIdAndEpoch, commits: boo
     return _OLD_ENDS.get((current.state, commits), ErrorCode.invalid_txn_state)
 
 
-def _judge_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool) -> Ending | Error:
+def _judge_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool) -> EndVerdict | Error:
     if is_changing:
         return ErrorCode.concurrent_transactions
     producer_id, epoch = owner

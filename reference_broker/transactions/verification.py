@@ -1,29 +1,24 @@
 """Verification of transactional appends by the coordinator of the transaction (KIP-890).
 
 ``Verifier`` has at most one AddPartitionsToTxn in flight to each coordinator. Verifications that are requested
-meanwhile share the next one. The rules are those of Kafka's AddPartitionsToTxnManager. ``OffsetsVerifier`` does the
-same for TxnOffsetCommit.
+meanwhile share the next one. The rules are those of Kafka's AddPartitionsToTxnManager.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32
 
-from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Channel, Ports, later
-from reference_broker.records.batch import NO_SEQUENCE, InvalidRecords
-from reference_broker.replication.partitions import Partition
 from reference_broker.transactions.markers import TopicPartition
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
@@ -59,17 +54,6 @@ def operation_of_produce(api_version: int) -> SupportedOperation:
     if api_version >= ADDS_FROM:
         return SupportedOperation.ADD
     return SupportedOperation.VERIFY_ABORTABLE if api_version >= ABORTABLE_FROM else SupportedOperation.VERIFY
-
-
-OFFSETS_ABORTABLE_FROM = 4
-OFFSETS_ADD_FROM = 5
-"""The versions of TxnOffsetCommit."""
-
-
-def operation_of_offset_commit(api_version: int) -> SupportedOperation:
-    if api_version >= OFFSETS_ADD_FROM:
-        return SupportedOperation.ADD
-    return SupportedOperation.VERIFY_ABORTABLE if api_version >= OFFSETS_ABORTABLE_FROM else SupportedOperation.VERIFY
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,80 +278,3 @@ def _errors(request: VerificationRequest, result: "AddPartitionsToTxnResult") ->
     }
     found = {key: errors.get(key, ErrorCode.network_exception) for key in request.partitions}
     return {key: error_for_producer(request.operation, error) for key, error in found.items() if error}
-
-
-OffsetsVerified: TypeAlias = Callable[[Error], object]
-
-
-class Transaction(Protocol):
-    """The transaction of a TxnOffsetCommit. ``api_version`` is the request's."""
-
-    @property
-    def transactional_id(self) -> str: ...
-
-    @property
-    def producer_id(self) -> int: ...
-
-    @property
-    def producer_epoch(self) -> int: ...
-
-    @property
-    def api_version(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Offsets:
-    """The batch of offsets to be written. It has no sequence."""
-
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int = NO_SEQUENCE
-
-
-@dataclass(slots=True)
-class OffsetsVerifier:
-    """Verifies that a producer may commit offsets in its transaction, for a partition of ``__consumer_offsets`` that
-    this node leads."""
-
-    _ports: Ports
-    _config: Callable[[], BrokerConfig]
-    _verifier: Verifier
-
-    def verify(self, led: Partition, transaction: Transaction, verified: OffsetsVerified) -> None:
-        """Call ``verified`` once, maybe before it returns. NONE means that the transaction is open with the partition,
-        or that this is not required (``transaction.partition.verification.enable``). That holds during the call only,
-        so the offsets are written there. The errors are those of ``Verifier.verify``, and of a log that no longer
-        waits: INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER."""
-        operation = operation_of_offset_commit(transaction.api_version)
-        if not (operation.adds or self._config().transaction_partition_verification_enable):
-            verified(ErrorCode.none)
-            return
-        offsets = _Offsets(transaction.producer_id, transaction.producer_epoch)
-        log, now = led.log, self._ports.now()
-        known = log.producers.by_id.get(offsets.producer_id)
-        try:
-            guard = log.verification.begin(known, offsets, raises_epoch=operation.adds, wall_ms=now.wall_ms)
-        except InvalidRecords as refused:
-            verified(refused.error)
-            return
-        if guard is None:
-            verified(ErrorCode.none)
-            return
-        key = (led.topic, led.index)
-        request = VerificationRequest(
-            transaction.transactional_id, offsets.producer_id, offsets.producer_epoch, (key,), operation
-        )
-        self._verifier.verify(request, partial(_finished, led, offsets, guard, verified))
-
-
-def _finished(led: Partition, offsets: _Offsets, guard: Guard, verified: OffsetsVerified, errors: Errors) -> None:
-    error: Error = errors.get((led.topic, led.index), ErrorCode.none)
-    if not error and led.deleted:
-        error = ErrorCode.not_leader_or_follower
-    if not error:
-        log = led.log
-        try:
-            log.verification.check(log.producers.by_id.get(offsets.producer_id), offsets, guard)
-        except InvalidRecords as refused:
-            error = refused.error
-    verified(error)

@@ -24,7 +24,7 @@ from reference_broker.apis.broker import HasTransactions
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
-from reference_broker.transactions.coordinator import NOBODY, TakeRequest
+from reference_broker.transactions.coordinator import NO_OWNER, InitRequest
 from reference_broker.transactions.transaction import ProducerIdAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.schema import MILLISECOND
@@ -36,7 +36,7 @@ KNOWS_FENCED_FROM = 4
 def handle(broker: HasTransactions, call: Call, body: InitProducerIdRequest) -> InitProducerIdResponse | None:
     """Responds later if a new block of IDs, or a new epoch, must become durable first."""
     if (body.producer_id == NONE) != (body.producer_epoch == NONE):
-        return _response(ErrorCode.invalid_request, NOBODY)
+        return _response(ErrorCode.invalid_request, NO_OWNER)
     if body.transactional_id is None:
         broker.transactions.producer_ids.give(contained(call, lambda given: call.respond(_given(given))))
         return None
@@ -46,7 +46,9 @@ def handle(broker: HasTransactions, call: Call, body: InitProducerIdRequest) -> 
 
     expected = None if body.producer_id == NONE else (int(body.producer_id), int(body.producer_epoch))
     timeout_ms = body.transaction_timeout // MILLISECOND
-    broker.transactions.take(TakeRequest(body.transactional_id, timeout_ms, expected), contained(call, respond))
+    broker.transactions.init_producer_id(
+        InitRequest(body.transactional_id, timeout_ms, expected), contained(call, respond)
+    )
     return None
 
 
@@ -54,7 +56,7 @@ API = Api.of(InitProducerIdRequest, handle)
 
 
 def _given(given: int | Error) -> InitProducerIdResponse:
-    return _response(given, NOBODY) if isinstance(given, Error) else _response(ErrorCode.none, (given, 0))
+    return _response(given, NO_OWNER) if isinstance(given, Error) else _response(ErrorCode.none, (given, 0))
 
 
 def _response(error: Error, owner: ProducerIdAndEpoch) -> InitProducerIdResponse:

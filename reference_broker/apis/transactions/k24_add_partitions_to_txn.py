@@ -123,9 +123,9 @@ def _settle(broker: Needs, call: Call, each: AddPartitionsToTxnTransaction, sett
         settled(transactional_id, dict.fromkeys(partitions, error))
 
     if not each.verify_only:
-        broker.transactions.add(request, contained(call, respond))
+        broker.transactions.add_partitions(request, contained(call, respond))
         return
-    verified = broker.transactions.verify(request)
+    verified = broker.transactions.verify_partitions(request)
     if isinstance(verified, Error):
         respond(verified)
     else:

@@ -44,7 +44,7 @@ def handle(broker: Needs, call: Call, body: AddOffsetsToTxnRequest) -> AddOffset
     def respond(error: Error) -> None:
         call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM)))
 
-    broker.transactions.add(request, contained(call, respond))
+    broker.transactions.add_partitions(request, contained(call, respond))
     return None
 
 

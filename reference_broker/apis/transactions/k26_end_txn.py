@@ -46,7 +46,7 @@ def handle(broker: HasTransactions, call: Call, body: EndTxnRequest) -> None:
         body.committed,
         2 if call.api_version >= RAISES_EPOCH_FROM else 0,
     )
-    broker.transactions.end(request, contained(call, respond))
+    broker.transactions.end_transaction(request, contained(call, respond))
 
 
 API = Api.of(EndTxnRequest, handle)

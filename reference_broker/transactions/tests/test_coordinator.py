@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reference_broker.records.batch import NO_PRODUCER_ID
-from reference_broker.transactions.coordinator import NOBODY
+from reference_broker.transactions.coordinator import NO_OWNER
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
 from reference_broker.transactions.transaction import LAST_USED_EPOCH, Transaction, TransactionState
 from reference_broker.wire.errors import ErrorCode
@@ -69,10 +69,10 @@ def test_an_open_transaction_is_aborted_before_another_producer_takes_the_id() -
     world, id_ = coordinating()
     first = world.taken(id_)
     assert world.add(id_, first, 0, 1) == [NONE]
-    assert world.take(id_) == [(BUSY, NOBODY)]
+    assert world.take(id_) == [(BUSY, NO_OWNER)]
     assert world.markers(0) == world.markers(1) == [("abort", 1000, 1, 0)]
     assert world.taken(id_) == (1000, 2)
-    assert world.end(id_, first) == [(FENCED, NOBODY)]
+    assert world.end(id_, first) == [(FENCED, NO_OWNER)]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_an_open_transaction_is_aborted_before_another_producer_takes_the_id() -
 @pytest.mark.clause("TransactionStateManagerTest.testValidateTransactionTimeout")
 def test_a_timeout_that_no_transaction_may_have_is_refused(timeout_ms: int, error: str) -> None:
     world, id_ = coordinating()
-    assert world.take(id_, None, timeout_ms) == [(ErrorCode[error], NOBODY)]
-    assert world.take("", None, 1) == [(ErrorCode.invalid_request, NOBODY)]
+    assert world.take(id_, None, timeout_ms) == [(ErrorCode[error], NO_OWNER)]
+    assert world.take("", None, 1) == [(ErrorCode.invalid_request, NO_OWNER)]
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnInitPidWhenNotCoordinator")
@@ -95,9 +95,9 @@ def test_a_timeout_that_no_transaction_may_have_is_refused(timeout_ms: int, erro
 def test_only_the_leader_of_the_ids_partition_coordinates_it() -> None:
     world, _ = coordinating()
     other = world.id_in(1)
-    assert world.take(other) == [(ErrorCode.not_coordinator, NOBODY)]
+    assert world.take(other) == [(ErrorCode.not_coordinator, NO_OWNER)]
     assert world.add(other, (1, 0)) == [ErrorCode.not_coordinator]
-    assert world.end(other, (1, 0)) == world.end(other, (1, 0), version=0) == [(ErrorCode.not_coordinator, NOBODY)]
+    assert world.end(other, (1, 0)) == world.end(other, (1, 0), version=0) == [(ErrorCode.not_coordinator, NO_OWNER)]
     assert world.verified(other, (1, 0)) is ErrorCode.not_coordinator
 
 
@@ -108,7 +108,7 @@ def test_only_the_leader_of_the_ids_partition_coordinates_it() -> None:
 def test_an_id_that_nobody_has_is_no_mapping() -> None:
     world, id_ = coordinating()
     assert world.add(id_, (1, 0)) == [UNKNOWN_ID]
-    assert world.end(id_, (1, 0)) == world.end(id_, (1, 0), version=0) == [(UNKNOWN_ID, NOBODY)]
+    assert world.end(id_, (1, 0)) == world.end(id_, (1, 0), version=0) == [(UNKNOWN_ID, NO_OWNER)]
     assert world.verified(id_, (1, 0)) is UNKNOWN_ID
     assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
 
@@ -168,7 +168,7 @@ def test_an_older_client_keeps_its_epoch_and_is_told_none() -> None:
     owner = world.taken(id_)
     for commits in (True, False):
         world.add(id_, owner, version=0)
-        assert world.end(id_, owner, commits=commits, version=0) == [(NONE, NOBODY)]
+        assert world.end(id_, owner, commits=commits, version=0) == [(NONE, NO_OWNER)]
     assert world.markers(0) == [("commit", 1000, 0, 0), ("abort", 1000, 0, 0)]
 
 
@@ -185,7 +185,7 @@ def test_an_end_with_the_last_epoch_gives_a_new_producer_id_and_tells_it_again()
     assert world.end(id_, owner) == [(NONE, (1001, 0))]
     assert world.markers(0) == [("commit", 5, LAST_USED_EPOCH + 1, 1)]
     assert world.end(id_, owner) == [(NONE, (1001, 0))], "the answer was lost"
-    assert world.end(id_, owner, commits=False) == [(WRONG, NOBODY)]
+    assert world.end(id_, owner, commits=False) == [(WRONG, NO_OWNER)]
     assert world.add(id_, (1001, 0)) == [NONE]
 
 
@@ -230,12 +230,12 @@ NEW = {
 def test_the_ends_of_older_clients(state: TransactionState) -> None:
     for commits, wanted in zip((True, False), OLD[state], strict=True):
         world, id_ = in_state(state)
-        assert world.end(id_, START, commits=commits, version=0) == [(wanted, NOBODY)]
+        assert world.end(id_, START, commits=commits, version=0) == [(wanted, NO_OWNER)]
         assert len(world.record_values(0)) == (3 if state is TransactionState.ONGOING else 1)
         for epoch in (START[1] - 1, START[1] + 1):
-            assert world.end(id_, (START[0], epoch), commits=commits, version=0) == [(FENCED, NOBODY)]
+            assert world.end(id_, (START[0], epoch), commits=commits, version=0) == [(FENCED, NO_OWNER)]
     world, id_ = in_state(state)
-    assert world.end(id_, (START[0] + 1, START[1]), version=0) == [(UNKNOWN_ID, NOBODY)]
+    assert world.end(id_, (START[0] + 1, START[1]), version=0) == [(UNKNOWN_ID, NO_OWNER)]
 
 
 @pytest.mark.parametrize("state", list(NEW), ids=lambda state: state.value)
@@ -271,7 +271,7 @@ def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
         assert error is wanted
         assert len(world.record_values(0)) == (3 if wanted is NONE and epoch == START[1] else 1)
         if wanted is not NONE:
-            assert told == NOBODY
+            assert told == NO_OWNER
         elif epoch < START[1]:
             assert told == START
         else:
@@ -279,9 +279,9 @@ def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
             is_open = state is TransactionState.ONGOING
             assert world.transaction(id_).started_ms == (began_ms if is_open else world.now().wall_ms)
     world, id_ = in_state(state)
-    assert world.end(id_, (START[0], START[1] - 2)) == [(FENCED, NOBODY)]
-    assert world.end(id_, (START[0], START[1] + 1)) == [(FENCED, NOBODY)]
-    assert world.end(id_, (START[0] + 1, START[1])) == [(UNKNOWN_ID, NOBODY)]
+    assert world.end(id_, (START[0], START[1] - 2)) == [(FENCED, NO_OWNER)]
+    assert world.end(id_, (START[0], START[1] + 1)) == [(FENCED, NO_OWNER)]
+    assert world.end(id_, (START[0] + 1, START[1])) == [(UNKNOWN_ID, NO_OWNER)]
 
 
 @pytest.mark.parametrize("version", [0, 2])
@@ -309,9 +309,9 @@ def test_until_all_markers_are_written_everybody_is_told_to_come_again(version: 
     ((_, told),) = world.end(id_, owner, commits=commits, version=version)
     told = owner if version == 0 else told
     assert world.add(id_, told) == [BUSY]
-    assert world.take(id_) == [(BUSY, NOBODY)]
-    assert world.end(id_, owner, commits=commits, version=version) == [(BUSY, NOBODY)]
-    assert world.end(id_, told, commits=commits, version=version) == [(BUSY, NOBODY)]
+    assert world.take(id_) == [(BUSY, NO_OWNER)]
+    assert world.end(id_, owner, commits=commits, version=version) == [(BUSY, NO_OWNER)]
+    assert world.end(id_, told, commits=commits, version=version) == [(BUSY, NO_OWNER)]
     assert world.verified(id_, told) is BUSY
     prepared = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
     assert world.transaction(id_).state is prepared
@@ -331,7 +331,7 @@ def test_nothing_of_a_decision_shows_before_it_is_durable() -> None:
     world.add(id_, owner)
     world.replicate(0)
     told = world.end(id_, owner)
-    assert world.take(id_, owner) == [(BUSY, NOBODY)]
+    assert world.take(id_, owner) == [(BUSY, NO_OWNER)]
     world.pass_ms(1000)
     assert (told, world.markers(0)) == ([], [])
     world.replicate(0)
@@ -351,8 +351,8 @@ def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
     world.replicate(0)
     told = world.end(id_, owner)
     world.pass_ms(60_000)
-    assert told == [(ErrorCode.coordinator_not_available, NOBODY)]
-    assert world.end(id_, owner, commits=False) == [(BUSY, NOBODY)]
+    assert told == [(ErrorCode.coordinator_not_available, NO_OWNER)]
+    assert world.end(id_, owner, commits=False) == [(BUSY, NO_OWNER)]
     world.replicate(0)
     world.pass_ms(1000)
     assert world.markers(0) == [("commit", 1000, 1, 0)]

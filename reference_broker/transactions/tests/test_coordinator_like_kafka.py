@@ -5,15 +5,15 @@ import pytest
 
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import NO_PRODUCER_ID
-from reference_broker.transactions.coordinator import NOBODY
+from reference_broker.transactions.coordinator import NO_OWNER
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
 from reference_broker.transactions.transaction import LAST_USED_EPOCH, Transaction, TransactionState
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
-BUSY = [(ErrorCode.concurrent_transactions, NOBODY)]
-FENCED = [(ErrorCode.producer_fenced, NOBODY)]
-UNAVAILABLE = [(ErrorCode.coordinator_not_available, NOBODY)]
+BUSY = [(ErrorCode.concurrent_transactions, NO_OWNER)]
+FENCED = [(ErrorCode.producer_fenced, NO_OWNER)]
+UNAVAILABLE = [(ErrorCode.coordinator_not_available, NO_OWNER)]
 AT_REST = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 LAST = (5, LAST_USED_EPOCH)
 FENCING_EPOCH = LAST_USED_EPOCH + 1
@@ -189,12 +189,12 @@ def test_a_coordinator_that_loads_says_so() -> None:
 
     world, id_ = begins()
     assert world.transactions.held(id_) is loading
-    assert world.take(id_) == [(loading, NOBODY)]
+    assert world.take(id_) == [(loading, NO_OWNER)]
     world, id_ = begins()
     assert world.add(id_, START) == [loading]
     for version in (0, 2):
         world, id_ = begins()
-        assert world.end(id_, START, version=version) == [(loading, NOBODY)]
+        assert world.end(id_, START, version=version) == [(loading, NO_OWNER)]
     assert world.transactions.held(id_) is not loading
 
 
@@ -207,7 +207,7 @@ def test_an_empty_id_is_no_id() -> None:
     world.coordinate(0)
     assert world.add("", START) == [ErrorCode.invalid_request]
     for version in (0, 2):
-        assert world.end("", START, version=version) == [(ErrorCode.invalid_request, NOBODY)]
+        assert world.end("", START, version=version) == [(ErrorCode.invalid_request, NO_OWNER)]
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRemoveTransactionsForPartitionOnEmigration")

@@ -24,7 +24,7 @@ def test_its_markers_are_sent_once() -> None:
         _one_event(world)
     told: list[tuple[object, object]] = []
     request = EndRequest(id_, owner, commits=True, client_version=2)
-    world.transactions.end(request, lambda error, next_owner: told.append((error, next_owner)))
+    world.transactions.end_transaction(request, lambda error, next_owner: told.append((error, next_owner)))
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT, "the case is another one"
     world.pass_ms(1000)
     assert told == [(ErrorCode.none, (owner[0], 1))]

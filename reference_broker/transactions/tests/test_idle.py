@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.transactions.coordinator import NOBODY
+from reference_broker.transactions.coordinator import NO_OWNER
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
 from reference_broker.transactions.transaction import TransactionState
 from reference_broker.wire.errors import ErrorCode
@@ -30,14 +30,14 @@ def test_a_transaction_older_than_its_timeout_is_aborted_and_its_producer_fenced
     world.pass_ms(1000)
     assert world.markers(0) == [("abort", 1000, 1, 0)]
     assert world.add(id_, owner) == [ErrorCode.producer_fenced]
-    assert world.end(id_, owner) == [(ErrorCode.invalid_txn_state, NOBODY)]
+    assert world.end(id_, owner) == [(ErrorCode.invalid_txn_state, NO_OWNER)]
 
 
 @pytest.mark.clause("X-7")
 def test_an_older_client_is_fenced_too() -> None:
     world, id_, owner = opened()
     world.pass_ms(6000)
-    assert world.end(id_, owner, version=0) == [(ErrorCode.producer_fenced, NOBODY)]
+    assert world.end(id_, owner, version=0) == [(ErrorCode.producer_fenced, NO_OWNER)]
 
 
 @pytest.mark.clause("X-7")

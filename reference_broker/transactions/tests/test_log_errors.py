@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, Producer
-from reference_broker.transactions.coordinator import NOBODY
+from reference_broker.transactions.coordinator import NO_OWNER
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
 from reference_broker.transactions.transaction import TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
@@ -75,7 +75,7 @@ def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
     world.coordinate(0)
     id_ = world.id_in(0)
     world.take(id_)  # The producer ID comes.
-    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NOBODY)]
+    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NO_OWNER)]
     assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
     world.transactions.validate()
 
@@ -91,7 +91,7 @@ def test_who_waits_for_a_record_when_another_node_leads_is_told_so() -> None:
     world.lose(0)
     world.leaders.resigns(partition)
     world.pass_ms(0)
-    assert answers == [(ErrorCode.not_coordinator, NOBODY)]
+    assert answers == [(ErrorCode.not_coordinator, NO_OWNER)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -114,7 +114,7 @@ def test_a_completion_that_cannot_be_written_is_tried_again_and_nothing_comes_be
         assert len(tried) == 4, "at once, and after each second"
         assert world.transactions.metrics.waiting_completions.value == 1
         assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
-        assert world.take(id_) == [(ErrorCode.concurrent_transactions, NOBODY)]
+        assert world.take(id_) == [(ErrorCode.concurrent_transactions, NO_OWNER)]
     world.pass_ms(1000)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
     assert world.transactions.metrics.waiting_completions.value == 0

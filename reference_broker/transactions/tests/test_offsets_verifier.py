@@ -12,9 +12,10 @@ from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOP
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
+from reference_broker.transactions.offsets_verification import OffsetsVerifier
 from reference_broker.transactions.tests.coordinator_link import CoordinatorLink
 from reference_broker.transactions.tests.marker_world import MarkerWorld
-from reference_broker.transactions.verification import OffsetsVerifier, Verifier
+from reference_broker.transactions.verification import Verifier
 from reference_broker.wire.errors import Error, ErrorCode
 
 OFFSETS = (OFFSETS_TOPIC, 3)

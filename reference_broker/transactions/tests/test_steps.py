@@ -8,13 +8,13 @@ from reference_broker.transactions.markers import MAX_PRODUCER_EPOCH
 from reference_broker.transactions.transaction import (
     LAST_USED_EPOCH,
     STATE_IDS,
-    Taking,
+    InitVerdict,
     Transaction,
     TransactionState,
     completed,
     decided,
     fenced,
-    judge_taking,
+    judge_init,
     with_next_epoch,
     with_partitions,
     with_producer_id,
@@ -59,9 +59,9 @@ def test_the_next_epoch(before: int, is_owner: bool, after: tuple[int, int]) -> 
 @pytest.mark.clause("TransactionMetadataTest.testAttemptedEpochBumpWithFencedEpoch")
 def test_the_epoch_before_is_told_the_present_one_and_an_older_one_is_fenced() -> None:
     current = of(EMPTY, 735, 734)
-    assert judge_taking(current, (23, 734), is_changing=False) is Taking.SAME_EPOCH
+    assert judge_init(current, (23, 734), is_changing=False) is InitVerdict.SAME_EPOCH
     assert epochs(with_same_epoch(current, TIMEOUT_MS, NOW_MS)) == (23, 735, 734)
-    assert judge_taking(current, (23, 733), is_changing=False) is ErrorCode.producer_fenced
+    assert judge_init(current, (23, 733), is_changing=False) is ErrorCode.producer_fenced
 
 
 @pytest.mark.clause("TransactionMetadataTest.testBumpEpochNotAllowedIfEpochsExhausted")
@@ -70,7 +70,7 @@ def test_the_epoch_before_is_told_the_present_one_and_an_older_one_is_fenced() -
 def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     current = of(EMPTY, LAST_USED_EPOCH)
     for expected in (None, (23, LAST_USED_EPOCH)):
-        assert judge_taking(current, expected, is_changing=False) is Taking.NEW_PRODUCER_ID
+        assert judge_init(current, expected, is_changing=False) is InitVerdict.NEW_PRODUCER_ID
     found = with_producer_id(current, 9893, TIMEOUT_MS, NOW_MS - 1, is_requested_by_owner=True)
     assert (epochs(found), found.previous_producer_id) == ((9893, 0, LAST_USED_EPOCH), 23)
     assert times(found) == (-1, NOW_MS - 1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reference_broker.coordination.partitioner import partition_of
-from reference_broker.transactions.coordinator import NOBODY
+from reference_broker.transactions.coordinator import NO_OWNER
 from reference_broker.transactions.tests.transaction_model import LAST_EPOCH, Model, Pair
 from reference_broker.transactions.tests.transaction_world import PARTITIONS, TransactionWorld
 from reference_broker.transactions.transaction import Transaction, TransactionState
@@ -77,9 +77,9 @@ class TransactionMachine(RuleBasedStateMachine):
         verdict = self.model.take(expected)
         ((error, owner),) = self.world.take(ID, expected, TIMEOUT_MS)
         if isinstance(verdict, Error):
-            assert (alike(error), owner) == (alike(verdict), NOBODY)
+            assert (alike(error), owner) == (alike(verdict), NO_OWNER)
         elif verdict == "abort":
-            assert (error, owner) == (ErrorCode.concurrent_transactions, NOBODY)
+            assert (error, owner) == (ErrorCode.concurrent_transactions, NO_OWNER)
             self.decided("abort", self.model.owner, self.fenced())
         elif verdict == "again":
             assert (error, owner) == (ErrorCode.none, self.model.owner)
@@ -115,7 +115,7 @@ class TransactionMachine(RuleBasedStateMachine):
         verdict = self.model.end(pair, outcome)
         ((error, owner),) = self.world.end(ID, pair, commits=outcome == "commit")
         if isinstance(verdict, Error):
-            assert (alike(error), owner) == (alike(verdict), NOBODY)
+            assert (alike(error), owner) == (alike(verdict), NO_OWNER)
         elif verdict == "done":
             assert (error, owner) == (ErrorCode.none, self.model.owner)
             self.tell(owner)
@@ -131,7 +131,7 @@ class TransactionMachine(RuleBasedStateMachine):
         pair = self.pair(who)
         verdict = self.model.end_as_before(pair, outcome)
         ((error, owner),) = self.world.end(ID, pair, commits=outcome == "commit", version=0)
-        assert owner == NOBODY
+        assert owner == NO_OWNER
         if self.model.pending is not None:
             assert error is not ErrorCode.none  # Which pair counts while markers are written, nobody was told.
         elif isinstance(verdict, Error):

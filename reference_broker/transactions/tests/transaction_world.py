@@ -30,7 +30,7 @@ from reference_broker.records.record import Record, build, read_all
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.replication import Replication
 from reference_broker.replication.tests.leader_world import TOPIC_ID, World, broker_epoch_of
-from reference_broker.transactions.coordinator import AddRequest, EndRequest, TakeRequest, TransactionCoordinator
+from reference_broker.transactions.coordinator import AddRequest, EndRequest, InitRequest, TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIds
 from reference_broker.transactions.transaction import ProducerIdAndEpoch, Transaction, TransactionState
@@ -216,8 +216,8 @@ class TransactionWorld(World):
     ) -> list[tuple[Error, ProducerIdAndEpoch]]:
         """The answer, once it is there, is in the list."""
         answers: list[tuple[Error, ProducerIdAndEpoch]] = []
-        request = TakeRequest(transactional_id, timeout_ms, expected)
-        self.transactions.take(request, lambda error, owner: answers.append((error, owner)))
+        request = InitRequest(transactional_id, timeout_ms, expected)
+        self.transactions.init_producer_id(request, lambda error, owner: answers.append((error, owner)))
         self.pass_ms(0)
         return answers
 
@@ -231,7 +231,7 @@ class TransactionWorld(World):
     ) -> list[Error]:
         answers: list[Error] = []
         partitions = tuple((topic, index) for index in indexes or (0,))
-        self.transactions.add(AddRequest(transactional_id, owner, partitions, version), answers.append)
+        self.transactions.add_partitions(AddRequest(transactional_id, owner, partitions, version), answers.append)
         self.pass_ms(0)
         return answers
 
@@ -240,13 +240,13 @@ class TransactionWorld(World):
     ) -> list[tuple[Error, ProducerIdAndEpoch]]:
         answers: list[tuple[Error, ProducerIdAndEpoch]] = []
         request = EndRequest(transactional_id, owner, commits, version)
-        self.transactions.end(request, lambda error, told: answers.append((error, told)))
+        self.transactions.end_transaction(request, lambda error, told: answers.append((error, told)))
         self.pass_ms(0)
         return answers
 
     def verified(self, transactional_id: str, owner: ProducerIdAndEpoch, *indexes: int) -> Any:
         partitions = tuple(("events", index) for index in indexes or (0,))
-        return self.transactions.verify(AddRequest(transactional_id, owner, partitions))
+        return self.transactions.verify_partitions(AddRequest(transactional_id, owner, partitions))
 
     # what is there
 

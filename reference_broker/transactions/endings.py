@@ -1,0 +1,141 @@
+"""How transactions end: the decision is written, the partitions get their markers, the completion is written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from reference_broker.metadata.features import transaction_version
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metrics.metrics import Gauge
+from reference_broker.ports.node_ports import Ports, Slices, later, run_slices
+from reference_broker.records.batch import NO_PRODUCER_ID
+from reference_broker.transactions.markers import EPOCH_RAISED_FROM, Delivery, Marker, MarkerSender
+from reference_broker.transactions.producer_ids import COME_AGAIN, ProducerIds
+from reference_broker.transactions.transaction import DECIDED, Transaction, completed, decided, fenced
+from reference_broker.transactions.transactions_partition import Held, TransactionsPartition
+from reference_broker.wire.errors import Error
+
+COMPLETION_RETRY_US = 1_000_000
+"""The delay before a completion that could not be written is retried."""
+RESUMED_A_SLICE = 100
+
+
+@dataclass(slots=True)
+class Endings:
+    """How transactions end: they are decided, their partitions get the markers, and they are complete.
+
+    A decision counts once it is durable. From then on the rest follows by itself, also on a node that takes over (X-3):
+    markers are sent until each partition has one, and then the completion is written until it is durable. ``unwritten``
+    counts completions that wait for a retry.
+    """
+
+    _ports: Ports
+    _image: Callable[[], MetadataImage]
+    _producer_ids: ProducerIds
+    _sender: MarkerSender
+    _unwritten: Gauge
+
+    def decide(
+        self,
+        target: TransactionsPartition,
+        held: Held,
+        client_version: int,
+        done: Callable[[Error], None],
+        *,
+        commits: bool,
+    ) -> None:
+        """Commit or abort for the owner. ``done`` is called once the decision is durable, or with an error:
+        COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID for a producer whose epochs are used up, else those
+        of the log."""
+        next_id = self._next_id(held.current, client_version)
+        if next_id is None:
+            done(COME_AGAIN)
+            return
+        now_ms = self._ports.now().wall_ms
+        step = decided(held.current, now_ms, commits=commits, client_version=client_version, next_producer_id=next_id)
+        self._write(target, held, step, done)
+
+    def fence(self, target: TransactionsPartition, held: Held, done: Callable[[Error], None]) -> None:
+        """Abort an open transaction with an epoch that no producer has. The errors are those of ``decide``."""
+        version = transaction_version(self._image())
+        next_id = self._next_id(held.current, version)
+        if next_id is None:
+            done(COME_AGAIN)
+            return
+        step = fenced(held.current, self._ports.now().wall_ms, version=version, next_producer_id=next_id)
+        self._write(target, held, step, done)
+
+    def _next_id(self, current: Transaction, client_version: int) -> int | None:
+        """Return the producer ID after this transaction, -1 where no new one is needed, or None while there is none."""
+        if client_version < EPOCH_RAISED_FROM or not current.is_exhausted:
+            return NO_PRODUCER_ID
+        return self._producer_ids.take()
+
+    def _write(
+        self, target: TransactionsPartition, held: Held, step: Transaction, done: Callable[[Error], None]
+    ) -> None:
+        target.write(held, step, done, lambda: self._send(target, held))
+
+    def resume(self, target: TransactionsPartition) -> None:
+        """Continue what the former coordinator has decided."""
+        run_slices(self._ports, self._resume(target))
+
+    def _resume(self, target: TransactionsPartition) -> Slices:
+        open_ends = [each for each in target.held.values() if each.current.state in DECIDED and each.changing is None]
+        for number, held in enumerate(open_ends, 1):
+            if not target.is_led:
+                return
+            if held.current.state in DECIDED and held.changing is None:
+                self._send(target, held)
+            if number % RESUMED_A_SLICE == 0:
+                yield
+
+    def _send(self, target: TransactionsPartition, held: Held) -> None:
+        """Send the markers, once: a transaction may be decided while the loaded ones are continued. Both would complete
+        it."""
+        if held.is_sent:
+            return
+        held.is_sent = True
+        current = held.current
+        assert current.state in DECIDED, f"markers of {current.transactional_id}, which is {current.state.value}"
+        self._ports.note(
+            "transaction_decided",
+            ("transactional_id", current.transactional_id),
+            ("producer_id", current.producer_id),
+            ("producer_epoch", current.producer_epoch),
+            ("outcome", "commit" if DECIDED[current.state] else "abort"),
+            ("partitions", len(current.partitions)),
+        )
+        marker = Marker(
+            producer_id=current.producer_id,
+            producer_epoch=current.producer_epoch,
+            coordinator_epoch=target.coordinator_epoch,
+            is_commit=DECIDED[current.state],
+            transaction_version=current.client_version,
+        )
+        held.missing = dict(current.partitions)
+        self._sender.deliver(
+            Delivery(
+                marker,
+                held.missing,
+                is_wanted=lambda: target.is_led and held.current is current,
+                delivered=partial(self._complete, target, held),
+            )
+        )
+
+    def _complete(self, target: TransactionsPartition, held: Held) -> None:
+        """Write the completion, since every partition has its marker. If it is in the log already, it becomes durable
+        by itself."""
+        if not target.is_led:
+            return
+
+        def written(error: Error) -> None:
+            if error and target.is_led and held.changing is None:
+                self._unwritten.value += 1
+                later(self._ports, COMPLETION_RETRY_US, retry)
+
+        def retry() -> None:
+            self._unwritten.value -= 1
+            self._complete(target, held)
+
+        target.write(held, completed(held.current, self._ports.now().wall_ms), written)

@@ -1,0 +1,113 @@
+"""Timeouts of open transactions (X-7) and the expiration of idle transactional IDs (X-10)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.scheduling import DueTimes, SliceQueue
+from reference_broker.ports.node_ports import Ports, Slices, later
+from reference_broker.transactions.endings import Endings
+from reference_broker.transactions.transaction import EXPIRING, Transaction, TransactionState, dead
+from reference_broker.transactions.transactions_partition import Held, TransactionsPartition
+from reference_broker.wire.errors import Error
+
+IDS_A_SLICE = 20
+"""IDs checked in one event. Each may append a record, which costs about 100 us."""
+
+_Handler = Callable[[TransactionsPartition, Held, int], None]
+
+
+@dataclass(slots=True)
+class Timeouts:
+    """Aborts transactions after their timeout, which fences their producers, and expires IDs at rest. Only IDs that are
+    due are checked. ``active`` returns the partitions that are led and loaded."""
+
+    _ports: Ports
+    _config: BrokerConfig
+    _active: Callable[[], Sequence[TransactionsPartition]]
+    _endings: Endings
+    _work: SliceQueue = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._work = SliceQueue(self._ports)
+
+    def start(self) -> None:
+        """The first checks come after one interval."""
+        self._schedule_timeout_check()
+        self._schedule_expiry_check()
+
+    def _schedule_timeout_check(self) -> None:
+        interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        later(self._ports, interval_ms * 1000, self._check_timeouts)
+
+    def _schedule_expiry_check(self) -> None:
+        interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
+        later(self._ports, interval_ms * 1000, self._check_expired)
+
+    def _check_timeouts(self) -> None:
+        for target in self._active():
+            self._check(target, target.timeouts, self._time_out)
+        self._schedule_timeout_check()
+
+    def _check_expired(self) -> None:
+        for target in self._active():
+            self._check(target, target.expiries, self._expire)
+        self._schedule_expiry_check()
+
+    def _check(self, target: TransactionsPartition, due: DueTimes, handle: _Handler) -> None:
+        now_ms = self._ports.now().wall_ms
+        if target.is_settled and due.is_due(now_ms):
+            self._work.add(self._handle_due(target, due, handle, now_ms))
+
+    def _handle_due(self, target: TransactionsPartition, due: DueTimes, handle: _Handler, now_ms: int) -> Slices:
+        """Handle the due IDs in slices. One that cannot be handled now is scheduled after ``now_ms``, for the next
+        check."""
+        count = 0
+        while target.is_led and (transactional_id := due.due(now_ms)) is not None:
+            held = target.held.get(transactional_id)
+            if held is not None:
+                handle(target, held, now_ms)
+            count += 1
+            if count % IDS_A_SLICE == 0:
+                yield
+
+    # --- open for too long --------------------------------------------------------------------------------------------
+
+    def _time_out(self, target: TransactionsPartition, held: Held, now_ms: int) -> None:
+        current = held.current
+        if current.state is not TransactionState.ONGOING:
+            return
+        due_ms = current.started_ms + current.timeout_ms + 1
+        if due_ms > now_ms or held.is_changing:
+            target.timeouts.schedule(current.transactional_id, max(due_ms, now_ms + 1))
+            return
+        self._note("transaction_timed_out", current)
+        self._endings.fence(target, held, partial(self._fenced, target, current.transactional_id, now_ms))
+
+    def _fenced(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
+        if error:
+            target.timeouts.schedule(transactional_id, now_ms + 1)
+
+    # --- idle for too long --------------------------------------------------------------------------------------------
+
+    def _expire(self, target: TransactionsPartition, held: Held, now_ms: int) -> None:
+        current = held.current
+        due_ms = current.updated_ms + self._config.transactional_id_expiration_ms
+        if due_ms > now_ms or held.is_changing or current.state not in EXPIRING:
+            target.expiries.schedule(current.transactional_id, max(due_ms, now_ms + 1))
+            return
+        self._note("transactional_id_expired", current)
+        target.write(held, dead(current, now_ms), partial(self._expired, target, current.transactional_id, now_ms))
+
+    def _expired(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
+        if error:
+            target.expiries.schedule(transactional_id, now_ms + 1)
+
+    def _note(self, what: str, current: Transaction) -> None:
+        self._ports.note(
+            what,
+            ("transactional_id", current.transactional_id),
+            ("producer_id", current.producer_id),
+            ("producer_epoch", current.producer_epoch),
+        )
