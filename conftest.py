@@ -22,8 +22,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    told = "only tests of this part (or these); marks decide in which part a test is"
-    parser.addoption("--part", action="append", choices=PARTS, default=[], help=told)
+    text = "only tests of this part (or these); marks decide in which part a test is"
+    parser.addoption("--part", action="append", choices=PARTS, default=[], help=text)
 
 
 def part_of(item: pytest.Item) -> str:
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Tells the garbage collector not to look at the collected tests again and again, since they stay until the end."""
+    """Keep the garbage collector from examining the collected tests again and again, since they stay until the end."""
     gc.collect()
     gc.freeze()
 

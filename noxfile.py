@@ -50,7 +50,8 @@ def peer(session: nox.Session) -> None:
     session.run(
         sys.executable, "-m", "bench.peers.kafka", external=True
     )  # It says what must be installed, if anything.
-    session.run(sys.executable, "-m", "pytest", "-m", "peer", "bench/peers/tests", external=True)
+    folders = ("bench/peers/tests", "campaigns/upgrade/tests")
+    session.run(sys.executable, "-m", "pytest", "-m", "peer", *folders, external=True)
     _crucible(session, "bench", "--peer", "kafka")
 
 

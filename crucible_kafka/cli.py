@@ -41,7 +41,7 @@ COLLECTED = {
     "runs": "crucible_kafka.commands.chaos",
     "sim": "crucible_kafka.commands.runs",
     "test": "crucible_kafka.commands.tools",
-    "upgrade-path": "crucible_kafka.commands.bench",
+    "upgrade-path": "crucible_kafka.commands.campaigns",
 }
 """The module of each command. The command has the same name there, with an underscore for a hyphen."""
 

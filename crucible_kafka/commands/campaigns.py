@@ -1,4 +1,4 @@
-"""``crucible nightly``, ``index`` and ``evidence``."""
+"""``crucible nightly``, ``index``, ``evidence`` and ``upgrade-path``."""
 
 import sys
 from collections.abc import Sequence
@@ -124,3 +124,81 @@ def _refusal(scenario: str, target: str) -> str:
     except SetupError as wrong:
         return str(wrong)
     return ""
+
+
+@click.command(
+    "upgrade-path",
+    epilog="\b\nExamples:"
+    "\n  ./crucible upgrade-path"
+    "\n  ./crucible upgrade-path --ablation --figure docs/upgrade-path.svg"
+    "\n  ./crucible upgrade-path --kafka --page docs/evidence/upgrade-path.md"
+    "\n  ./crucible upgrade-path /var/kafka-logs --topic events --out /srv/upgraded",
+)
+@click.argument("directory", required=False, type=click.Path(path_type=Path), metavar="[DIRECTORY]")
+@click.option("--out", type=click.Path(path_type=Path), help="Empty folder for the new data, the tier and the log.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Take over this topic (default: all but __...).")
+@click.option(
+    "--expiration-ms", type=click.IntRange(1), default=86_400_000, show_default=True, help="producer.id.expiration.ms."
+)
+@click.option(
+    "--limit", "limit_s", type=click.IntRange(1), default=300, show_default=True, help="Seconds for the uploads."
+)
+@click.option("--kafka", is_flag=True, help="Apache Kafka 2.7.2 writes the directory; 4.1.1 gets it, too.")
+@click.option("--page", type=click.Path(path_type=Path), help="With --kafka: write what came to this Markdown file.")
+@click.option("--ablation", is_flag=True, help="Compare with a replay of everything and of the last segment alone.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw the ablation to this SVG file.")
+def upgrade_path(
+    directory: Path | None,
+    out: Path | None,
+    topics: Sequence[str],
+    expiration_ms: int,
+    limit_s: int,
+    kafka: bool,
+    page: Path | None,
+    ablation: bool,
+    figure: Path | None,
+) -> None:
+    """Takes a log directory from before Kafka 2.8 over and makes it tiered (KAFKA-15195).
+
+    DIRECTORY is that of a stopped broker with ZooKeeper: it has snapshots of producers only for its newest segments. It
+    is read and never changed. Without one, a directory is made by hand, and all is deleted at the end.
+
+    A new broker with the old broker's ID starts in OUT/data: it makes its own meta.properties (version 1, the old
+    cluster.id) and the topics, whose new IDs its controller draws. It stops, the partitions are copied beside a
+    partition.metadata with that ID, and it starts again. Topics get no settings but unlimited retention, since the old
+    ones are in ZooKeeper. Then they become tiered, with OUT/tier for a store.
+
+    When all is uploaded, each snapshot in the store is compared with a full replay of the old files, and each segment
+    with its old file. Exit code 1: something is missing or differs.
+    """
+    from bench.peers.node import PeerError
+    from campaigns.upgrade import command
+    from campaigns.upgrade.command import written
+    from campaigns.upgrade.kafka import LIFE_HEADINGS
+    from campaigns.upgrade.kafka_files import UpgradeError
+    from campaigns.upgrade.verdict import HEADINGS
+    from crucible_kafka.terminal import one_sentence, print_table, progress, shown
+
+    if figure is not None and not ablation:
+        raise click.UsageError("--figure draws the ablation: give --ablation, too")
+    if page is not None and not kafka:
+        raise click.UsageError("--page needs a row of Apache Kafka: give --kafka")
+    settings = {"producer.id.expiration.ms": str(expiration_ms)}
+    wanted = command.Request(directory, out, topics, settings, limit_s, kafka)
+    with one_sentence(UpgradeError, PeerError):
+        outcome = command.run(wanted, progress)
+    print_table(HEADINGS, [each.cells() for each in outcome.verdicts])
+    if kafka:
+        print_table(LIFE_HEADINGS, [each.cells() for each in outcome.lives])
+    if page is not None:
+        page.write_text(written(outcome), encoding="utf-8")
+        click.echo(f"written: {shown(page)}")
+    if ablation:
+        found = command.ablated(progress)
+        print_table(command.ABLATION_HEADINGS, command.ablation_rows(found))
+        if figure is not None:
+            from campaigns.upgrade.drawing import drawn
+
+            figure.write_text(drawn(found), encoding="utf-8")
+            click.echo(f"drawn: {shown(figure)}")
+    sys.exit(0 if outcome.is_good else 1)

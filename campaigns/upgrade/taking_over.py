@@ -1,6 +1,6 @@
-"""Takes over a log directory of a broker before 2.8: reads what is there, and copies its partitions to a new folder.
+"""Reads a log directory of a broker before 2.8, and copies its partitions to a new folder.
 
-Nothing of the old directory is changed. See the README for what a topic keeps and what it gets anew.
+Nothing of the old directory is changed. See the README for what a topic keeps and what is created.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.upgrade.kafka_files import (
+from campaigns.upgrade.kafka_files import (
     EPOCH_AT,
     UnknownFormat,
     UpgradeError,
@@ -120,9 +120,9 @@ def _partition(folder: Path, starts: dict[tuple[str, int], int]) -> OldPartition
 def newest_epoch(partition: OldPartition) -> int:
     """The leader epoch of the last batch, or that of the checkpoint if it is newer. Raises UnknownFormat."""
     rows = checkpoint_rows(partition.folder / EPOCHS)
-    told = max((int(epoch) for epoch, _ in rows), default=FIRST_EPOCH)
+    newest = max((int(epoch) for epoch, _ in rows), default=FIRST_EPOCH)
     last = partition.folder / file_name(partition.bases[-1], ".log")
-    return max([told, *(each.leader_epoch for each in batches(last))])
+    return max([newest, *(each.leader_epoch for each in batches(last))])
 
 
 def put(partition: OldPartition, target: Path) -> bool:
@@ -151,8 +151,8 @@ def put(partition: OldPartition, target: Path) -> bool:
 
 
 def bind(partition: OldPartition, target: Path, topic_id: bytes) -> bool:
-    """The same for the reference broker: ``partition.metadata`` binds the records to the new topic, and the log start
-    is told beside them. Raises UpgradeError."""
+    """The same for the reference broker: ``partition.metadata`` binds the records to the new topic, and a checkpoint
+    beside them has the log start. Raises UpgradeError."""
     changes = put(partition, target)
     (target / "partition.metadata").write_text(f"version: 0\ntopic_id: {uuid_text(topic_id)}")
     if partition.log_start > 0:

@@ -1,4 +1,4 @@
-"""What an upgrade asks of a broker, ours or Apache Kafka: topics with their IDs, their settings, and offsets."""
+"""Requests of an upgrade, to either broker: topics with their IDs, their settings, and offsets."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from bench.fleet.behaviours.bodies import (
 )
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.peers.clients import RawConnection
-from bench.upgrade.kafka_files import UpgradeError
+from campaigns.upgrade.kafka_files import UpgradeError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -32,22 +32,22 @@ SOON = (ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower, ErrorC
 def create_topics(port: int, topics: Mapping[str, int]) -> dict[str, bytes]:
     """Creates topics with these numbers of partitions, one replica each. Returns their IDs. Raises UpgradeError."""
     wanted = [new_topic(name, partitions, 1, UNLIMITED) for name, partitions in topics.items()]
-    answer = _asked(port, ApiKey.CREATE_TOPICS, CREATE_VERSION, create_topics_request(wanted, TIMEOUT_MS))
-    for each in answer.topics:
+    response = _call(port, ApiKey.CREATE_TOPICS, CREATE_VERSION, create_topics_request(wanted, TIMEOUT_MS))
+    for each in response.topics:
         _check(each.error_code, f"topic {each.name} was not created", each.error_message)
-    return {str(each.name): each.topic_id.bytes for each in answer.topics}
+    return {str(each.name): each.topic_id.bytes for each in response.topics}
 
 
 def make_tiered(port: int, topics: Sequence[str]) -> None:
     """Raises UpgradeError."""
-    asked = set_topic_configs_request(topics, {"remote.storage.enable": "true"})
-    for each in _asked(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, asked).responses:
+    request = set_topic_configs_request(topics, {"remote.storage.enable": "true"})
+    for each in _call(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, request).responses:
         _check(each.error_code, f"topic {each.resource_name} was not made tiered", each.error_message)
 
 
 def are_led(port: int, topics: Mapping[str, int]) -> bool:
     """Whether all partitions have a leader. Raises UpgradeError."""
-    found = _asked(port, ApiKey.METADATA, METADATA_VERSION, metadata_request(list(topics))).topics
+    found = _call(port, ApiKey.METADATA, METADATA_VERSION, metadata_request(list(topics))).topics
     return all(
         each.error_code == 0
         and len(each.partitions) == topics[str(each.name)]
@@ -57,7 +57,7 @@ def are_led(port: int, topics: Mapping[str, int]) -> bool:
 
 
 def end_offsets(port: int, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """One past the last record of each. One without a leader yet is left out. Raises UpgradeError."""
+    """One past the last record of each. One without a leader is omitted. Raises UpgradeError."""
     return _offsets(port, partitions, LATEST)
 
 
@@ -68,20 +68,22 @@ def tiered_offsets(port: int, partitions: Sequence[tuple[str, int]]) -> dict[tup
 
 def _offsets(port: int, partitions: Sequence[tuple[str, int]], at: int) -> dict[tuple[str, int], int]:
     named = [TopicPartition(*each) for each in partitions]
-    answer = _asked(port, ApiKey.LIST_OFFSETS, OFFSETS_VERSION, list_offsets_request(named, at))
-    told = {(str(topic.name), int(each.partition_index)): each for topic in answer.topics for each in topic.partitions}
-    for (topic, index), each in told.items():
+    response = _call(port, ApiKey.LIST_OFFSETS, OFFSETS_VERSION, list_offsets_request(named, at))
+    found = {
+        (str(topic.name), int(each.partition_index)): each for topic in response.topics for each in topic.partitions
+    }
+    for (topic, index), each in found.items():
         if each.error_code not in SOON:
-            _check(each.error_code, f"{topic}-{index} tells no offset", None)
-    return {name: int(each.offset) for name, each in told.items() if each.error_code == 0}
+            _check(each.error_code, f"{topic}-{index} has no offset", None)
+    return {name: int(each.offset) for name, each in found.items() if each.error_code == 0}
 
 
-def _asked(port: int, api_key: ApiKey, version: int, body: object) -> Any:
+def _call(port: int, api_key: ApiKey, version: int, body: object) -> Any:
     try:
         with RawConnection(port) as connection:
             return connection.call(api_key, version, body)
     except OSError as failure:
-        raise UpgradeError(f"The broker at 127.0.0.1:{port} did not answer: {failure}.") from failure
+        raise UpgradeError(f"The broker at 127.0.0.1:{port} did not respond: {failure}.") from failure
 
 
 def _check(code: int, what: str, why: str | None) -> None:

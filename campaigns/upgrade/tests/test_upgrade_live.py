@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bench.upgrade import old_directory, taking_over
-from bench.upgrade.command import Request, run
-from bench.upgrade.kafka_files import EPOCH_AT, batches, file_name, offsets_of
+from campaigns.upgrade import old_directory, taking_over
+from campaigns.upgrade.command import Request, run
+from campaigns.upgrade.kafka_files import EPOCH_AT, batches, file_name, offsets_of
 from crucible_kafka import cli
 
 pytestmark = [pytest.mark.live, pytest.mark.nightly]
@@ -19,15 +19,15 @@ LIMIT_S = 60.0
 
 @pytest.mark.clause("P-8", "P-9", "P-10", "P-13", "P-14")
 def test_every_eligible_segment_is_uploaded_with_the_snapshot_of_a_full_replay(tmp_path: Path) -> None:
-    told: list[str] = []
-    outcome = run(Request(None, tmp_path / "out", (), {}, LIMIT_S), told.append)
+    lines: list[str] = []
+    outcome = run(Request(None, tmp_path / "out", (), {}, LIMIT_S), lines.append)
     (verdict,) = outcome.verdicts
     assert verdict.is_good, verdict
     assert verdict.uploaded >= 20
     assert verdict.missing_before >= verdict.uploaded - 3
     assert verdict.recreated >= verdict.uploaded - 3
     assert 0 < verdict.replayed_bytes < verdict.log_bytes / 2, "most producers are expired"
-    assert told[-1].startswith(f"{verdict.eligible} of {verdict.eligible}")
+    assert lines[-1].startswith(f"{verdict.eligible} of {verdict.eligible}")
     assert "cluster.id=" + old_directory.CLUSTER_ID in (tmp_path / "out/data/meta.properties").read_text()
 
 

@@ -1,4 +1,4 @@
-"""What a snapshot of producers costs and how wrong it is, if all is replayed, the last segment only, or what P-9 says.
+"""Cost and errors of snapshots of producers, if all is replayed, the last segment only, or what P-9 names.
 
 The broker's own replay reads logs that are made by hand, from different places. A full replay of the files judges each
 snapshot (``full_replay``). There is no snapshot at first. What a way makes is there for its next snapshots, but for the
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.upgrade.full_replay import Differences, ReplayedSegment, differences, replayed
-from bench.upgrade.kafka_files import snapshot_rows
-from bench.upgrade.old_directory import HOUR_MS, TOPIC, Wanted, make
+from campaigns.upgrade.full_replay import Differences, ReplayedSegment, differences, replayed
+from campaigns.upgrade.kafka_files import snapshot_rows
+from campaigns.upgrade.old_directory import HOUR_MS, TOPIC, Wanted, make
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log, run_to_end
 from reference_broker.log.partition_log import PartitionLog
@@ -101,18 +101,18 @@ def measured(wanted: Wanted, root: Path, now_ms: int) -> Case:
     """Makes the log below ``root``, and lets each way work on it. ``now_ms`` is the time of its last record and of the
     uploads."""
     make(root, wanted, now_ms)
-    told = replayed(root / f"{TOPIC}-0")
+    replay = replayed(root / f"{TOPIC}-0")
     log = run_to_end(
         open_log(FileDisk(root, MAX_OPEN_FILES), f"{TOPIC}-0", LogConfig(retention_ms=-1), Now(0, now_ms), clean=True)
     )
     expiration_ms = int(wanted.expiration_hours * HOUR_MS)
-    figures = {name: _figures(way, keeps, log, told, now_ms, expiration_ms) for name, (way, keeps) in WAYS.items()}
-    known = differences({}, told[-2].known, now_ms, expiration_ms).missing
-    return Case(wanted, sum(each.size_bytes for each in told), len(told), known, figures)
+    figures = {name: _figures(way, keeps, log, replay, now_ms, expiration_ms) for name, (way, keeps) in WAYS.items()}
+    known = differences({}, replay[-2].known, now_ms, expiration_ms).missing
+    return Case(wanted, sum(each.size_bytes for each in replay), len(replay), known, figures)
 
 
 def _figures(
-    way: Way, keeps: bool, log: PartitionLog, told: Sequence[ReplayedSegment], now_ms: int, expiration_ms: int
+    way: Way, keeps: bool, log: PartitionLog, replay: Sequence[ReplayedSegment], now_ms: int, expiration_ms: int
 ) -> Figures:
     segments, live = log.segments, log.producers.by_id
 
@@ -127,9 +127,9 @@ def _figures(
         )
 
     _forget(segments)
-    newest = [made(told[-2]) for _ in range(REPEATS)]
+    newest = [made(replay[-2]) for _ in range(REPEATS)]
     in_turn = []
-    for each in told[:-1]:
+    for each in replay[:-1]:
         in_turn.append(made(each))
         if keeps:
             segments.snapshots.put(each.next_offset, in_turn[-1][0].snapshot)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.upgrade.command import Request, run, written
+from campaigns.upgrade.command import Request, run, written
 
 pytestmark = pytest.mark.peer
 

@@ -1,4 +1,4 @@
-"""The judge: what a full replay of a partition's files says of its producers, and how a snapshot differs from that.
+"""A full replay of a partition's files: the state of its producers, and how a snapshot differs from it.
 
 Written from the clauses P-1, P-7, P-9 and P-10, over ``kafka_files``. It shares no code with the broker.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.upgrade.kafka_files import Batch, ProducerRow, batches, file_name, offsets_of
+from campaigns.upgrade.kafka_files import Batch, ProducerRow, batches, file_name, offsets_of
 
 SEQUENCES = 2**31
 """Sequences wrap to 0 after the largest int."""
@@ -39,8 +39,8 @@ class ReplayedSegment:
 
 
 class Differences(NamedTuple):
-    """How many producers a snapshot lacks, tells otherwise than the replay, or has though the replay does not know
-    them."""
+    """Number of producers that a snapshot lacks, has with other values than the replay, or has although the replay does
+    not know them."""
 
     missing: int
     wrong: int
@@ -54,7 +54,7 @@ class Differences(NamedTuple):
 def replayed(folder: Path) -> list[ReplayedSegment]:
     """Replays all segments of a partition from the first batch on. Raises UnknownFormat."""
     known: dict[int, Known] = {}
-    told = []
+    replay = []
     bases = offsets_of(folder, ".log")
     for base, following in zip(bases, [*bases[1:], -1], strict=True):
         path, newest, end = folder / file_name(base, ".log"), -1, base
@@ -63,8 +63,8 @@ def replayed(folder: Path) -> list[ReplayedSegment]:
             if batch.producer_id >= 0:
                 known[batch.producer_id] = after(known.get(batch.producer_id), batch)
         next_offset = end if following < 0 else following
-        told.append(ReplayedSegment(base, next_offset, path.stat().st_size, newest, dict(known)))
-    return told
+        replay.append(ReplayedSegment(base, next_offset, path.stat().st_size, newest, dict(known)))
+    return replay
 
 
 def after(known: Known | None, batch: Batch) -> Known:
@@ -119,11 +119,11 @@ def _same(found: ProducerRow, one: Known, expired_ms: int) -> bool:
 
 
 def first_needed(
-    told: Sequence[ReplayedSegment], snapshots: Iterable[int], offset: int, now_ms: int, expiration_ms: int
+    replay: Sequence[ReplayedSegment], snapshots: Iterable[int], offset: int, now_ms: int, expiration_ms: int
 ) -> int:
     """Where the replay for a snapshot at ``offset`` may begin: nothing before that is to be read (P-9). ``snapshots``
     are the offsets of the whole ones that are there."""
-    before = [each for each in told if each.next_offset <= offset]
+    before = [each for each in replay if each.next_offset <= offset]
     young = next((at for at, each in enumerate(before) if each.max_timestamp_ms > now_ms - expiration_ms), len(before))
     begin = before[young].base_offset if young < len(before) else offset
     for at in {young, len(before)}:
@@ -132,8 +132,8 @@ def first_needed(
     return max([begin, *(each for each in snapshots if begin <= each <= offset)])
 
 
-def stable_end(told: Sequence[ReplayedSegment]) -> int:
+def stable_end(replay: Sequence[ReplayedSegment]) -> int:
     """Up to where nothing is undecided: the first record of the earliest open transaction, or the end (KIP-98)."""
-    if not told:
+    if not replay:
         return 0
-    return told[-1].next_offset if told[-1].open_from < 0 else told[-1].open_from
+    return replay[-1].next_offset if replay[-1].open_from < 0 else replay[-1].open_from

@@ -1,4 +1,4 @@
-"""Draws the ablation: what each way reads, and what its snapshot lacks, over what differs in the logs."""
+"""The drawing of the ablation: bytes that each way reads, and producers that its snapshot lacks."""
 
 from collections.abc import Mapping, Sequence
 from io import StringIO
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import FuncFormatter
 
 from bench.report import STYLE, WIDTH_IN
-from bench.upgrade.ablation import MIB, WAYS, Case
+from campaigns.upgrade.ablation import MIB, WAYS, Case
 
 COLOURS = {"everything": "#777777", "last segment": "#c4552d", "P-9": "#0b6e99"}
 LABELS = {

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.upgrade.ablation import WAYS, Case, measured
-from bench.upgrade.command import ABLATION_HEADINGS, ablation_rows
-from bench.upgrade.drawing import COLOURS, LABELS, drawn
-from bench.upgrade.old_directory import Wanted
+from campaigns.upgrade.ablation import WAYS, Case, measured
+from campaigns.upgrade.command import ABLATION_HEADINGS, ablation_rows
+from campaigns.upgrade.drawing import COLOURS, LABELS, drawn
+from campaigns.upgrade.old_directory import Wanted
 
 NOW_MS = 1_700_000_000_000
 SMALL = Wanted(size_bytes=400_000, segment_bytes=20_000, batch_bytes=1_000, producers_per_hour=2.0, snapshots=0)

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from platform import machine, system
 
-from bench.upgrade import ablation, old_directory, taking_over
-from bench.upgrade.ablation import MIB, Case
-from bench.upgrade.journey import Upgrade
-from bench.upgrade.judging import HEADINGS, Verdict, judge
-from bench.upgrade.kafka import KAFKA_AFTER, KAFKA_BEFORE, LIFE_HEADINGS, Watched, watched, written_by_kafka
-from bench.upgrade.kafka_files import UpgradeError
-from bench.upgrade.taking_over import OldDirectory, OldPartition
+from campaigns.upgrade import ablation, old_directory, taking_over
+from campaigns.upgrade.ablation import MIB, Case
+from campaigns.upgrade.journey import Upgrade
+from campaigns.upgrade.kafka import KAFKA_AFTER, KAFKA_BEFORE, LIFE_HEADINGS, Watched, watched, written_by_kafka
+from campaigns.upgrade.kafka_files import UpgradeError
+from campaigns.upgrade.taking_over import OldDirectory, OldPartition
+from campaigns.upgrade.verdict import HEADINGS, Verdict, compute_verdict
 
 Say = Callable[[str], None]
 
@@ -39,8 +39,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of an upgrade. ``old`` has what was there before. ``lives`` are those of Apache Kafka with the same
-    directory, if it was asked for."""
+    """The outcome of an upgrade. ``old`` has what was there before. ``lives`` are those of Apache Kafka with the same
+    directory, if the request wants it."""
 
     old: OldDirectory
     verdicts: Sequence[Verdict]
@@ -76,9 +76,9 @@ def _make_empty(folder: Path) -> None:
 def _run(request: Request, out: Path, say: Say) -> Outcome:
     old = taking_over.read(_source(request, out, say), request.topics)
     upgrade = Upgrade(old, out / "data", out / "tier", request.settings, request.limit_s, say)
-    told = upgrade.replayed()
-    verdicts = [judge(each) for each in upgrade.run(told)]
-    lives = watched(old, told, out / "kafka", say) if request.with_kafka else []
+    replays = upgrade.replayed()
+    verdicts = [compute_verdict(each) for each in upgrade.run(replays)]
+    lives = watched(old, replays, out / "kafka", say) if request.with_kafka else []
     return Outcome(old, verdicts, lives)
 
 
@@ -141,9 +141,9 @@ def ablation_rows(found: Mapping[str, Sequence[Case]]) -> list[tuple[str, ...]]:
 
 _PAGE = """# The upgrade path of KAFKA-15195
 
-A broker before 2.8 keeps snapshots of producers only for its newest segments. Whoever makes such a log tiered needs one
-for each segment that is uploaded. Here {before} wrote a log directory, with its ZooKeeper and stock producers of
-librdkafka. The same directory was given to {after} with LocalTieredStorage, and to the reference broker.
+A broker before 2.8 keeps snapshots of producers only for its newest segments. A broker on which such a log becomes
+tiered needs one for each segment that is uploaded. Here {before} wrote a log directory, with its ZooKeeper and stock
+producers of librdkafka. The same directory was given to {after} with LocalTieredStorage, and to the reference broker.
 
 Seen on {date}, {machine}. One command shows it again and writes this page:
 
@@ -168,21 +168,21 @@ Seen on {date}, {machine}. One command shows it again and writes this page:
 {ours}
 
 Each snapshot in the store was compared with a full replay of the files of {before}, by code that shares nothing with
-the broker (`bench/upgrade/full_replay.py`): all producers that are unexpired at the time of the upload, and all open
-transactions, field by field. Each segment in the store was compared with its old file, byte by byte.
+the broker (`campaigns/upgrade/full_replay.py`): all producers that are unexpired at the time of the upload, and all
+open transactions, field by field. Each segment in the store was compared with its old file, byte by byte.
 
 ## How the directory was taken over
 
 Both brokers got it in the same way. The new broker makes the topics, and so their IDs, and stops cleanly. The files of
 the partitions are copied to its folder, beside a `partition.metadata` with the new ID. Then it starts again, and
 `remote.storage.enable` is set. Its `meta.properties` is its own. Apache Kafka's checkpoints of recovery points and high
-watermarks are told where the logs end, as they would be after a clean stop of a broker that had these logs all along.
+watermarks get the ends of the logs, as they would be after a clean stop of a broker that had these logs all along.
 
 ## What this does not mean
 
 A cluster that was upgraded step by step has written snapshots at each roll since 2.8, and deletes old segments by its
-retention. It gets stuck only while segments from before that are there. What retention does meanwhile was not looked
-at.
+retention. It gets stuck only while segments from before that are there. The effect of retention meanwhile was not
+measured.
 """
 
 

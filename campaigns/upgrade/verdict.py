@@ -1,32 +1,36 @@
-"""Judges what was uploaded of a partition: is each snapshot that of a full replay, and is each segment whole?"""
+"""The verdict on an uploaded partition: each snapshot equals a full replay, and each segment is whole"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.upgrade.full_replay import Differences, ReplayedSegment, differences, first_needed
-from bench.upgrade.journey import Journey
-from bench.upgrade.kafka_files import EPOCH_AT, MAGIC_AT, UnknownFormat, batches, file_name, snapshot_rows
+from campaigns.upgrade.full_replay import Differences, ReplayedSegment, differences, first_needed
+from campaigns.upgrade.journey import Journey
+from campaigns.upgrade.kafka_files import EPOCH_AT, MAGIC_AT, UnknownFormat, batches, file_name, snapshot_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One partition. Counts are of segments, but for ``producers``, which are those that any snapshot lacks or tells
-    wrongly. ``too_early`` are replays that read more than P-9 lets them. ``untimely`` are those whose time, by which
-    producers expire, lies outside of the journey. ``log_bytes`` is the size of the log."""
+    """The verdict on one partition. Counts are of segments where nothing else is named."""
 
     partition: str
     segments: int
     eligible: int
     missing_before: int
+    """Closed segments that had no snapshot at their end."""
     uploaded: int
     whole: int
     recreated: int
     equal: int
+    """Snapshots that equal the full replay."""
     producers: int
+    """Producers that any snapshot lacks or has with wrong values."""
     too_early: int
+    """Replays of the broker that read more than P-9 allows."""
     untimely: int
+    """Replays whose time, by which producers expire, is outside of the run."""
     replayed_bytes: int
     log_bytes: int
+    """Size of the log."""
 
     @property
     def is_good(self) -> bool:
@@ -72,15 +76,15 @@ def mib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 20):.1f}"
 
 
-def judge(journey: Journey) -> Verdict:
-    """Looks at the objects in the store's folder and at the old files."""
-    ends = {each.next_offset for each in journey.told[:-1]}
+def compute_verdict(journey: Journey) -> Verdict:
+    """Compare the objects in the store's folder with the old files."""
+    ends = {each.next_offset for each in journey.replay[:-1]}
     uploaded = {each.base_offset: _object(journey, each, ".log") for each in journey.eligible}
     there = [each for each in journey.eligible if uploaded[each.base_offset] is not None]
     found = {each.next_offset: _compared(journey, each) for each in there}
     return Verdict(
         journey.old.name,
-        len(journey.told),
+        len(journey.replay),
         len(journey.eligible),
         len(ends - journey.old.snapshots),
         len(there),
@@ -91,7 +95,7 @@ def judge(journey: Journey) -> Verdict:
         sum(_is_too_early(journey, offset) for offset in journey.recreated),
         sum(not journey.began_ms <= each.now_ms <= journey.ended_ms for each in journey.recreated.values()),
         sum(each.read_bytes for each in journey.recreated.values()),
-        sum(each.size_bytes for each in journey.told),
+        sum(each.size_bytes for each in journey.replay),
     )
 
 
@@ -116,7 +120,7 @@ def _compared(journey: Journey, segment: ReplayedSegment) -> Differences:
 def _is_too_early(journey: Journey, offset: int) -> bool:
     made = journey.recreated[offset]
     snapshots = journey.there | {each for each in journey.recreated if each < offset}
-    return made.from_offset < first_needed(journey.told, snapshots, offset, made.now_ms, journey.expiration_ms)
+    return made.from_offset < first_needed(journey.replay, snapshots, offset, made.now_ms, journey.expiration_ms)
 
 
 def _is_whole(journey: Journey, segment: ReplayedSegment) -> bool:

@@ -1,4 +1,4 @@
-"""Kafka's files of a partition, read and written by their formats and with no code of the broker.
+"""Kafka's files of a partition, read and written with no code of the broker.
 
 What is proven of the broker's snapshots must not rest on the broker's own readers. Formats: record batches of magic 2
 (Kafka's protocol guide), ``.snapshot`` (ProducerSnapshot.json, version 1), ``.index`` and ``.timeindex`` (OffsetIndex
@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 
 class UpgradeError(Exception):
-    """A directory cannot be taken over, or a broker did not do what it was asked for. The message is one sentence."""
+    """A directory cannot be taken over, or a broker did not do what was requested. The message is one sentence."""
 
 
 NAME_DIGITS = 20

@@ -1,4 +1,4 @@
-"""Takes an old directory over on the reference broker, makes its topics tiered, and waits until all is uploaded."""
+"""The upgrade on the reference broker: its topics become tiered, and all is uploaded."""
 
 import json
 import os
@@ -11,14 +11,14 @@ from pathlib import Path
 from bench.peers.node import BrokerNode, end
 from bench.peers.reference import ReferenceNode
 from bench.ports import free_ports
-from bench.upgrade import client
-from bench.upgrade.full_replay import ReplayedSegment, replayed, stable_end
-from bench.upgrade.kafka_files import UnknownFormat, UpgradeError, whole_snapshots
-from bench.upgrade.taking_over import OldDirectory, OldPartition, bind
+from campaigns.upgrade import client
+from campaigns.upgrade.full_replay import ReplayedSegment, replayed, stable_end
+from campaigns.upgrade.kafka_files import UnknownFormat, UpgradeError, whole_snapshots
+from campaigns.upgrade.taking_over import OldDirectory, OldPartition, bind
 from reference_broker.metadata.identifiers import uuid_text
 
 STARTED_LIMIT_S = 60.0
-LOOK_EVERY_S = 0.2
+POLL_INTERVAL_S = 0.2
 SETTINGS = {
     "remote.log.storage.system.enable": "true",
     "remote.log.manager.task.interval.ms": "500",
@@ -40,13 +40,13 @@ class Recreated:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """One partition after its upload. ``told`` is the full replay of the old files. ``eligible`` are closed segments
+    """One partition after its upload. ``replay`` is the full replay of the old files. ``eligible`` are closed segments
     below the earliest open transaction. ``there`` are the offsets of the whole snapshots with which the broker began.
     ``uploads`` is the folder of the partition's objects. ``recreated`` has what was made, by offset. The broker ran
     from ``began_ms`` on, and the last upload was listed at ``ended_ms``."""
 
     old: OldPartition
-    told: Sequence[ReplayedSegment]
+    replay: Sequence[ReplayedSegment]
     eligible: Sequence[ReplayedSegment]
     there: frozenset[int]
     uploads: Path
@@ -57,9 +57,9 @@ class Journey:
     ended_ms: int
 
 
-def eligible_segments(told: Sequence[ReplayedSegment]) -> list[ReplayedSegment]:
+def eligible_segments(replay: Sequence[ReplayedSegment]) -> list[ReplayedSegment]:
     """Those that may be uploaded: closed, and with nothing undecided in them or before them."""
-    return [each for each in told[:-1] if each.next_offset <= stable_end(told)]
+    return [each for each in replay[:-1] if each.next_offset <= stable_end(replay)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,16 @@ class Upgrade:
 
     def replayed(self) -> dict[str, list[ReplayedSegment]]:
         """The full replay of each partition's old files. Raises UpgradeError, also if nothing may be uploaded."""
-        told = {each.name: _replayed(each) for each in self.old.partitions}
-        if not any(map(eligible_segments, told.values())):
+        replays = {each.name: _replayed(each) for each in self.old.partitions}
+        if not any(map(eligible_segments, replays.values())):
             raise UpgradeError(
                 f"{self.old.path} has no closed segment that ends before the first open transaction, so nothing would "
                 "be uploaded."
             )
-        self.say(f"{sum(map(len, told.values()))} segments replayed in full, for the judge")
-        return told
+        self.say(f"{sum(map(len, replays.values()))} segments replayed in full, for the comparison")
+        return replays
 
-    def run(self, told: Mapping[str, Sequence[ReplayedSegment]]) -> list[Journey]:
+    def run(self, replays: Mapping[str, Sequence[ReplayedSegment]]) -> list[Journey]:
         """Raises UpgradeError and PeerError."""
         began_ms = _now_ms()
         self.say("the reference broker makes the topics and their IDs")
@@ -94,19 +94,19 @@ class Upgrade:
         changed = {each.name: bind(each, self.data / each.name, ids[each.topic]) for each in self.old.partitions}
         os.sync()  # A start after a clean stop trusts the files.
         with self._broker() as port:
-            self._await_start(port, told)
+            self._await_start(port, replays)
             there = {each.name: self._whole_snapshots(each) for each in self.old.partitions}
             client.make_tiered(port, list(self.old.topics))
             self.say("the topics are tiered now; each closed segment is uploaded")
-            self._await_uploads(port, told)
+            self._await_uploads(port, replays)
             ended_ms = _now_ms()
         recreated = self._recreated()
         expiration_ms = int(self.settings.get(EXPIRATION, DAY_MS))
         return [
             Journey(
                 each,
-                told[each.name],
-                eligible_segments(told[each.name]),
+                replays[each.name],
+                eligible_segments(replays[each.name]),
                 there[each.name],
                 self.tier / f"{each.name}-{uuid_text(ids[each.topic])}",
                 recreated.get(each.name, {}),
@@ -133,43 +133,44 @@ class Upgrade:
         finally:
             end([node])
 
-    def _await_start(self, port: int, told: Mapping[str, Sequence[ReplayedSegment]]) -> None:
+    def _await_start(self, port: int, replays: Mapping[str, Sequence[ReplayedSegment]]) -> None:
         names = [(each.topic, each.index) for each in self.old.partitions]
         _until(lambda: client.are_led(port, self.old.topics), STARTED_LIMIT_S, "a leader for each partition")
         ends = client.end_offsets(port, names)
         for each in self.old.partitions:
-            wanted, found = told[each.name][-1].next_offset, ends.get((each.topic, each.index), -1)
+            wanted, found = replays[each.name][-1].next_offset, ends.get((each.topic, each.index), -1)
             if found != wanted:
                 raise UpgradeError(f"{each.name} ends at offset {wanted}, but the broker made {found} of it.")
 
     def _whole_snapshots(self, partition: OldPartition) -> frozenset[int]:
         return whole_snapshots(self.data / partition.name)
 
-    def _await_uploads(self, port: int, told: Mapping[str, Sequence[ReplayedSegment]]) -> None:
-        """Returns when the last eligible segment of each partition is listed, or when time is up: the judge tells."""
+    def _await_uploads(self, port: int, replays: Mapping[str, Sequence[ReplayedSegment]]) -> None:
+        """Returns when the last eligible segment of each partition is listed, or at the time limit: the verdict
+        says what is missing."""
         wanted = {
-            (each.topic, each.index): [one.next_offset for one in eligible_segments(told[each.name])]
+            (each.topic, each.index): [one.next_offset for one in eligible_segments(replays[each.name])]
             for each in self.old.partitions
         }
-        total, deadline, told_last = sum(map(len, wanted.values())), time.monotonic() + self.limit_s, -1
+        total, deadline, last = sum(map(len, wanted.values())), time.monotonic() + self.limit_s, -1
         while time.monotonic() < deadline:
             listed = client.tiered_offsets(port, list(wanted))
             done = sum(end - 1 <= listed.get(name, -1) for name, ends in wanted.items() for end in ends)
-            if done != told_last:
+            if done != last:
                 self.say(f"{done} of {total} eligible segments are listed in the tier")
-                told_last = done
+                last = done
             if done == total:
                 return
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def _recreated(self) -> dict[str, dict[int, Recreated]]:
-        """What the broker's log tells of the snapshots that it made, by partition and offset."""
+        """The snapshots that the broker logged as recreated, by partition and offset."""
         found: dict[str, dict[int, Recreated]] = {}
         for line in self.data.with_name(f"{self.data.name}.log").read_text(errors="replace").splitlines():
             if RECREATED in line:
-                told = json.loads(line)
-                made = Recreated(told["from_offset"], told["read_bytes"], told["now_ms"])
-                found.setdefault(told["partition"], {})[told["offset"]] = made
+                row = json.loads(line)
+                made = Recreated(row["from_offset"], row["read_bytes"], row["now_ms"])
+                found.setdefault(row["partition"], {})[row["offset"]] = made
         return found
 
 
@@ -193,7 +194,7 @@ def _until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise UpgradeError(f"There was no sign of {what} within {limit_s:g} s.")
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""Apache Kafka before an upgrade, which writes an old log directory, and after it, which gets the same directory.
+"""Apache Kafka before an upgrade, which writes an old directory, and after it, which gets the same one.
 
 Before: Kafka 2.7.2 with its ZooKeeper, the last release before producer snapshots are kept. Stock producers of
 librdkafka write to one topic, with timestamps of the last two days. Kafka keeps the snapshots of its newest segments
@@ -24,11 +24,11 @@ from bench.ports import free_ports
 from bench.targets.loader import find
 from bench.targets.model import TargetError
 from bench.targets.providers import kafka
-from bench.upgrade import client
-from bench.upgrade.full_replay import ReplayedSegment
-from bench.upgrade.journey import eligible_segments
-from bench.upgrade.kafka_files import checkpoint, checkpoint_rows
-from bench.upgrade.taking_over import LOG_START, OldDirectory, put
+from campaigns.upgrade import client
+from campaigns.upgrade.full_replay import ReplayedSegment
+from campaigns.upgrade.journey import eligible_segments
+from campaigns.upgrade.kafka_files import checkpoint, checkpoint_rows
+from campaigns.upgrade.taking_over import LOG_START, OldDirectory, put
 
 VERSION_BEFORE = "2.7.2"
 KAFKA_BEFORE = f"Apache Kafka {VERSION_BEFORE}"
@@ -175,14 +175,14 @@ LOG = "node-0/log.txt"
 WATCHED_S = 30.0
 START_LIMIT_S = 120.0
 TIER_READY = "Initialized topic-based RLMM resources successfully"
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 _FAILURE = re.compile(r"NullPointerException: [^\n]*producerStateSnapshotFile[^\n]*")
 _PLACE = re.compile(r"at (\S*RLMCopyTask\.copyLogSegment\([^)]*\))")
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One life of Kafka with tiered topics. ``listed`` is how many eligible segments it said were in the tier at the
+    """One life of Kafka with tiered topics. ``listed`` is how many eligible segments it reported in the tier at the
     end, of ``eligible``. ``stored`` is the number of objects in the tier's folder. ``failures`` of the copy were
     logged, ``last_failures`` of them in the second half of the time. ``message`` and ``place`` are of the last one."""
 
@@ -218,7 +218,7 @@ LIFE_HEADINGS = ("broker", "watched", "eligible segments listed", "objects in th
 
 def watched(
     old: OldDirectory,
-    told: Mapping[str, Sequence[ReplayedSegment]],
+    replays: Mapping[str, Sequence[ReplayedSegment]],
     folder: Path,
     say: Callable[[str], None],
     limit_s: float = WATCHED_S,
@@ -226,7 +226,7 @@ def watched(
     """Two lives: the first in which the topics are tiered, and one after a clean restart. Raises PeerError and
     UpgradeError."""
     ends = {
-        (each.topic, each.index): [one.next_offset for one in eligible_segments(told[each.name])]
+        (each.topic, each.index): [one.next_offset for one in eligible_segments(replays[each.name])]
         for each in old.partitions
     }
     say(f"{KAFKA_AFTER} starts, and makes the topics and their IDs")
@@ -234,7 +234,7 @@ def watched(
         (node,) = cluster.members
         with _life(cluster, folder / LOG, {}):
             client.create_topics(node.port, old.topics)
-        _put(old, told, folder / "node-0" / "data")
+        _put(old, replays, folder / "node-0" / "data")
         lives: list[Watched] = []
         for how in ("made tiered", "after a clean restart"):
             with _life(cluster, folder / LOG, old.topics):
@@ -271,23 +271,25 @@ def _count(log: Path, words: str) -> int:
     return log.read_text(errors="replace").count(words) if log.exists() else 0
 
 
-def _put(old: OldDirectory, told: Mapping[str, Sequence[ReplayedSegment]], data: Path) -> None:
+def _put(old: OldDirectory, replays: Mapping[str, Sequence[ReplayedSegment]], data: Path) -> None:
     """Kafka's ``partition.metadata`` stays, with the topic's ID. Raises UpgradeError."""
     for each in old.partitions:
         put(each, data / each.name)
-    rows = {f"{each.topic} {each.index}": told[each.name][-1].next_offset for each in old.partitions}
+    rows = {f"{each.topic} {each.index}": replays[each.name][-1].next_offset for each in old.partitions}
     for name in ENDS:
-        _tell(data / name, rows)
-    _tell(data / LOG_START, {f"{each.topic} {each.index}": each.log_start for each in old.partitions if each.log_start})
+        _write_checkpoint(data / name, rows)
+    _write_checkpoint(
+        data / LOG_START, {f"{each.topic} {each.index}": each.log_start for each in old.partitions if each.log_start}
+    )
 
 
-def _tell(path: Path, offsets: Mapping[str, int]) -> None:
+def _write_checkpoint(path: Path, offsets: Mapping[str, int]) -> None:
     others = [" ".join(row) for row in checkpoint_rows(path) if " ".join(row[:2]) not in offsets]
     path.write_text(checkpoint([*others, *(f"{name} {offset}" for name, offset in offsets.items())]))
 
 
 def _watch(how: str, port: int, ends: Mapping[tuple[str, int], Sequence[int]], folder: Path, limit_s: float) -> Watched:
-    """Looks until all is listed, or time is up."""
+    """Poll until all is listed, or until the time limit."""
     log, total = folder / LOG, sum(map(len, ends.values()))
     before, began, halfway, listed = len(_failures(log)), time.monotonic(), 0, 0
     while listed < total and time.monotonic() < began + limit_s:
@@ -295,7 +297,7 @@ def _watch(how: str, port: int, ends: Mapping[tuple[str, int], Sequence[int]], f
         listed = sum(end - 1 <= offsets.get(name, -1) for name, each in ends.items() for end in each)
         if time.monotonic() < began + limit_s / 2:
             halfway = len(_failures(log)) - before
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
     found = _failures(log)
     places = _PLACE.findall(log.read_text(errors="replace"))
     return Watched(

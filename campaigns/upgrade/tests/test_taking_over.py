@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.upgrade import taking_over
-from bench.upgrade.full_replay import replayed, stable_end
-from bench.upgrade.journey import eligible_segments
-from bench.upgrade.kafka_files import (
+from campaigns.upgrade import taking_over
+from campaigns.upgrade.full_replay import replayed, stable_end
+from campaigns.upgrade.journey import eligible_segments
+from campaigns.upgrade.kafka_files import (
     EPOCH_AT,
     UpgradeError,
     batches,
@@ -16,7 +16,7 @@ from bench.upgrade.kafka_files import (
     file_name,
     offsets_of,
 )
-from bench.upgrade.old_directory import TOPIC, Wanted, make
+from campaigns.upgrade.old_directory import TOPIC, Wanted, make
 from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log, run_to_end
@@ -46,13 +46,13 @@ def test_the_directory_that_is_made_is_that_of_an_old_broker(old: Path) -> None:
 
 
 def test_its_transactions_and_times_are_those_that_make_a_replay_hard(old: Path) -> None:
-    told = replayed(old / f"{TOPIC}-0")
-    newest = [each.max_timestamp_ms for each in told]
+    replay = replayed(old / f"{TOPIC}-0")
+    newest = [each.max_timestamp_ms for each in replay]
     assert newest == sorted(newest)
     assert newest[0] < NOW_MS - 3 * 86_400_000 < newest[-1] == NOW_MS
-    assert any(each.open_from >= 0 for each in told[:-2]), "one transaction reaches into a later segment"
-    assert stable_end(told) < told[-1].next_offset, "one is not ended"
-    assert eligible_segments(told)[-1].next_offset <= stable_end(told)
+    assert any(each.open_from >= 0 for each in replay[:-2]), "one transaction reaches into a later segment"
+    assert stable_end(replay) < replay[-1].next_offset, "one is not ended"
+    assert eligible_segments(replay)[-1].next_offset <= stable_end(replay)
 
 
 def test_files_are_copied_as_they_are(old: Path, tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_the_broker_opens_what_was_copied_whole(old: Path, tmp_path: Path, delet
     disk, config = FileDisk(tmp_path / "new", 64), LogConfig(retention_ms=-1)
     assert read_partition_metadata(disk, partition.name) == bytes(range(16))
     log = run_to_end(open_log(disk, partition.name, config, Now(0, NOW_MS), clean=True))
-    told = replayed(partition.folder)
+    replay = replayed(partition.folder)
     assert log.quarantine is None
-    assert (log.log_start_offset, log.log_end_offset) == (start, told[-1].next_offset)
+    assert (log.log_start_offset, log.log_end_offset) == (start, replay[-1].next_offset)
     assert [each.base_offset for each in log.segments] == bases[deleted:]
     assert {who: each.last_sequence for who, each in log.producers.by_id.items() if each.marks} == {
         who: one.row.last_sequence
-        for who, one in told[-1].known.items()
+        for who, one in replay[-1].known.items()
         if one.row.last_sequence >= 0 and (one.row.timestamp_ms > NOW_MS - DAY_MS or one.row.open_from >= 0)
     }

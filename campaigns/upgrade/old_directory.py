@@ -1,4 +1,4 @@
-"""Makes a log directory as a broker before 2.8 leaves it: one topic without an ID, and few snapshots of producers.
+"""A log directory as a broker before 2.8 leaves it, made by hand.
 
 The broker's log has no part in it: batches come from the record builder, and all other files from ``kafka_files``.
 Timestamps lie between some hours ago and now. Producers come and go. Some write in transactions. One of these is open
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from bench.upgrade import kafka_files
-from bench.upgrade.full_replay import ReplayedSegment, replayed
-from bench.upgrade.kafka_files import file_name, placed
+from campaigns.upgrade import kafka_files
+from campaigns.upgrade.full_replay import ReplayedSegment, replayed
+from campaigns.upgrade.kafka_files import file_name, placed
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
 
@@ -107,8 +107,8 @@ def _write_segments(folder: Path, wanted: Wanted, now_ms: int) -> int:
     return offset
 
 
-def _write_snapshots(folder: Path, told: list[ReplayedSegment], snapshots: int) -> None:
-    places = told[-1 - snapshots :] if snapshots else []
+def _write_snapshots(folder: Path, replay: list[ReplayedSegment], snapshots: int) -> None:
+    places = replay[-1 - snapshots :] if snapshots else []
     for each in places:
         data = kafka_files.snapshot_file(one.row for one in each.known.values())
         (folder / file_name(each.next_offset, ".snapshot")).write_bytes(data)

@@ -1,11 +1,11 @@
-"""The judge of snapshots: what a full replay of files says, written out by hand, and what counts as a difference."""
+"""Full replays of files, compared with states that are written out by hand, and what counts as a difference."""
 
 from pathlib import Path
 
 import pytest
 
-from bench.upgrade.full_replay import ReplayedSegment, differences, first_needed, replayed, stable_end
-from bench.upgrade.kafka_files import ProducerRow, UnknownFormat, file_name, placed, snapshot_file, snapshot_rows
+from campaigns.upgrade.full_replay import ReplayedSegment, differences, first_needed, replayed, stable_end
+from campaigns.upgrade.kafka_files import ProducerRow, UnknownFormat, file_name, placed, snapshot_file, snapshot_rows
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
 
@@ -40,7 +40,7 @@ class Log:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> list[ReplayedSegment]:
+def replay(tmp_path: Path) -> list[ReplayedSegment]:
     """Three segments. Producer 7 has a transaction from the first into the third, and 9 one that is not ended."""
     log = Log(tmp_path)
     log.send(1, 0, 0, count=3)
@@ -59,17 +59,21 @@ def ms(hours: float) -> int:
     return START_MS + int(hours * HOUR)
 
 
-def test_it_tells_each_segment_what_was_written_up_to_its_end(told: list[ReplayedSegment]) -> None:
-    assert [(each.base_offset, each.next_offset, each.open_from) for each in told] == [(0, 4, 3), (4, 8, 3), (8, 11, 9)]
-    assert [each.max_timestamp_ms for each in told] == [ms(0), ms(6), ms(10)]
-    first, second, third = ({who: one.row for who, one in each.known.items()} for each in told)
+def test_each_segment_has_the_state_up_to_its_end(replay: list[ReplayedSegment]) -> None:
+    assert [(each.base_offset, each.next_offset, each.open_from) for each in replay] == [
+        (0, 4, 3),
+        (4, 8, 3),
+        (8, 11, 9),
+    ]
+    assert [each.max_timestamp_ms for each in replay] == [ms(0), ms(6), ms(10)]
+    first, second, third = ({who: one.row for who, one in each.known.items()} for each in replay)
     assert first == {1: ProducerRow(1, 0, 2, 2, 2, ms(0), -1, -1), 7: ProducerRow(7, 0, 0, 3, 0, ms(0), -1, 3)}
     assert second[1] == ProducerRow(1, 0, 4, 5, 1, ms(5), -1, -1)
     assert second[2] == ProducerRow(2, 0, 0, 7, 1, ms(6), -1, -1), "sequences wrap"
     assert third[7] == ProducerRow(7, 0, 0, 3, 0, ms(10), 3, -1), "a marker ends a transaction"
     assert third[8].last_sequence == -1, "a marker can be all that there is"
-    assert stable_end(told) == 9
-    assert stable_end(told[:1]) == 3
+    assert stable_end(replay) == 9
+    assert stable_end(replay[:1]) == 3
     assert stable_end([]) == 0
 
 
@@ -82,8 +86,8 @@ def test_a_marker_that_raises_the_epoch_clears_the_sequence(tmp_path: Path) -> N
     assert replayed(tmp_path)[0].known[5].row == ProducerRow(5, 1, 0, 5, 0, ms(1), 3, -1)
 
 
-def test_a_snapshot_must_have_whoever_is_unexpired_or_has_an_open_transaction(told: list[ReplayedSegment]) -> None:
-    known = told[1].known
+def test_a_snapshot_must_have_whoever_is_unexpired_or_has_an_open_transaction(replay: list[ReplayedSegment]) -> None:
+    known = replay[1].known
     rows = {who: one.row for who, one in known.items()}
     now_ms, expiration_ms = ms(6.5), int(HOUR * 1.2)
     assert differences(rows, known, now_ms, expiration_ms) == (0, 0, 0)
@@ -99,16 +103,16 @@ def test_a_snapshot_must_have_whoever_is_unexpired_or_has_an_open_transaction(to
     "field",
     ["epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms", "coordinator_epoch", "open_from"],
 )
-def test_each_field_that_is_wrong_is_seen(told: list[ReplayedSegment], field: str) -> None:
-    known = told[1].known
+def test_each_field_that_is_wrong_is_seen(replay: list[ReplayedSegment], field: str) -> None:
+    known = replay[1].known
     rows = {who: one.row for who, one in known.items()}
     rows[2] = rows[2]._replace(**{field: getattr(rows[2], field) + 1})
     assert differences(rows, known, ms(7), 2 * HOUR) == (0, 1, 0)
 
 
-def test_where_a_replay_may_begin(told: list[ReplayedSegment]) -> None:
+def test_where_a_replay_may_begin(replay: list[ReplayedSegment]) -> None:
     def needed(offset: int, hours: float, *snapshots: int) -> int:
-        return first_needed(told, snapshots, offset, ms(10), int(hours * HOUR))
+        return first_needed(replay, snapshots, offset, ms(10), int(hours * HOUR))
 
     assert needed(11, 1) == 3, "7 has a transaction open where the young segment begins"
     assert needed(11, 1, 4) == 4, "a snapshot knows of that transaction"
@@ -123,9 +127,9 @@ def test_later_segments_say_nothing_of_where_a_replay_begins(tmp_path: Path) -> 
     for hours in (0, 1, 10):
         log.send(1, hours, int(hours))
         log.roll()
-    told = replayed(tmp_path)
-    assert first_needed(told, (), 1, ms(10), 2 * HOUR) == 1, "nothing is to be read"
-    assert first_needed(told, (), 3, ms(10), 2 * HOUR) == 2
+    replay = replayed(tmp_path)
+    assert first_needed(replay, (), 1, ms(10), 2 * HOUR) == 1, "nothing is to be read"
+    assert first_needed(replay, (), 3, ms(10), 2 * HOUR) == 2
 
 
 def test_a_snapshot_that_is_not_whole_is_refused() -> None:
