@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.coordination.scheduling import SliceQueue
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metrics.metrics import Gauge, Histogram
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports, Slices, later
+from reference_broker.ports.slicing import SliceQueue
 from reference_broker.records.batch import BatchHeader, InvalidRecords, checked, iterate
 from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
 from reference_broker.replication.partitions import Partition

@@ -1,4 +1,4 @@
-"""Scheduling of a node's work: long work in slices, steps at the end of an event, due keys, slots of limited number."""
+"""Scheduling of a node's work: steps at the end of an event, due keys, slots of limited number."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,35 +6,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
-from reference_broker.ports.node_ports import Ports, Slices, later
-
-
-@dataclass(slots=True)
-class SliceQueue:
-    """Long work: one slice an event, one piece of work after the other. A queue without work has no timer."""
-
-    _ports: Ports
-    _work: deque[Slices] = field(default_factory=deque)
-    _is_armed: bool = False
-
-    def add(self, work: Slices) -> None:
-        """Start the work at the next event, after what was added before."""
-        self._work.append(work)
-        self._arm()
-
-    def _arm(self) -> None:
-        if self._work and not self._is_armed:
-            self._is_armed = True
-            later(self._ports, 0, self._step)
-
-    def _step(self) -> None:
-        self._is_armed = False
-        for _ in self._work[0]:
-            break
-        else:
-            self._work.popleft()
-        self._arm()
-
+from reference_broker.ports.node_ports import Ports, later
 
 STEPS_AN_EVENT: Final = 20
 """Bounds the work of one event: a step may append a record, which costs about 100 us, and a follower's fetch may

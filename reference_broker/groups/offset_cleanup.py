@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.scheduling import SliceQueue
 from reference_broker.groups.committed_offsets import NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.group import Group
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports, Slices, later
+from reference_broker.ports.slicing import SliceQueue
 from reference_broker.wire.errors import Error
 
 REMOVED_PER_SLICE = 200

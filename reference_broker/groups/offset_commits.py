@@ -13,7 +13,6 @@ from typing import Protocol, TypeAlias
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.log import NO_PRODUCER, KeyAndValue, Producer, Written, client_error
 from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
-from reference_broker.coordination.scheduling import SliceQueue
 from reference_broker.groups.committed_offsets import (
     MAX_TIMESTAMP_MS,
     NO_METADATA_EPOCH,
@@ -29,6 +28,7 @@ from reference_broker.groups.records import CLASSIC_VALUE, EPOCH_VALUE, offset_k
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Ports, Slices
+from reference_broker.ports.slicing import SliceQueue
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 

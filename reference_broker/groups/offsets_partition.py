@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from reference_broker.coordination.led_partitions import RECORDS_PER_SLICE, LedPartition, Skipped
 from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, KeyAndValue, Producer, Written, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, TextTooLong
-from reference_broker.coordination.scheduling import DueTimes, SliceQueue
+from reference_broker.coordination.scheduling import DueTimes
 from reference_broker.groups.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
 from reference_broker.groups.group import Group
 from reference_broker.groups.metrics import GroupMetrics
@@ -24,6 +24,7 @@ from reference_broker.groups.records import (
     read_offset_value,
 )
 from reference_broker.ports.node_ports import Ports, Slices
+from reference_broker.ports.slicing import SliceQueue
 from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader, InvalidRecords
 from reference_broker.records.control import ControlType, read_control
 from reference_broker.records.record import Record

@@ -23,12 +23,7 @@ from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
 from reference_broker.transactions.endings import Endings
-from reference_broker.transactions.markers import (
-    EPOCH_RAISED_FROM,
-    MarkerSender,
-    MarkerWriter,
-    TopicPartition,
-)
+from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MarkerSender, MarkerWriter, TopicPartition
 from reference_broker.transactions.producer_ids import COME_AGAIN, ProducerIds
 from reference_broker.transactions.timeouts import Timeouts
 from reference_broker.transactions.transaction import (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from kio.schema.types import ProducerId, TopicName
 from kio.static.primitive import i8, i16, i32
 
-from reference_broker.coordination.scheduling import SliceQueue, Steps
+from reference_broker.coordination.scheduling import Steps
 from reference_broker.log.partition_log import Origin, RecordsRefused
 from reference_broker.log.producer_state import Producer
 from reference_broker.log.timestamp_lookup import Search, Work
@@ -26,6 +26,7 @@ from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Channel, Ports, Slices, later, run_slices
+from reference_broker.ports.slicing import SliceQueue
 from reference_broker.records.control import build_marker
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.leader.leaders import Leaders

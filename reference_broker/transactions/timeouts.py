@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.scheduling import DueTimes, SliceQueue
+from reference_broker.coordination.scheduling import DueTimes
 from reference_broker.ports.node_ports import Ports, Slices, later
+from reference_broker.ports.slicing import SliceQueue
 from reference_broker.transactions.endings import Endings
 from reference_broker.transactions.transaction import EXPIRING, Transaction, TransactionState, dead
 from reference_broker.transactions.transactions_partition import Held, TransactionsPartition
