@@ -178,7 +178,7 @@ def test_a_transaction_that_ends_now_is_asked_for_again_before_the_producer_is(w
     call = world.produce_to(transactional(), version=TV2)
     for _ in range(2):
         world.link.answer({A: ErrorCode.concurrent_transactions})
-        assert world.link.asked == []
+        assert world.link.requests == []
         world.pass_ms(20)
     world.link.answer()
     assert (errors_of(call), world.ends) == ([0], [1, 0])
@@ -213,7 +213,7 @@ def test_the_word_for_an_earlier_transaction_does_not_open_the_next_one(world: T
     first = world.produce_to(transactional())
     world.end(commit=False)
     second = world.produce_to(transactional())
-    assert len(world.link.asked) == 1
+    assert len(world.link.requests) == 1
     world.link.answer()
     assert (errors_of(first), second.closed) == ([ErrorCode.invalid_txn_state], False)
     world.link.answer({A: ErrorCode.invalid_txn_state})
@@ -247,7 +247,7 @@ def test_a_later_marker_voids_the_word_in_version_2_too(world: TransactionWorld)
 def test_an_old_epoch_is_refused_before_anybody_is_asked(world: TransactionWorld, version: int) -> None:
     world.end(epoch=3)
     assert errors_of(world.produce_to(transactional(epoch=2), version=version)) == [ErrorCode.invalid_producer_epoch]
-    assert world.link.asked == []
+    assert world.link.requests == []
 
 
 def test_a_retry_of_a_written_batch_is_no_new_transaction(world: TransactionWorld) -> None:
@@ -289,7 +289,7 @@ def test_a_transaction_of_version_2_begins_with_sequence_0(world: TransactionWor
 def test_a_transactional_batch_demands_a_transactional_id(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), transactional(is_transactional=False), transactional_id=None)
     assert errors_of(call) == [ErrorCode.transactional_id_authorization_failed, 0]
-    assert (world.ends, world.link.asked) == ([0, 1], [])
+    assert (world.ends, world.link.requests) == ([0, 1], [])
 
 
 @pytest.mark.clause("ReplicaManagerTest.testVerificationForTransactionalPartitionsOnly")
@@ -303,7 +303,7 @@ def test_only_partitions_of_transactional_batches_are_asked_for(world: Transacti
 
 def test_a_plain_batch_may_have_one(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(is_transactional=False), build([Record(timestamp_ms=START_MS, value=b"v")]))
-    assert (errors_of(call), world.link.asked) == ([0, 0], [])
+    assert (errors_of(call), world.link.requests) == ([0, 0], [])
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testNonTransactionalAppendWithOngoingTransaction")
@@ -318,7 +318,7 @@ def test_the_batches_are_of_one_producer(world: TransactionWorld) -> None:
     for other in (transactional(producer=8), transactional(epoch=1)):
         call = world.produce_to(transactional(), other)
         assert errors_of(call) == [ErrorCode.invalid_producer_id_mapping] * 2
-    assert (world.ends, world.link.asked) == ([0, 0], [])
+    assert (world.ends, world.link.requests) == ([0, 0], [])
 
 
 @pytest.mark.clause(
@@ -335,7 +335,7 @@ def test_partitions_that_are_not_led_here_are_not_asked_for(world: TransactionWo
 def test_nobody_is_asked_for_internal_topics(world: TransactionWorld) -> None:
     told = [errors_of(world.produce_to(transactional(), topic=each)) for each in (TRANSACTION_TOPIC, OFFSETS_TOPIC)]
     assert told == [[ErrorCode.invalid_topic_exception], [ErrorCode.unknown_topic_or_partition]], "the first one exists"
-    assert world.link.asked == []
+    assert world.link.requests == []
 
 
 def test_a_leader_that_resigns_while_the_coordinator_is_asked(world: TransactionWorld) -> None:
@@ -352,7 +352,7 @@ def test_a_leader_that_resigns_while_the_coordinator_is_asked(world: Transaction
 def test_verification_can_be_switched_off() -> None:
     world = TransactionWorld(settings={"transaction.partition.verification.enable": "false"})
     assert errors_of(world.produce_to(transactional(), version=TV1)) == [0]
-    assert world.link.asked == []
+    assert world.link.requests == []
     added = world.produce_to(transactional(1, epoch=0), transactional(), version=TV2)
     assert not added.closed
     world.link.answer()
@@ -367,7 +367,7 @@ def test_while_it_is_switched_off_each_log_has_its_own_setting(switched_off: int
     world = TransactionWorld(settings={"transaction.partition.verification.enable": "false"})
     world.led[1 - switched_off].log.config = LogConfig(transaction_verification_enable=True)
     call = world.produce_to(transactional(), transactional(), version=TV1)
-    assert len(world.link.asked) == 1
+    assert len(world.link.requests) == 1
     world.link.answer()
     assert errors_of(call) == [0, 0]
 

@@ -56,7 +56,7 @@ def test_a_reader_that_slept_over_a_tombstone_hears_it_from_a_broker_process(tmp
     """The broker has no metadata epochs, so it announces none of KIP-232's drafts, and this one all the same."""
     words = [word for key, value in SETTINGS.items() for word in ("--config", f"{key}={value}")]
     started = Broker(tmp_path / "data", tmp_path / "log", *words)
-    node, held, told = NodeAddress(-1, *started.address), dict[bytes | None, bytes](), 0
+    node, held, deletions = NodeAddress(-1, *started.address), dict[bytes | None, bytes](), 0
     fetch = FetchSettings(tombstone_horizon=True, max_wait_ms=50)
     try:
         create_topic(node, "t", 1)
@@ -73,12 +73,12 @@ def test_a_reader_that_slept_over_a_tombstone_hears_it_from_a_broker_process(tmp
             for number in range(60):
                 write(node, "k", f"{number}" * 30)
                 time.sleep(0.02)
-            while (not told or b"k" not in held) and time.monotonic() < until:
+            while (not deletions or b"k" not in held) and time.monotonic() < until:
                 try:
                     held |= {each.key: each.value or b"" for each in reader.poll(200)}
                 except TombstonesMissedError:
                     held.clear()
-                    told += 1
+                    deletions += 1
     finally:
         started.kill()
-    assert (told, list(held)) == (1, [b"k"])
+    assert (deletions, list(held)) == (1, [b"k"])

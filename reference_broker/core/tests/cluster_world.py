@@ -209,8 +209,8 @@ class ClusterWorld:
         )
         timeout = i32Timedelta.parse(timedelta(seconds=5))
         request = CreateTopicsRequest(topics=(wanted,), timeout=timeout, validate_only=False)
-        asked = self.controller if at is None else at
-        answer = self.ask(asked, ApiKey.CREATE_TOPICS, 7, request, client_id).topics[0]
+        broker = self.controller if at is None else at
+        answer = self.ask(broker, ApiKey.CREATE_TOPICS, 7, request, client_id).topics[0]
         if answer.error_code != 0:
             return answer
         self.run_until(lambda: all(topic in each.node.broker.loader.image.topics for each in self.living))
@@ -328,8 +328,10 @@ class ClusterWorld:
             return
         if not link.waiting or link.waiting[0][0] > self.mono_us:
             return
-        link.served = asked = link.waiting.popleft()[1]
-        frame = b"".join(encode_request(asked.api_key, asked.api_version, asked.token, asked.client_id, asked.body))
+        link.served = request = link.waiting.popleft()[1]
+        frame = b"".join(
+            encode_request(request.api_key, request.api_version, request.token, request.client_id, request.body)
+        )
         self._give(self.members[link.peer], decode(link.number, memoryview(frame)[4:], SERVED))
 
     def _reply(self, effect: Reply) -> None:
@@ -347,15 +349,15 @@ class ClusterWorld:
             bytes(each)
             for each in encode_response(effect.api_key, effect.api_version, effect.correlation_id, effect.body)
         )
-        asked = link.served
-        assert asked is not None
+        request = link.served
+        assert request is not None
 
         def arrive() -> None:
             if asker.links.get((link.peer, link.channel)) is not link:
                 return
             link.served = None
-            _, body = decode_response(asked.api_key, asked.api_version, memoryview(frame)[4:])
-            self._give(asker, PeerReply(link.peer, link.channel, asked.token, body))
+            _, body = decode_response(request.api_key, request.api_version, memoryview(frame)[4:])
+            self._give(asker, PeerReply(link.peer, link.channel, request.token, body))
             self._serve(asker, link)
 
         self._later(self.link_us(link.peer, self._number_of(asker), link.channel), arrive)

@@ -26,10 +26,10 @@ TOPICS = 10
 LONGEST_US = 1_500_000
 """Of a link, one way."""
 
-Told = tuple[Any, ...]
+Content = tuple[Any, ...]
 
 
-def told(known: MetadataCache | MetadataImage) -> Told:
+def content_of(known: MetadataCache | MetadataImage) -> Content:
     """What clients are told of it."""
     brokers = known.brokers if isinstance(known.brokers, tuple) else tuple(known.brokers.values())
     live = sorted((each.broker_id, each.host, each.port, each.rack) for each in brokers if not each.fenced)
@@ -46,7 +46,7 @@ class Watched(ClusterWorld):
     def __init__(self, random: Random, nodes: int, **config: str) -> None:
         self.random = random
         self.slow_links: dict[tuple[int, int, bool], int] = {}
-        self.contents: dict[int, Told] = {}
+        self.contents: dict[int, Content] = {}
         self.places: dict[int, tuple[int, int]] = {}
         self.applied: dict[int, tuple[object, int]] = {}
         self._seen: dict[int, MetadataCache] = {}
@@ -88,7 +88,7 @@ class Watched(ClusterWorld):
             assert (other < epoch) == (offset < place[0]) or other == epoch, f"{other} at {offset}, {epoch} at {place}"
         content = member.node.broker.controller.broadcast._content
         if content is not None and content.metadata_epoch == epoch:
-            self._says("the log", epoch, told(content.image))
+            self._says("the log", epoch, content_of(content.image))
 
     def _sent(self, number: int, send: Send) -> None:
         body: Any = send.body
@@ -111,9 +111,9 @@ class Watched(ClusterWorld):
             return
         self._seen[number] = cache
         if cache.metadata_epoch >= 0:
-            self._says(f"node {number}", cache.metadata_epoch, told(cache))
+            self._says(f"node {number}", cache.metadata_epoch, content_of(cache))
 
-    def _says(self, who: str, epoch: int, what: Told) -> None:
+    def _says(self, who: str, epoch: int, what: Content) -> None:
         known = self.contents.setdefault(epoch, what)
         assert known == what, f"{who} says of epoch {epoch}:\n{what}\nothers:\n{known}"
 
@@ -183,10 +183,10 @@ class Storm:
             return False
         image = active[0].node.broker.loader.image
         epoch = image.metadata_epoch if sends_metadata_epoch(image) else -1
-        wanted = told(image)
+        wanted = content_of(image)
         caches = [each.node.broker.metadata for each in world.living]
         return len(wanted[0]) == self.nodes and all(
-            each.metadata_epoch == epoch and told(each) == wanted for each in caches
+            each.metadata_epoch == epoch and content_of(each) == wanted for each in caches
         )
 
     # What happens

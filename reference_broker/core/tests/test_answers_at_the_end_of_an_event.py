@@ -24,7 +24,7 @@ def waiting(world: NodeWorld) -> int:
     return number
 
 
-def told(world: NodeWorld, number: int) -> dict[int, Any]:
+def responses(world: NodeWorld, number: int) -> dict[int, Any]:
     body: Any = world.replies[number].body
     return {one.partition: one for topic in body.responses for one in topic.partitions}
 
@@ -34,7 +34,7 @@ def test_a_fetch_that_a_deletion_wakes_tells_that_all_its_partitions_are_gone() 
     number = waiting(world)
     world.delete("t")
     gone = ErrorCode.unknown_topic_or_partition
-    assert {index: one.error_code for index, one in told(world, number).items()} == {0: gone, 1: gone}
+    assert {index: one.error_code for index, one in responses(world, number).items()} == {0: gone, 1: gone}
 
 
 def test_a_fetch_that_a_produce_wakes_has_what_was_appended_to_all_its_partitions() -> None:
@@ -42,4 +42,4 @@ def test_a_fetch_that_a_produce_wakes_has_what_was_appended_to_all_its_partition
     number = waiting(world)
     appended = [ProducePartition(index, batch()) for index in (0, 1)]
     world.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, [ProduceTopic("t", bytes(16), appended)]))
-    assert {index: bool(one.records) for index, one in told(world, number).items()} == {0: True, 1: True}
+    assert {index: bool(one.records) for index, one in responses(world, number).items()} == {0: True, 1: True}

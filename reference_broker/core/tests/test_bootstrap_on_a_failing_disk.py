@@ -43,8 +43,8 @@ def test_a_node_that_cannot_write_its_vote_ends() -> None:
 
 def test_a_leader_that_is_alone_and_cannot_open_its_epoch_says_so_and_is_elected_again() -> None:
     world = NodeWorld(RefusesOne(1))
-    told = [dict(note.fields)["what"] for note in world.effects if isinstance(note, Note) and "written" in note.what]
-    assert told == ["leader change"]
+    kinds = [dict(note.fields)["what"] for note in world.effects if isinstance(note, Note) and "written" in note.what]
+    assert kinds == ["leader change"]
     assert world.node.broker.quorum.epoch == 2
 
 

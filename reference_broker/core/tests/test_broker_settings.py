@@ -31,16 +31,16 @@ def alter(
     world: NodeWorld, name: str, setting: str, value: str | None, operation: int = SET, kind: int = BROKER
 ) -> tuple[str, str]:
     body = changes((name, [(setting, operation, value)], kind))
-    (told,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
-    return told.error_code.name, told.error_message or ""
+    (result,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
+    return result.error_code.name, result.error_message or ""
 
 
 def described(world: NodeWorld, kind: int, name: str, *keys: str) -> dict[str, Any]:
     resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=name, configuration_keys=keys or None)
     body = DescribeConfigsRequest(resources=(resource,), include_synonyms=True, include_documentation=False)
-    (told,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results
-    assert told.error_code == ErrorCode.none
-    return {row.name: row for row in told.configs}
+    (result,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results
+    assert result.error_code == ErrorCode.none
+    return {row.name: row for row in result.configs}
 
 
 def places(row: Any) -> list[tuple[str, str | None, int]]:
@@ -84,8 +84,8 @@ def test_a_setting_has_all_its_places_in_the_order_in_which_they_win() -> None:
         "log.retention.ms": ("3000", 3, False),
         "min.insync.replicas": ("1", 3, False),
     }
-    (told,) = [one for one in world.create("v").configs if one.name == "retention.ms"]
-    assert (told.value, told.config_source) == ("2000", 2)
+    (result,) = [one for one in world.create("v").configs if one.name == "retention.ms"]
+    assert (result.value, result.config_source) == ("2000", 2)
 
 
 def test_a_setting_that_only_topics_have_has_no_other_places() -> None:
@@ -148,15 +148,15 @@ def test_a_name_that_kafka_does_not_know_is_kept_and_shown_without_its_value() -
     ],
 )
 def test_each_bad_change_gets_its_error(name: str, setting: str, value: str | None, error: str, word: str) -> None:
-    told = alter(NodeWorld(), name, setting, value)
-    assert told[0] == error
-    assert word in told[1]
+    result = alter(NodeWorld(), name, setting, value)
+    assert result[0] == error
+    assert word in result[1]
 
 
 def alter_together(world: NodeWorld, name: str, settings: dict[str, str], kind: int = BROKER) -> tuple[str, str]:
     body = changes((name, [(setting, SET, value) for setting, value in settings.items()], kind))
-    (told,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
-    return told.error_code.name, told.error_message or ""
+    (result,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
+    return result.error_code.name, result.error_message or ""
 
 
 @pytest.mark.parametrize("name", [CLUSTER, OWN])
@@ -192,8 +192,8 @@ def test_a_topics_lag_must_fit_the_brokers() -> None:
     world = NodeWorld()
     world.create("t")
     assert alter(world, CLUSTER, "log.cleaner.max.compaction.lag.ms", "400")[0] == "none"
-    told = alter(world, "t", "min.compaction.lag.ms", "401", kind=TOPIC)
-    assert told == ("invalid_config", "min.compaction.lag.ms is 401, above max.compaction.lag.ms 400: lower it.")
+    result = alter(world, "t", "min.compaction.lag.ms", "401", kind=TOPIC)
+    assert result == ("invalid_config", "min.compaction.lag.ms is 401, above max.compaction.lag.ms 400: lower it.")
     assert alter(world, "t", "min.compaction.lag.ms", "400", kind=TOPIC)[0] == "none"
 
 
@@ -217,8 +217,8 @@ def test_a_kind_of_resource_without_settings_is_named(kind: int, word: str) -> N
     assert word in message
     resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=OWN, configuration_keys=None)
     body = DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=False)
-    (told,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results
-    assert (told.error_code, word in told.error_message) == (ErrorCode.invalid_request, True)
+    (result,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results
+    assert (result.error_code, word in result.error_message) == (ErrorCode.invalid_request, True)
 
 
 def is_another_value(key: ConfigKey, text: str) -> bool:
@@ -258,15 +258,15 @@ def test_topics_are_compacted_once_that_is_the_policy_of_all() -> None:
 def test_verification_is_switched_off_and_on_while_the_broker_runs() -> None:
     world = NodeWorld()
     world.create("t")
-    told = []
+    acknowledged = []
     for enabled, producer_id in (("true", 7), ("false", 8), ("true", 9)):
         alter(world, OWN, "transaction.partition.verification.enable", enabled)
         assert world.log("t").verification.is_demanded == (enabled == "true")
         sent = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
         topics = [ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(0, sent)])]
         body = world.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, topics, transactional_id="x"))
-        told.append(body.responses[0].partitions[0].error_code == ErrorCode.none)
-    assert told == [False, True, False]
+        acknowledged.append(body.responses[0].partitions[0].error_code == ErrorCode.none)
+    assert acknowledged == [False, True, False]
 
 
 def test_unclean_elections_follow_the_setting_of_all_brokers() -> None:

@@ -187,9 +187,9 @@ def test_a_partition_whose_directory_is_gone_after_a_clean_stop_is_offline_and_n
     again = NodeWorld(world.disk)
     refused = again.produce("t", 0, sent_batch(7, 0, b"new"))
     assert refused.error_code == ErrorCode.kafka_storage_error
-    (told,) = notes(again, "log_quarantined")
-    assert (told["partition"], told["until"]) == ("t-0", 9)
-    assert "gone" in told["why"]
+    (note,) = notes(again, "log_quarantined")
+    assert (note["partition"], note["until"]) == ("t-0", 9)
+    assert "gone" in note["why"]
 
 
 def test_a_topic_that_was_deleted_and_made_again_begins_empty_after_a_clean_stop() -> None:

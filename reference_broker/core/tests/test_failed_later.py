@@ -200,13 +200,13 @@ def test_a_bug_in_a_later_slice_of_a_commit_costs_the_commit() -> None:
         judge(*given)
 
     offsets = [{"partition_index": 0, "committed_offset": at} for at in range(3 * OFFSETS_A_SLICE)]
-    asked = {"group_id": "h", "generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": offsets}]}
+    commit = {"group_id": "h", "generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": offsets}]}
     with bug_in(Commits, "_judge", fails_second):
-        world.send(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **asked), VICTIM)
+        world.send(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **commit), VICTIM)
         world.settle()
     assert costs == ["OFFSET_COMMIT"]
     assert VICTIM in world.closed
-    answer = world.ask(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **asked))
+    answer = world.ask(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **commit))
     assert {one.error_code for one in answer.topics[0].partitions} == {ErrorCode.none}
     goes_on(world)
 

@@ -25,7 +25,7 @@ class BugError(Exception):
     pass
 
 
-class Asked:
+class FakeCall:
     """A ``Call`` that remembers its end."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ def every_version() -> Iterator[tuple[int, int]]:
 def test_a_failed_request_of_any_version_gets_an_error_that_can_be_encoded_or_its_connection_closes(
     key: int, version: int
 ) -> None:
-    call: Any = Asked()
+    call: Any = FakeCall()
     failed_request(call, Request(1, 1, key, version, "c", None, Tag(key, version, "c")))
     assert call.closed
     if call.body is None:
@@ -64,14 +64,14 @@ def test_a_failed_request_of_any_version_gets_an_error_that_can_be_encoded_or_it
 
 @pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT])
 def test_an_api_with_an_error_of_its_own_is_answered(key: int) -> None:
-    call: Any = Asked()
+    call: Any = FakeCall()
     failed_request(call, Request(1, 1, key, SERVED[key][1], "c", None, _tag()))
     assert call.body.error_code == FAILED
 
 
 @pytest.mark.parametrize(("acks", "answered"), [(-1, True), (1, True), (0, False)])
 def test_a_failed_produce_names_each_partition_unless_nobody_waits_for_an_answer(acks: int, answered: bool) -> None:
-    call: Any = Asked()
+    call: Any = FakeCall()
     body = ProduceRequest(acks, 1000, [ProduceTopic("t", NO_ID, [ProducePartition(each, None) for each in (4, 7)])])
     failed_request(call, Request(1, 1, ApiKey.PRODUCE, 9, "c", body, _tag()))
     if not answered:
@@ -107,11 +107,11 @@ def test_a_contained_bug_costs_its_request_alone(after_answer: bool) -> None:
     world = NodeWorld()
     world.create("t", 1)
     breaks(world, ApiKey.FETCH, after_answer)
-    told: list[tuple[int, str]] = []
-    world.node.on_bug = lambda request, bug: told.append((getattr(request, "api_key", -1), type(bug).__name__))
+    bugs: list[tuple[int, str]] = []
+    world.node.on_bug = lambda request, bug: bugs.append((getattr(request, "api_key", -1), type(bug).__name__))
     answer = world.ask(ApiKey.FETCH, 12, FetchRequest())
     assert (answer is None) if after_answer else (answer.error_code == FAILED)
-    assert told == [(ApiKey.FETCH, "BugError")]
+    assert bugs == [(ApiKey.FETCH, "BugError")]
     failures = world.node.metrics.counter(
         "kafka.network", "RequestMetrics", "ErrorsPerSec", request="Fetch", error="UNKNOWN_SERVER_ERROR"
     )

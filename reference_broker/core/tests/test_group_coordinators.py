@@ -80,10 +80,10 @@ class GroupsWorld(ClusterWorld):
 
     def fetched(self, group: str) -> dict[int, int]:
         """Of topic ``t``, as its coordinator says once it has loaded."""
-        asked = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None)
+        wanted = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None)
         for _ in range(200):
             answer: Any = self.ask(
-                self.coordinator(group), ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=(asked,))
+                self.coordinator(group), ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=(wanted,))
             ).groups[0]
             if int(answer.error_code) == 0:
                 return {

@@ -41,8 +41,8 @@ def coordinated(**config: Any) -> NodeWorld:
     world.give(Opened(7, "10.1.2.3:5000"))
 
     def found() -> bool:
-        asked = ask(world, ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=("g",))
-        return bool(asked.coordinators[0].error_code == ErrorCode.none)
+        response = ask(world, ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=("g",))
+        return bool(response.coordinators[0].error_code == ErrorCode.none)
 
     for _ in range(50):
         if found():

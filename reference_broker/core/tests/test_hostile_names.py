@@ -71,5 +71,5 @@ def test_records_of_internal_topics_cannot_be_deleted(name: str) -> None:
     wanted = [{"partition_index": index, "offset": -1} for index in (0, 1)]
     topics = [{"name": name, "partitions": wanted}, {"name": "__share_group_state", "partitions": wanted[:1]}]
     answer = HostileClient(world).ask(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=SECOND)
-    told = [one.error_code for topic in answer.topics for one in topic.partitions]
-    assert told == [ErrorCode.invalid_topic_exception, *[ErrorCode.unknown_topic_or_partition] * 2]
+    errors = [one.error_code for topic in answer.topics for one in topic.partitions]
+    assert errors == [ErrorCode.invalid_topic_exception, *[ErrorCode.unknown_topic_or_partition] * 2]

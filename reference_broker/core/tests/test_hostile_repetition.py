@@ -91,8 +91,8 @@ def test_many_names_are_looked_up_in_slices(version: int) -> None:
     world = NodeWorld(auto_create_topics_enable="true")
     world.create("t", 3)
     names = ["t", *(f"missing-{number}" for number in range(20_000)), "t", "not a name"]
-    asked = tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in names)
-    body = MetadataRequest(topics=asked, include_topic_authorized_operations=False, allow_auto_topic_creation=False)
+    topics = tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in names)
+    body = MetadataRequest(topics=topics, include_topic_authorized_operations=False, allow_auto_topic_creation=False)
     client = HostileClient(world)
     with slices_of(world) as cost:
         answer = client.say(ApiKey.METADATA, version, body)
@@ -151,8 +151,8 @@ def test_a_topic_that_is_asked_for_by_one_id_and_many_names_is_told_once() -> No
     world = NodeWorld()
     world.create("t", 100)
     topic_id = UUID(bytes=world.node.broker.controller.image.topics["t"].topic_id)
-    asked = tuple(MetadataRequestTopic(topic_id=topic_id, name=TopicName(f"n{number}")) for number in range(100))
-    body = MetadataRequest(topics=asked, include_topic_authorized_operations=False)
+    topics = tuple(MetadataRequestTopic(topic_id=topic_id, name=TopicName(f"n{number}")) for number in range(100))
+    body = MetadataRequest(topics=topics, include_topic_authorized_operations=False)
     answer = HostileClient(world).say(ApiKey.METADATA, 12, body)
     assert [(one.name, len(one.partitions)) for one in answer.topics] == [("t", 100)]
 
@@ -163,6 +163,6 @@ def test_an_answer_holds_no_more_records_than_are_read_in_a_few_milliseconds() -
     world.create("t")
     for _ in range(8):
         assert world.produce("t", 0, build([Record(value=bytes(1_000_000))])).error_code == 0
-    asked = FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 0, 50 << 20)])
-    told: Any = HostileClient(world).say(ApiKey.FETCH, 12, FetchRequest(max_bytes=50 << 20, topics=[asked]))
-    assert 0 < len(told.responses[0].partitions[0].records) <= 4 << 20
+    topic = FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 0, 50 << 20)])
+    response: Any = HostileClient(world).say(ApiKey.FETCH, 12, FetchRequest(max_bytes=50 << 20, topics=[topic]))
+    assert 0 < len(response.responses[0].partitions[0].records) <= 4 << 20

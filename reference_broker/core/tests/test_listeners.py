@@ -59,13 +59,13 @@ def taken_on(world: NodeWorld, api_key: int, version: int, body: object) -> list
 
 
 def test_what_nodes_ask_of_controllers_is_taken_on_their_listener_only(world: NodeWorld) -> None:
-    asked: list[tuple[int, int, object]] = [
+    requests: list[tuple[int, int, object]] = [
         (ApiKey.VOTE, 2, vote(Vote("c", 1, 2, 9, START, False))),
         (ApiKey.BEGIN_QUORUM_EPOCH, 1, begin_epoch("c", 1, 2, 9)),
         (ApiKey.END_QUORUM_EPOCH, 1, end_epoch("c", 2, 9, ())),
         (ApiKey.FETCH, 17, fetch("c", 2, 1, START, 0, 0, 0)),
     ]
-    for api_key, version, body in asked:
+    for api_key, version, body in requests:
         assert taken_on(world, api_key, version, body) == ["CONTROLLER"]
 
 
@@ -85,8 +85,8 @@ def test_clients_are_served_on_the_listeners_of_brokers(world: NodeWorld) -> Non
 
 def test_metadata_tells_addresses_of_the_listener_on_which_it_was_asked(world: NodeWorld) -> None:
     body = MetadataRequest(topics=(), include_topic_authorized_operations=False)
-    told = [world.ask(ApiKey.METADATA, 12, body, NAMES[name]).brokers[0] for name in ("CLIENTS", "REPLICATION")]
-    assert [(each.host, each.port) for each in told] == [("outside", 1), ("inside", 2)]
+    brokers = [world.ask(ApiKey.METADATA, 12, body, NAMES[name]).brokers[0] for name in ("CLIENTS", "REPLICATION")]
+    assert [(each.host, each.port) for each in brokers] == [("outside", 1), ("inside", 2)]
     assert world.node.registered_address(world.node.broker.node_id) == ("inside", 2)
 
 

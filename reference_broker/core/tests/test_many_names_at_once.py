@@ -32,7 +32,7 @@ def named(key: int, version: int, path: tuple[str, ...], field: str) -> Any:
     return replace(body, **{path[0]: tuple(items)})
 
 
-def asked(world: NodeWorld, key: int, version: int, frame: memoryview) -> Any:
+def response_to(world: NodeWorld, key: int, version: int, frame: memoryview) -> Any:
     body, _ = finished(decode_request_in_slices(key, version, frame, read_request_header(frame)[1]))[0]
     number = world.send(key, version, body, 7)
     world.settle()
@@ -58,7 +58,7 @@ def asked(world: NodeWorld, key: int, version: int, frame: memoryview) -> Any:
 def test_many_names_are_answered_in_slices(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
     world = coordinated()
     with slices_of(world) as cost:
-        answer = asked(world, key, version, frame_of(key, version, named(key, version, path, field))[0])
+        answer = response_to(world, key, version, frame_of(key, version, named(key, version, path, field))[0])
     assert cost.slices > 5
     rows = next(value for value in (getattr(answer, name) for name in answer.__slots__) if isinstance(value, tuple))
     assert all(name in [getattr(row, each) for each in row.__slots__] for name, row in zip(NAMES, rows, strict=True))
@@ -91,7 +91,10 @@ def test_offsets_of_as_many_topics_as_a_request_may_name_are_told_in_slices() ->
     ],
 )
 def test_many_names_are_answered(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
-    assert asked(coordinated(), key, version, frame_of(key, version, named(key, version, path, field))[0]) is not None
+    assert (
+        response_to(coordinated(), key, version, frame_of(key, version, named(key, version, path, field))[0])
+        is not None
+    )
 
 
 def test_a_request_of_a_megabyte_may_hold_as_many_batches_as_a_producer_puts_into_it() -> None:
@@ -101,7 +104,7 @@ def test_a_request_of_a_megabyte_may_hold_as_many_batches_as_a_producer_puts_int
     parts = [ProducePartition(number % 10, small) for number in range(count)]
     body = ProduceRequest(-1, 1000, [ProduceTopic("t", bytes(16), parts)])
     frame = memoryview(b"".join(encode_request(ApiKey.PRODUCE, 9, 9, "c", body)))[4:]
-    (topic,) = asked(world, ApiKey.PRODUCE, 9, frame).responses
+    (topic,) = response_to(world, ApiKey.PRODUCE, 9, frame).responses
     assert count > 10_000
     assert {one.error_code for one in topic.partitions} == {ErrorCode.none}
 
@@ -115,13 +118,13 @@ def test_describing_page_by_page_tells_each_topic_once() -> None:
     body = holding(layout(key, 0), ("topics",), 1)
     (one,) = body.topics
     wanted = tuple(replace(one, name=name) for name in ("c", "a", "b", "bb"))
-    told, cursor = [], None
+    listed, cursor = [], None
     for _ in range(9):
-        page = asked(
+        page = response_to(
             world, key, 0, frame_of(key, 0, replace(body, topics=wanted, response_partition_limit=2, cursor=cursor))[0]
         )
-        told += [(topic.name, row.partition_index) for topic in page.topics for row in topic.partitions]
+        listed += [(topic.name, row.partition_index) for topic in page.topics for row in topic.partitions]
         if page.next_cursor is None:
             break
         cursor = Cursor(topic_name=page.next_cursor.topic_name, partition_index=page.next_cursor.partition_index)
-    assert told == [(name, index) for name in "abc" for index in range(3)]
+    assert listed == [(name, index) for name in "abc" for index in range(3)]

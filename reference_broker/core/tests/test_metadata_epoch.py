@@ -63,7 +63,7 @@ def agreed(world: ClusterWorld) -> None:
 def tells(world: ClusterWorld, number: int) -> bool:
     """What a broker tells clients is what the image says."""
     cache, truth = world.members[number].node.broker.metadata, image(world)
-    told = {
+    described = {
         name: (topic.topic_id, [(one.leader, one.leader_epoch, one.isr) for one in topic.partitions])
         for name, topic in cache.topics.items()
     }
@@ -72,10 +72,10 @@ def tells(world: ClusterWorld, number: int) -> bool:
         for name, topic in truth.topics.items()
     }
     live = [broker_id for broker_id, broker in sorted(truth.brokers.items()) if not broker.fenced]
-    return told == wanted and [broker.broker_id for broker in cache.live_brokers()] == live
+    return described == wanted and [broker.broker_id for broker in cache.live_brokers()] == live
 
 
-def asked(world: ClusterWorld, number: int) -> Any:
+def metadata_of(world: ClusterWorld, number: int) -> Any:
     body = MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     return world.ask(number, ApiKey.METADATA, 1000, body)
 
@@ -105,7 +105,7 @@ def test_each_change_of_what_clients_are_told_gets_the_next_epoch_on_every_broke
     agreed(world)
     assert epochs(world) == [before + 1] * 3
     for number in world.members:
-        answer = asked(world, number)
+        answer = metadata_of(world, number)
         assert isinstance(answer, MetadataResponse1000)
         assert (answer.metadata_epoch, answer.controller_id) == (before + 1, world.controller)
         assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("t", 3)]
@@ -172,7 +172,7 @@ def test_a_broker_cut_from_the_controller_tells_what_it_knows_and_delays_nobody(
     others = [number for number in world.members if number != cut]
     world.run_until(lambda: all(epoch(world, number) > old and tells(world, number) for number in others), 2000)
     assert epoch(world, cut) == old
-    assert asked(world, cut).metadata_epoch == old
+    assert metadata_of(world, cut).metadata_epoch == old
     world.heal()
     agreed(world)
 
@@ -233,7 +233,7 @@ def test_at_level_0_no_update_is_sent_and_brokers_tell_their_own_image() -> None
     world.run(500)
     assert updates(world) == []
     assert image(world).metadata_epoch == 0
-    assert [asked(world, number).metadata_epoch for number in world.members] == [-1] * 3
+    assert [metadata_of(world, number).metadata_epoch for number in world.members] == [-1] * 3
     assert all(tells(world, number) for number in world.members)
 
 
@@ -270,14 +270,14 @@ def test_clients_that_know_the_epoch_go_on_when_it_is_switched_off_and_on_again(
     world.create("t")
     agreed(world)
     on = epoch(world, 0)
-    running = learnt(MetadataCache(), asked(world, 0))
+    running = learnt(MetadataCache(), metadata_of(world, 0))
     assert running.metadata_epoch == on
     assert finalize(world, 0, upgrade_type=2).error_code == 0
     world.create("u")
     world.run_until(lambda: all(tells(world, number) for number in world.members))
     for number in world.members:
-        running = learnt(running, asked(world, number))
-        fresh = learnt(MetadataCache(), asked(world, number))
+        running = learnt(running, metadata_of(world, number))
+        fresh = learnt(MetadataCache(), metadata_of(world, number))
         assert "u" in running.topics
         assert may_consume(fresh.metadata_epoch, [CommittedOffset(7, metadata_epoch=on)])
     for number in world.members:
@@ -286,10 +286,10 @@ def test_clients_that_know_the_epoch_go_on_when_it_is_switched_off_and_on_again(
         world.start(number)
     world.ready()
     for number in world.members:
-        running = learnt(running, asked(world, number))
+        running = learnt(running, metadata_of(world, number))
     assert finalize(world, 1).error_code == 0
     agreed(world)
-    assert learnt(running, asked(world, 0)).metadata_epoch > on
+    assert learnt(running, metadata_of(world, 0)).metadata_epoch > on
 
 
 @pytest.mark.clause("M-14")

@@ -16,23 +16,23 @@ LEADER, EPOCH = 1, 5
 
 
 class Member(NodeWorld):
-    """Node ``node_id`` of a quorum whose leader is node 1. Everything that it asks of others waits in ``asked``."""
+    """Node ``node_id`` of a quorum whose leader is node 1. Everything that it asks of others waits in ``requests``."""
 
     def __init__(self, node_id: int) -> None:
         super().__init__(node_id=node_id, start=False, controller_quorum_voters=VOTERS, crucible_cluster_id="cluster")
-        self.asked: list[Send] = []
+        self.requests: list[Send] = []
         self.start()
 
     def _take(self, effects: Any) -> None:
         effects = list(effects)
-        self.asked.extend(effect for effect in effects if isinstance(effect, Send))
+        self.requests.extend(effect for effect in effects if isinstance(effect, Send))
         super()._take(effects)
 
     def question(self, api_key: int) -> Send:
         """The next one of this kind, after the time that it takes; others are forgotten."""
-        self.settle_until(lambda: any(each.api_key == api_key for each in self.asked))
-        found = next(each for each in self.asked if each.api_key == api_key)
-        self.asked.clear()
+        self.settle_until(lambda: any(each.api_key == api_key for each in self.requests))
+        found = next(each for each in self.requests if each.api_key == api_key)
+        self.requests.clear()
         return found
 
     def reply(self, question: Send, body: object) -> None:
@@ -76,9 +76,11 @@ def test_a_member_registers_only_once_its_directory_is_its_own() -> None:
     member.hold_syncs = True
     member.first_records(question)
     while not member.disk.exists(META_PROPERTIES):
-        assert not [each for each in member.asked if each.api_key == ApiKey.BROKER_REGISTRATION]
+        assert not [each for each in member.requests if each.api_key == ApiKey.BROKER_REGISTRATION]
         member.complete_sync()
-    assert not [each for each in member.asked if each.api_key == ApiKey.BROKER_REGISTRATION], "its name is not durable"
+    assert not [each for each in member.requests if each.api_key == ApiKey.BROKER_REGISTRATION], (
+        "its name is not durable"
+    )
     member.complete_sync()
     assert member.question(ApiKey.BROKER_REGISTRATION).peer == LEADER
 

@@ -267,8 +267,8 @@ def test_of_a_partition_that_is_named_twice_the_last_batch_is_written(
     if in_one_topic:
         topics = [replace(topics[0], partitions=[one for topic in topics for one in topic.partitions])]
     (answer,) = world.ask(ApiKey.PRODUCE, 9, replace(produce_request("t", 0, None), topics=topics)).responses
-    told = {each.partition: (each.error_code, each.base_offset) for each in answer.partitions}
-    assert told == {0: (ErrorCode.none, 0), 1: (ErrorCode.none, 0)}
+    results = {each.partition: (each.error_code, each.base_offset) for each in answer.partitions}
+    assert results == {0: (ErrorCode.none, 0), 1: (ErrorCode.none, 0)}
     assert len(answer.partitions) == 2
     assert world.log("t").read(0, 1 << 20, 9, at_least_one=True).count(b"last") == 1
     assert world.log("t").log_end_offset == 1

@@ -14,8 +14,8 @@ def test_a_refused_batch_learns_where_the_log_starts() -> None:
         (batch(producer_id=7, producer_epoch=0, base_sequence=3), ErrorCode.unknown_producer_id),
     ]
     for data, error in refused:
-        told = world.produce("t", 0, data)
-        assert (told.error_code, told.log_start_offset) == (error, 0)
+        response = world.produce("t", 0, data)
+        assert (response.error_code, response.log_start_offset) == (error, 0)
 
 
 def test_a_damaged_or_large_batch_does_not() -> None:
@@ -24,5 +24,5 @@ def test_a_damaged_or_large_batch_does_not() -> None:
     good = batch(b"v")
     damaged = good[:-1] + bytes([good[-1] ^ 1])
     for data, error in ((damaged, ErrorCode.corrupt_message), (batch(bytes(200)), ErrorCode.message_too_large)):
-        told = world.produce("t", 0, data)
-        assert (told.error_code, told.log_start_offset) == (error, -1)
+        response = world.produce("t", 0, data)
+        assert (response.error_code, response.log_start_offset) == (error, -1)

@@ -53,8 +53,8 @@ def test_what_is_acknowledged_stands_on_all_replicas(revision: str) -> None:
     world.run(600)
     assert ends(world) == [(5, 5)] * 3
     assert len({world.bytes_of(number, "t") for number in world.members}) == 1
-    asked = [send for _, send in world.sends if send.channel is Channel.REPLICA and send.api_key == ApiKey.FETCH]
-    assert {send.api_version for send in asked} == {18 if revision == "final" else 1002}
+    fetches = [send for _, send in world.sends if send.channel is Channel.REPLICA and send.api_key == ApiKey.FETCH]
+    assert {send.api_version for send in fetches} == {18 if revision == "final" else 1002}
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

@@ -106,11 +106,11 @@ def test_a_consumer_hears_the_marker_with_the_records_and_only_where_it_is_switc
     log.horizon.prepare(7)
     log.horizon.settle()
     topic_id = world.node.broker.partitions.by_name["t", 0].topic_id
-    asked = FetchRequest(session_epoch=0, topics=[FetchTopic("", topic_id, [FetchPartition(0, 0, 1 << 20)])])
-    [topic] = world.ask(ApiKey.FETCH, 1001, asked).responses
+    request = FetchRequest(session_epoch=0, topics=[FetchTopic("", topic_id, [FetchPartition(0, 0, 1 << 20)])])
+    [topic] = world.ask(ApiKey.FETCH, 1001, request).responses
     assert (topic.partitions[0].tombstone_horizon, bool(topic.partitions[0].records)) == (7, True)
     off = NodeWorld()
-    off.send(ApiKey.FETCH, 1001, asked)
+    off.send(ApiKey.FETCH, 1001, request)
     off.settle()
     assert "is not served" in off.closed[1]
 

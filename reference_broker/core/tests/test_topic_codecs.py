@@ -24,8 +24,8 @@ def test_batches_are_stored_with_the_codec_of_the_topic(name: str, time: str, si
     for sequence, codec in enumerate(Compression):
         sent = batch(b"v" * size, compression=codec, producer_id=7, producer_epoch=0, base_sequence=sequence)
         for _ in range(2):  # The second one is a retry, which is not written again.
-            told = world.produce("t", 0, sent)
-            assert (told.error_code, told.base_offset) == (ErrorCode.none, sequence)
+            response = world.produce("t", 0, sent)
+            assert (response.error_code, response.base_offset) == (ErrorCode.none, sequence)
         (stored,) = [bytes(log.read(sequence, 1 << 20, log.log_end_offset))]
         header, before = read_header(stored), read_header(sent)
         assert header.compression == NAMES[name]

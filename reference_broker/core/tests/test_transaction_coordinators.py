@@ -104,7 +104,9 @@ class TransactionsWorld(ClusterWorld):
             ApiKey.ADD_PARTITIONS_TO_TXN,
             3,
             AddPartitionsToTxnRequest(transactions=(transaction,)),
-            lambda told: told.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code,
+            lambda response: (
+                response.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code
+            ),
         )
         found = answer.results_by_transaction[0].topic_results[0].results_by_partition
         assert [int(one.partition_error_code) for one in found] == [0] * len(indexes)
@@ -153,7 +155,9 @@ class TransactionsWorld(ClusterWorld):
 
     def described(self) -> str:
         body = DescribeTransactionsRequest(transactional_ids=(ID,))
-        answer = self.again(ApiKey.DESCRIBE_TRANSACTIONS, 0, body, lambda told: told.transaction_states[0].error_code)
+        answer = self.again(
+            ApiKey.DESCRIBE_TRANSACTIONS, 0, body, lambda response: response.transaction_states[0].error_code
+        )
         return str(answer.transaction_states[0].transaction_state)
 
     def settled(self) -> str:

@@ -44,8 +44,8 @@ class Producer:
         self.owner = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
 
     def find(self, kind: int, key: str) -> None:
-        asked = {"key_type": kind, "coordinator_keys": (key,)}
-        self.again(ApiKey.FIND_COORDINATOR, 6, lambda it: it.coordinators[0].error_code, **asked)
+        fields = {"key_type": kind, "coordinator_keys": (key,)}
+        self.again(ApiKey.FIND_COORDINATOR, 6, lambda it: it.coordinators[0].error_code, **fields)
 
     def again(self, key: ApiKey, version: int, error_of: Any, **said: Any) -> Any:
         for _ in range(50):
@@ -91,9 +91,9 @@ class Producer:
 def fetched(world: NodeWorld, *, stable: bool) -> tuple[int, int]:
     topics = [{"name": "t", "partition_indexes": [0]}]
     groups = [{"group_id": "g", "topics": topics, "member_id": None, "member_epoch": -1}]
-    asked = body(ApiKey.OFFSET_FETCH, groups=groups, require_stable=stable)
-    (told,) = world.ask(ApiKey.OFFSET_FETCH, 9, asked, 7).groups[0].topics[0].partitions
-    return int(told.committed_offset), int(told.error_code)
+    request = body(ApiKey.OFFSET_FETCH, groups=groups, require_stable=stable)
+    (offset,) = world.ask(ApiKey.OFFSET_FETCH, 9, request, 7).groups[0].topics[0].partitions
+    return int(offset.committed_offset), int(offset.error_code)
 
 
 def led() -> NodeWorld:
@@ -122,8 +122,8 @@ def test_offsets_are_hidden_until_their_transaction_is_committed(version: int, c
 def test_nothing_is_written_in_a_transaction_that_has_not_the_offsets_partition(version: int) -> None:
     world = led()
     producer = Producer(world, version)
-    told = ErrorCode.transaction_abortable if version >= 4 else ErrorCode.invalid_txn_state
-    assert producer.commit(5) == told
+    error = ErrorCode.transaction_abortable if version >= 4 else ErrorCode.invalid_txn_state
+    assert producer.commit(5) == error
     assert fetched(world, stable=True) == (-1, ErrorCode.none)
 
 
@@ -170,14 +170,14 @@ def test_old_clients_do_not_hear_that_a_coordinator_loads() -> None:
     producers = {version: Producer(world, version) for version in (1, 2)}
     target: Any = world.node.broker.groups.find("g")
     target.is_loaded = False
-    for version, told in ((1, ErrorCode.coordinator_not_available), (2, ErrorCode.coordinator_load_in_progress)):
+    for version, error in ((1, ErrorCode.coordinator_not_available), (2, ErrorCode.coordinator_load_in_progress)):
         partitions = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": None}]
-        asked = body(
+        request = body(
             ApiKey.TXN_OFFSET_COMMIT,
             transactional_id=ID,
             group_id="g",
             topics=[{"name": "t", "partitions": partitions}],
             **producers[version].owner,
         )
-        answer = world.ask(ApiKey.TXN_OFFSET_COMMIT, version, asked, 7)
-        assert answer.topics[0].partitions[0].error_code == told
+        answer = world.ask(ApiKey.TXN_OFFSET_COMMIT, version, request, 7)
+        assert answer.topics[0].partitions[0].error_code == error

@@ -27,8 +27,8 @@ class OffsetsWorld(TransactionsWorld):
     def group_coordinator(self) -> int:
         for _ in range(400):
             number = next(n for n, each in self.members.items() if each.alive)
-            asked = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
-            found = self.ask(number, ApiKey.FIND_COORDINATOR, 6, asked).coordinators[0]
+            request = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
+            found = self.ask(number, ApiKey.FIND_COORDINATOR, 6, request).coordinators[0]
             if found.error_code == 0 and self.members[int(found.node_id)].alive:
                 return int(found.node_id)
             self.run(50)
@@ -48,7 +48,7 @@ class OffsetsWorld(TransactionsWorld):
         answer = self.of_group(
             ApiKey.TXN_OFFSET_COMMIT,
             5,
-            lambda told: told.topics[0].partitions[0].error_code,
+            lambda response: response.topics[0].partitions[0].error_code,
             transactional_id=ID,
             group_id="g",
             producer_id=self.owner[0],
@@ -73,7 +73,7 @@ class OffsetsWorld(TransactionsWorld):
         answer = self.of_group(
             ApiKey.OFFSET_FETCH,
             9,
-            lambda told: told.groups[0].error_code or told.groups[0].topics[0].partitions[0].error_code,
+            lambda response: response.groups[0].error_code or response.groups[0].topics[0].partitions[0].error_code,
             groups=groups,
             require_stable=True,
         )

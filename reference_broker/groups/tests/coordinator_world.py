@@ -36,15 +36,15 @@ OFFSETS_TOPIC_ID = b"o" * 16
 
 
 class Verifying:
-    """The coordinator of all transactions. ``asked``: of which transactions it was asked, and the callbacks that the
+    """The coordinator of all transactions. ``requests``: of which transactions it was asked, and the callbacks that the
     test calls, if it is not to say ``says`` at once."""
 
     def __init__(self) -> None:
         self.says: Error | None = ErrorCode.none
-        self.asked: list[tuple[Transaction, Verified]] = []
+        self.requests: list[tuple[Transaction, Verified]] = []
 
     def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:  # noqa: ARG002
-        self.asked.append((transaction, verified))
+        self.requests.append((transaction, verified))
         if self.says is not None:
             verified(self.says)
 
@@ -182,14 +182,14 @@ class CoordinatorWorld(World):
     def stable(self, group: str, topic: str = "t", count: int = 3) -> list[tuple[int, Error]] | None:
         """What OffsetFetch with ``require_stable`` says of these partitions of the topic: offsets and errors. None if
         it has not answered."""
-        told: list[list[tuple[int, Error]]] = []
+        responses: list[list[tuple[int, Error]]] = []
 
         def answered(error: Error, found: list[FetchedOffset]) -> None:
             unstable = ErrorCode.unstable_offset_commit
-            told.append([(offset_of(one), unstable if one.is_unstable else error) for one in found])
+            responses.append([(offset_of(one), unstable if one.is_unstable else error) for one in found])
 
         self.groups.commits.fetch(group, [(topic, range(count))], answered, requires_stable=True)
-        return told[0] if told else None
+        return responses[0] if responses else None
 
     def fetched(self, group: str) -> dict[tuple[str, int], int]:
         """All offsets of a group."""
@@ -201,9 +201,9 @@ class CoordinatorWorld(World):
         self, group: str, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
     ) -> tuple[Error, list[FetchedOffset]]:
         """What OffsetFetch says, at once."""
-        told: list[tuple[Error, list[FetchedOffset]]] = []
-        self.groups.commits.fetch(group, wanted, lambda error, found: told.append((error, found)))
-        (answer,) = told
+        responses: list[tuple[Error, list[FetchedOffset]]] = []
+        self.groups.commits.fetch(group, wanted, lambda error, found: responses.append((error, found)))
+        (answer,) = responses
         return answer
 
     def active(self, index: int) -> OffsetsPartition:

@@ -109,11 +109,11 @@ def test_texts_that_no_record_can_hold_are_refused() -> None:
     assert world.commit(group_id, 5, metadata="x" * 32_767) == [[ErrorCode.none]]
     assert world.commit(group_id, 5, metadata="x" * 32_768) == [[ErrorCode.offset_metadata_too_large]]
     assert world.commit("g" * 32_768, 5) == [[ErrorCode.invalid_group_id]]
-    told: list[Error] = []
+    errors: list[Error] = []
     group = stable_group(group_id)
     group.protocol_type = "x" * 32_768
-    target.write_group(group, told.append)
-    assert told == [ErrorCode.unknown_server_error]
+    target.write_group(group, errors.append)
+    assert errors == [ErrorCode.unknown_server_error]
 
 
 def test_nothing_is_written_where_all_is_refused() -> None:

@@ -87,8 +87,8 @@ def test_what_is_seen_is_what_the_log_below_the_high_watermark_says(steps: list[
             assert (None if found is None else found.offset) == seen.visible.get(key, (0, None))[1]
             assert (key in offsets.pending_of(key.group)) == (key in seen.unstable())
         for group in "gh":
-            told = {OffsetKey(group, topic, index) for topic, found in offsets.of(group).items() for index in found}
-            assert told == {key for key in seen.visible if key.group == group}
+            listed = {OffsetKey(group, topic, index) for topic, found in offsets.of(group).items() for index in found}
+            assert listed == {key for key in seen.visible if key.group == group}
         for topic in "tu":
             assert sorted(offsets.groups_of(topic)) == sorted({key.group for key in seen.visible if key.topic == topic})
 

@@ -250,9 +250,9 @@ def test_a_dead_group_takes_its_offsets_with_it() -> None:
     assert target is not None
     group_id = world.group_in(0)
     world.commit(group_id, 5, 6)
-    told: list[Error] = []
-    world.groups.membership.delete(group_id, told.append)
-    assert (told, world.fetched(group_id), target.groups) == ([ErrorCode.none], {}, {})
+    errors: list[Error] = []
+    world.groups.membership.delete(group_id, errors.append)
+    assert (errors, world.fetched(group_id), target.groups) == ([ErrorCode.none], {}, {})
     log = world.lose(0)
     records = [record for _, record in read_all(log.read(0, 1 << 20))]
     assert [record.value is None for record in records] == [False, False, True, True, True]

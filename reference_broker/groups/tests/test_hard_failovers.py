@@ -17,14 +17,14 @@ OK = [[ErrorCode.none]]
 
 
 class Reading:
-    """An OffsetFetch of all offsets of a group; ``told`` once it is answered."""
+    """An OffsetFetch of all offsets of a group; ``responses`` once it is answered."""
 
     def __init__(self, world: CoordinatorWorld, group: str, *, requires_stable: bool = False) -> None:
-        self.told: list[tuple[Error, list[int]]] = []
+        self.responses: list[tuple[Error, list[int]]] = []
         world.groups.commits.fetch(group, None, self._answered, requires_stable=requires_stable)
 
     def _answered(self, error: Error, found: list[FetchedOffset]) -> None:
-        self.told.append((error, [offset_of(one) for one in found]))
+        self.responses.append((error, [offset_of(one) for one in found]))
 
 
 def half_replicated() -> tuple[CoordinatorWorld, str]:
@@ -44,23 +44,23 @@ def half_replicated() -> tuple[CoordinatorWorld, str]:
 def test_offsets_are_told_once_all_that_was_loaded_is_replicated() -> None:
     world, group = half_replicated()
     reading = Reading(world, group)
-    assert reading.told == []
+    assert reading.responses == []
     world.replicate(0)
-    assert reading.told == [(ErrorCode.none, [6])]
+    assert reading.responses == [(ErrorCode.none, [6])]
 
 
 def test_offsets_that_stay_uncertain_are_not_told() -> None:
     world, group = half_replicated()
     reading = Reading(world, group)
     world.pass_ms(700)
-    assert reading.told == [(ErrorCode.coordinator_not_available, [])]
+    assert reading.responses == [(ErrorCode.coordinator_not_available, [])]
 
 
 def test_who_waits_for_offsets_hears_that_the_coordinator_is_gone() -> None:
     world, group = half_replicated()
     reading = Reading(world, group)
     world.lose(0)
-    assert reading.told == [(ErrorCode.not_coordinator, [])]
+    assert reading.responses == [(ErrorCode.not_coordinator, [])]
 
 
 @pytest.mark.parametrize("requires_stable", [False, True])
@@ -72,9 +72,9 @@ def test_a_stable_read_waits_for_commits_on_their_way(requires_stable: bool) -> 
     world.replicate(0)
     world.commit(group, 6)
     reading = Reading(world, group, requires_stable=requires_stable)
-    assert reading.told == ([] if requires_stable else [(ErrorCode.none, [5])])
+    assert reading.responses == ([] if requires_stable else [(ErrorCode.none, [5])])
     world.replicate(0)
-    assert reading.told == [(ErrorCode.none, [6 if requires_stable else 5])]
+    assert reading.responses == [(ErrorCode.none, [6 if requires_stable else 5])]
 
 
 def fire_next(world: CoordinatorWorld) -> None:
@@ -110,13 +110,13 @@ def test_a_group_whose_deletion_cannot_be_written_stays() -> None:
     world.commit(group, 5)
     world.replicate(0)
     world.state(world.led[0], (1,), partition_epoch=1)
-    told: list[Error] = []
-    world.groups.membership.delete(group, told.append)
-    assert (told, world.fetched(group)) == ([ErrorCode.coordinator_not_available], {("t", 0): 5})
+    responses: list[Error] = []
+    world.groups.membership.delete(group, responses.append)
+    assert (responses, world.fetched(group)) == ([ErrorCode.coordinator_not_available], {("t", 0): 5})
     world.state(world.led[0], (1, 2, 3), partition_epoch=2)
-    world.groups.membership.delete(group, told.append)
+    world.groups.membership.delete(group, responses.append)
     world.replicate(0)
-    assert (told[1:], world.fetched(group), world.active(0).groups) == ([ErrorCode.none], {}, {})
+    assert (responses[1:], world.fetched(group), world.active(0).groups) == ([ErrorCode.none], {}, {})
 
 
 def many_offsets() -> tuple[CoordinatorWorld, str, list[Error]]:
@@ -128,19 +128,19 @@ def many_offsets() -> tuple[CoordinatorWorld, str, list[Error]]:
     world.commit(group, *range(1200))
     world.pass_ms(0)
     world.replicate(0)
-    told: list[Error] = []
-    world.groups.membership.delete(group, told.append)
-    return world, group, told
+    responses: list[Error] = []
+    world.groups.membership.delete(group, responses.append)
+    return world, group, responses
 
 
 def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
-    world, group, told = many_offsets()
+    world, group, responses = many_offsets()
     world.replicate(0)
-    assert (told, len(world.fetched(group))) == ([], 700)
+    assert (responses, len(world.fetched(group))) == ([], 700)
     assert world.commit(group, *range(600, 1200)[::-1][:250]) == []
     world.pass_ms(0)
     world.replicate(0)
-    assert (told, len(world.fetched(group))) == ([ErrorCode.none], 250)
+    assert (responses, len(world.fetched(group))) == ([ErrorCode.none], 250)
     world.lead_offsets(0, world.lose(0), epoch=1)
     world.pass_ms(0)
     world.replicate(0)
@@ -148,16 +148,16 @@ def test_a_group_of_many_offsets_is_deleted_in_slices() -> None:
 
 
 def test_a_deletion_in_slices_that_cannot_go_on_can_be_asked_for_again() -> None:
-    world, group, told = many_offsets()
+    world, group, responses = many_offsets()
     world.state(world.led[0], (1,), partition_epoch=1)
     world.pass_ms(0)
     world.state(world.led[0], (1, 2, 3), partition_epoch=2)
     world.replicate(0)
-    assert (told, len(world.fetched(group))) == ([ErrorCode.coordinator_not_available], 700)
-    world.groups.membership.delete(group, told.append)
+    assert (responses, len(world.fetched(group))) == ([ErrorCode.coordinator_not_available], 700)
+    world.groups.membership.delete(group, responses.append)
     world.pass_ms(0)
     world.replicate(0)
-    assert (told[1:], world.fetched(group)) == ([ErrorCode.none], {})
+    assert (responses[1:], world.fetched(group)) == ([ErrorCode.none], {})
 
 
 def test_offsets_on_their_way_go_with_their_topic() -> None:
@@ -240,10 +240,10 @@ def test_a_topic_that_is_made_and_deleted_between_the_slices_of_a_commit_keeps_n
 
 def deletion(world: CoordinatorWorld, group: str, count: int) -> list[tuple[Error, list[Error]]]:
     """OffsetDelete of so many partitions of topic ``t``, which has two fewer."""
-    told: list[tuple[Error, list[Error]]] = []
+    responses: list[tuple[Error, list[Error]]] = []
     wanted = [("t", index) for index in range(count)]
-    world.groups.commits.delete(group, wanted, lambda error, errors: told.append((error, errors)))
-    return told
+    world.groups.commits.delete(group, wanted, lambda error, errors: responses.append((error, errors)))
+    return responses
 
 
 def many_to_delete(count: int = 1200) -> tuple[CoordinatorWorld, str]:
@@ -260,38 +260,38 @@ def many_to_delete(count: int = 1200) -> tuple[CoordinatorWorld, str]:
 
 def test_many_offsets_are_deleted_in_slices_and_the_answer_comes_at_their_end() -> None:
     world, group = many_to_delete()
-    told = deletion(world, group, 1202)
+    responses = deletion(world, group, 1202)
     log, ends = world.led[0].log, []
     for _ in range(4):
         fire_next(world)
         ends.append(log.log_end_offset)
     assert [after - before for before, after in pairwise(ends)] == [500, 200, 0]
-    assert told == []
+    assert responses == []
     world.replicate(0)
-    assert told == [(ErrorCode.none, [ErrorCode.none] * 1200 + [ErrorCode.unknown_topic_or_partition] * 2)]
+    assert responses == [(ErrorCode.none, [ErrorCode.none] * 1200 + [ErrorCode.unknown_topic_or_partition] * 2)]
     assert world.fetched(group) == {("u", 0): 9}
 
 
 def test_a_deletion_in_slices_looks_at_the_group_anew() -> None:
     world, group = many_to_delete()
-    told = deletion(world, group, 1200)
+    responses = deletion(world, group, 1200)
     fire_next(world)
     member = stable_group(group)
     member.protocol_type = "connect"
     world.active(0).groups[group] = member
     world.pass_ms(0)
     world.replicate(0)
-    assert [error for error, _ in told] == [ErrorCode.non_empty_group]
+    assert [error for error, _ in responses] == [ErrorCode.non_empty_group]
     assert len(world.fetched(group)) == 701
 
 
 def test_a_deletion_in_slices_stops_where_the_partition_is_lost() -> None:
     world, group = many_to_delete()
-    told = deletion(world, group, 1200)
+    responses = deletion(world, group, 1200)
     fire_next(world)
     world.lose(0)
     world.pass_ms(0)
-    assert [error for error, _ in told] == [ErrorCode.not_coordinator]
+    assert [error for error, _ in responses] == [ErrorCode.not_coordinator]
 
 
 def test_a_commit_in_slices_stops_where_the_partition_is_lost() -> None:

@@ -84,7 +84,7 @@ class Client:
     world: World
     name: str
     instance: str | None
-    told: "Told"
+    received: "Received"
     version: int = 9
     member_id: str = ""
     generation: int = -1
@@ -92,7 +92,7 @@ class Client:
     waits: bool = False
     silent: bool = False
     fenced: bool = False
-    asked: int = 0
+    request: int = 0
 
     def step(self) -> None:
         if self.silent or self.fenced or self.waits:
@@ -104,7 +104,7 @@ class Client:
             self.hear(error)
 
     def join(self) -> None:
-        self.waits, self.asked = True, self.asked + 1
+        self.waits, self.request = True, self.request + 1
         self.world.join(
             self.member_id,
             instance=self.instance,
@@ -113,27 +113,27 @@ class Client:
             session_ms=SESSION_MS,
             rebalance_ms=REBALANCE_MS,
             version=self.version,
-            joining=Joining(Once(partial(self.joined, self.asked))),
+            joining=Joining(Once(partial(self.joined, self.request))),
         )
 
     def protocols(self) -> tuple[MemberProtocol, ...]:
         return RANGE if int(self.name[1:]) % 2 else BOTH
 
-    def joined(self, asked: int, answer: JoinResponse) -> None:
-        if asked != self.asked:
+    def joined(self, request: int, answer: JoinResponse) -> None:
+        if request != self.request:
             return
         self.waits = False
         if answer.error is ErrorCode.member_id_required:
             self.member_id = answer.member_id
         elif answer.error is ErrorCode.none:
             self.member_id, self.generation, self.assignment = answer.member_id, answer.generation, None
-            self.told.generation(answer)
+            self.received.generation(answer)
             self.sync(answer)
         else:
             self.hear(answer.error)
 
     def sync(self, joined: JoinResponse) -> None:
-        self.waits, self.asked = True, self.asked + 1
+        self.waits, self.request = True, self.request + 1
         own = f"{joined.generation}:{self.member_id}:"
         leads = joined.leader == joined.member_id and not joined.skip_assignment
         assignments = {each.member_id: (own + each.member_id).encode() for each in joined.members} if leads else {}
@@ -143,16 +143,16 @@ class Client:
             assignments,
             instance=self.instance,
             protocol=joined.protocol,
-            syncing=Syncing(Once(partial(self.synced, self.asked))),
+            syncing=Syncing(Once(partial(self.synced, self.request))),
         )
 
-    def synced(self, asked: int, answer: SyncResponse) -> None:
-        if asked != self.asked:
+    def synced(self, request: int, answer: SyncResponse) -> None:
+        if request != self.request:
             return
         self.waits = False
         if answer.error is ErrorCode.none:
             self.assignment = answer.assignment
-            self.told.assignment(self.generation, self.member_id, answer.assignment)
+            self.received.assignment(self.generation, self.member_id, answer.assignment)
         else:
             self.hear(answer.error)
 
@@ -179,7 +179,7 @@ class Once(list[Any]):
 
 
 @dataclass
-class Told:
+class Received:
     """What members were told, by life of the coordinator and generation."""
 
     life: int = 0
@@ -206,7 +206,7 @@ class Storm(RuleBasedStateMachine):
         super().__init__()
         self.world = World(group_initial_rebalance_delay_ms=3000)
         self.world.store.partition = LoggedPartition()
-        self.told = Told()
+        self.received = Received()
         self.clients: list[Client] = []
         self.count = 0
 
@@ -220,7 +220,7 @@ class Storm(RuleBasedStateMachine):
     def come(self, instance: str | None, version: int) -> None:
         if len(self.clients) < 6:
             self.count += 1
-            self.clients.append(Client(self.world, f"c{self.count}", instance, self.told, version))
+            self.clients.append(Client(self.world, f"c{self.count}", instance, self.received, version))
 
     @rule(index=st.integers(0, 5))
     def fall_silent(self, index: int) -> None:
@@ -241,7 +241,7 @@ class Storm(RuleBasedStateMachine):
             old = self.clients.pop(index)
             old.silent = True
             self.count += 1
-            self.clients.append(Client(self.world, f"c{self.count}", old.instance, self.told, old.version))
+            self.clients.append(Client(self.world, f"c{self.count}", old.instance, self.received, old.version))
 
     @rule(duration_ms=st.sampled_from([0, 500, 1000, 3000, 7000]))
     def live(self, duration_ms: int) -> None:
@@ -267,7 +267,7 @@ class Storm(RuleBasedStateMachine):
         if lost.log is not None:
             taken.add_group(copy_of(lost.log))
         self.world.store.partition = taken
-        self.told.life += 1
+        self.received.life += 1
         self.world.membership.loaded(taken)
         lost.settle(ErrorCode.not_coordinator)
 

@@ -196,18 +196,18 @@ def test_a_large_group_is_told_of_its_generation_in_slices() -> None:
     world = World()
     joins = dict(world.new() for _ in range(2 * MEMBERS_A_SLICE + 1))
     leader = next(iter(joins))
-    told: list[int] = []
+    responded: list[int] = []
     step = world.ports.set_timer
 
     def counted(deadline_us: int, fire: Callable[[], None]) -> int:
-        told.append(sum(bool(each.answers) for each in joins.values()))
+        responded.append(sum(bool(each.answers) for each in joins.values()))
         return step(deadline_us, fire)
 
     world.ports.set_timer = counted  # type: ignore[method-assign]
     world.pass_ms(0)
     assert [each.answer.generation for each in joins.values()] == [1] * len(joins)
     assert len(joins[leader].answer.members) == len(joins)
-    assert {MEMBERS_A_SLICE, 2 * MEMBERS_A_SLICE} <= set(told)
+    assert {MEMBERS_A_SLICE, 2 * MEMBERS_A_SLICE} <= set(responded)
 
 
 def test_a_rebalance_that_begins_before_all_are_told_has_those_already() -> None:

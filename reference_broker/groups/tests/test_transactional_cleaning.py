@@ -68,9 +68,9 @@ def test_a_deleted_group_has_no_pending_offsets(reloaded: bool) -> None:
     world, _, group = led()
     world.commit(group, 1)
     world.transact(group, 5, 6)
-    told: list[Error] = []
-    world.groups.membership.delete(group, told.append)
-    assert told == [ErrorCode.none]
+    errors: list[Error] = []
+    world.groups.membership.delete(group, errors.append)
+    assert errors == [ErrorCode.none]
     world.end(0, commit=True)
     if reloaded:
         world.lead_offsets(0, world.lose(0), epoch=1)

@@ -94,14 +94,14 @@ def test_nothing_is_written_before_the_transaction_is_known_to_be_open() -> None
     world.verifying.says = None
     answers = world.transact(group, 5, epoch=3)
     assert (answers, target.led.log.log_end_offset) == ([], 0)
-    ((transaction, verified),) = world.verifying.asked
+    ((transaction, verified),) = world.verifying.requests
     assert (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch) == ("txn-7", 7, 3)
     verified(ErrorCode.none)
     assert (answers, target.led.log.log_end_offset) == (OK, 1)
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("error", "returned"),
     [
         (ErrorCode.invalid_txn_state, ErrorCode.invalid_txn_state),
         (ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
@@ -110,11 +110,11 @@ def test_nothing_is_written_before_the_transaction_is_known_to_be_open() -> None
         (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
     ],
 )
-def test_a_transaction_that_is_not_open_is_refused_beside_unknown_partitions(said: Error, told: Error) -> None:
+def test_a_transaction_that_is_not_open_is_refused_beside_unknown_partitions(error: Error, returned: Error) -> None:
     """Old clients do not try again after NETWORK_EXCEPTION, so that the coordinator says that it loads."""
     world, target, group = led()
-    world.verifying.says = said
-    assert world.transact(group, 5, 6, 7, 8) == [[told] * 3 + [ErrorCode.unknown_topic_or_partition]]
+    world.verifying.says = error
+    assert world.transact(group, 5, 6, 7, 8) == [[returned] * 3 + [ErrorCode.unknown_topic_or_partition]]
     assert target.led.log.log_end_offset == 0
 
 
@@ -122,7 +122,7 @@ def test_nobody_is_asked_for_unknown_partitions_only() -> None:
     world, _, group = led()
     world.verifying.says = ErrorCode.invalid_txn_state
     assert world.transact(group, 5, topic="unknown") == [[ErrorCode.unknown_topic_or_partition]]
-    assert world.verifying.asked == []
+    assert world.verifying.requests == []
 
 
 def test_what_changed_while_the_coordinator_was_asked_counts() -> None:
@@ -134,14 +134,14 @@ def test_what_changed_while_the_coordinator_was_asked_counts() -> None:
     unknown = world.transact(group_id, 5, generation=1, member="m-1", topic="u")
     fenced = world.transact(group_id, 5, generation=1, member="m-1")
     world.delete_topic("u")
-    world.verifying.asked[0][1](ErrorCode.none)
+    world.verifying.requests[0][1](ErrorCode.none)
     group.begin_rebalance(2)
     group.begin_generation(2)
-    world.verifying.asked[1][1](ErrorCode.none)
+    world.verifying.requests[1][1](ErrorCode.none)
     assert (unknown, fenced) == ([[ErrorCode.unknown_topic_or_partition]], [[ErrorCode.illegal_generation]])
     lost = world.transact(group_id, 5)
     world.lose(0)
-    world.verifying.asked[2][1](ErrorCode.none)
+    world.verifying.requests[2][1](ErrorCode.none)
     assert lost == [[ErrorCode.not_coordinator]]
 
 
@@ -180,9 +180,9 @@ def test_many_offsets_are_judged_in_slices_and_written_when_the_transaction_is_o
     many = 2 * OFFSETS_A_SLICE + 1
     world.show(t=many)
     answers = world.transact(group, *range(many))
-    assert (answers, world.verifying.asked) == ([], [])
+    assert (answers, world.verifying.requests) == ([], [])
     world.pass_ms(0)
-    assert (answers, len(world.verifying.asked)) == ([[ErrorCode.none] * many], 1)
+    assert (answers, len(world.verifying.requests)) == ([[ErrorCode.none] * many], 1)
     assert target.led.log.log_end_offset == many
 
 
@@ -213,12 +213,12 @@ def test_all_offsets_of_a_group_name_the_unstable_ones_that_were_committed_befor
     world, _, group = led()
     world.commit(group, 100)
     world.transact(group, 110, 210)
-    told: list[list[tuple[int, bool]]] = []
+    returned: list[list[tuple[int, bool]]] = []
     world.groups.commits.fetch(
-        group, None, lambda _, found: told.append([(each.partition, each.is_unstable) for each in found]),
+        group, None, lambda _, found: returned.append([(each.partition, each.is_unstable) for each in found]),
         requires_stable=True,
     )  # fmt: skip
-    assert told == [[(0, True)]]
+    assert returned == [[(0, True)]]
 
 
 @pytest.mark.parametrize("reloaded", [False, True])
@@ -290,12 +290,12 @@ def test_a_long_transaction_is_decided_in_slices_and_fetches_wait_for_its_end() 
         answers = world.transact(group, *range(many))
         world.pass_ms(0)
         assert answers == [[ErrorCode.none] * many]
-    told: list[int] = []
+    returned: list[int] = []
     world.end(0, commit=True)
-    world.groups.commits.fetch(group, None, lambda _, found: told.append(len(found)))
-    assert (told, world.groups.metrics.offsets.value) == ([], CHANGES_AT_ONCE)
+    world.groups.commits.fetch(group, None, lambda _, found: returned.append(len(found)))
+    assert (returned, world.groups.metrics.offsets.value) == ([], CHANGES_AT_ONCE)
     world.pass_ms(0)
-    assert (told, world.groups.metrics.offsets.value) == ([many], many)
+    assert (returned, world.groups.metrics.offsets.value) == ([many], many)
 
 
 def test_who_waits_for_a_long_transaction_is_told_that_the_partition_is_lost() -> None:
@@ -305,10 +305,10 @@ def test_who_waits_for_a_long_transaction_is_told_that_the_partition_is_lost() -
     world.transact(group, *range(many))
     world.pass_ms(0)
     world.end(0, commit=True)
-    told: list[Error] = []
-    world.groups.commits.fetch(group, None, lambda error, _: told.append(error))
+    returned: list[Error] = []
+    world.groups.commits.fetch(group, None, lambda error, _: returned.append(error))
     log = world.lose(0)
-    assert told == [ErrorCode.not_coordinator]
+    assert returned == [ErrorCode.not_coordinator]
     world.lead_offsets(0, log, epoch=1)
     world.pass_ms(0)
     assert len(world.fetched(group)) == many

@@ -109,9 +109,9 @@ class BesideALedger(_Machine):
 
     @rule(group=GROUPS)
     def delete_group(self, group: str) -> None:
-        told: list[Error] = []
-        self.world.groups.membership.delete(self.names[group], told.append)
-        assert told in ([ErrorCode.none], [ErrorCode.group_id_not_found])
+        results: list[Error] = []
+        self.world.groups.membership.delete(self.names[group], results.append)
+        assert results in ([ErrorCode.none], [ErrorCode.group_id_not_found])
         for key in self.keys():
             if key.group == self.names[group]:
                 self.naive.take(Removal(0, key))
@@ -145,8 +145,8 @@ class BesideALedger(_Machine):
                 keys = [OffsetKey(group, topic, index) for index in range(3)]
                 seen = [(self.naive.visible.get(key, (0, -1))[1], ErrorCode.none) for key in keys]
                 unstable = self.naive.unstable()
-                told = [UNSTABLE if key in unstable else each for key, each in zip(keys, seen, strict=True)]
-                assert self.world.stable(group, topic) == told
+                results = [UNSTABLE if key in unstable else each for key, each in zip(keys, seen, strict=True)]
+                assert self.world.stable(group, topic) == results
 
 
 class BesideTheLog(_Machine):
@@ -169,9 +169,9 @@ class BesideTheLog(_Machine):
     @rule(group=GROUPS)
     def delete_group(self, group: str) -> None:
         before = read_below(self.world.led[0].log.log_end_offset, self.log())
-        told: list[Error] = []
-        self.world.groups.membership.delete(self.names[group], told.append)
-        if told == [ErrorCode.group_id_not_found]:
+        results: list[Error] = []
+        self.world.groups.membership.delete(self.names[group], results.append)
+        if results == [ErrorCode.group_id_not_found]:
             assert self.names[group] not in {key.group for key in before.visible.keys() | before.unstable()}
         after = read_below(self.world.led[0].log.log_end_offset, self.log())
         assert self.names[group] not in {key.group for key in after.visible.keys() | after.unstable()}

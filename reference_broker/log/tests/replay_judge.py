@@ -52,8 +52,8 @@ def replayed(history: Sequence[Batch], end_offset: int) -> dict[int, Known]:
             new = Known(batch.epoch, sequence, batch.last, batch.timestamp_ms, begun, batch.timestamp_ms, *old[6:])
         else:
             own_ms = batch.timestamp_ms if old.begun >= 0 else old.own_ms
-            told = {"coordinator_epoch": batch.coordinator_epoch, "marked_at": batch.first}
-            new = old._replace(timestamp_ms=batch.timestamp_ms, begun=-1, own_ms=own_ms, **told)
+            marker = {"coordinator_epoch": batch.coordinator_epoch, "marked_at": batch.first}
+            new = old._replace(timestamp_ms=batch.timestamp_ms, begun=-1, own_ms=own_ms, **marker)
             if batch.epoch > old.epoch:
                 new = new._replace(epoch=batch.epoch, sequence=-1, offset=-1)
         known[batch.producer_id] = new

@@ -66,7 +66,7 @@ def test_an_epoch_begins_once_and_takes_the_place_of_those_that_hold_no_record(
     "LeaderEpochFileCacheTest.shouldFetchEndOffsetOfEmptyCache",
 )
 @pytest.mark.parametrize(
-    ("noted", "asked", "log_end", "found"),
+    ("noted", "requested", "log_end", "found"),
     [
         ([], 0, 0, UNKNOWN),
         ([], 7, 0, UNKNOWN),
@@ -89,9 +89,9 @@ def test_an_epoch_begins_once_and_takes_the_place_of_those_that_hold_no_record(
     ],
 )
 def test_an_epoch_ends_where_the_next_one_begins(
-    noted: list[tuple[int, int]], asked: int, log_end: int, found: tuple[int, int]
+    noted: list[tuple[int, int]], requested: int, log_end: int, found: tuple[int, int]
 ) -> None:
-    assert epochs_of(*noted).end_offset_for(asked, log_end) == EpochEndOffset(*found)
+    assert epochs_of(*noted).end_offset_for(requested, log_end) == EpochEndOffset(*found)
 
 
 @pytest.mark.clause("LeaderEpochFileCacheTest.shouldFetchEpochForGivenOffset")

@@ -22,8 +22,8 @@ def test_the_high_watermark_moves_forward_within_the_log_and_back_with_its_end()
     log = opened(MemoryDisk())
     log.append(NOW, batch_of(3), 0)
     assert log.high_watermark == 0
-    for asked, moved, reached in ((1, True, 1), (1, False, 1), (5, True, 3), (4, False, 3), (2, False, 3)):
-        assert (log.advance_high_watermark(asked), log.high_watermark) == (moved, reached)
+    for wanted, moved, reached in ((1, True, 1), (1, False, 1), (5, True, 3), (4, False, 3), (2, False, 3)):
+        assert (log.advance_high_watermark(wanted), log.high_watermark) == (moved, reached)
     log.append_replicated(NOW, batch_of(3, base_offset=3, leader_epoch=0))
     log.advance_high_watermark(6)
     log.truncate_to(3)

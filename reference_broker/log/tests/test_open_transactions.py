@@ -275,8 +275,8 @@ def test_aborted_transactions_that_cross_are_told_with_their_first_offsets(how: 
         assert (log.recovered.verified_bytes < log.size_bytes // 2) == ("short" in how)
         log.high_watermark = 0
     assert len(log.segments) > 5
-    told = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(0, 90)]
-    assert told == [(1, 0), (2, 8)]
+    aborted = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(0, 90)]
+    assert aborted == [(1, 0), (2, 8)]
     assert [(each.producer_id, each.first_offset) for each in log.aborted_transactions(30, 90)] == [(2, 8)]
     assert log.aborted_transactions(75, 90) == []
     log.advance_high_watermark(30)

@@ -159,8 +159,8 @@ def test_one_is_written_at_each_roll_and_at_a_clean_stop() -> None:
 def test_only_what_follows_the_newest_is_replayed() -> None:
     disk = MemoryDisk()
     log = filled(disk)
-    told = encoded_with_sequence(log, 77)
-    disk.files[path_of(6)] = bytearray(told)
+    data = encoded_with_sequence(log, 77)
+    disk.files[path_of(6)] = bytearray(data)
     again = opened(disk, clean=False)
     assert again.recovered.snapshot == path_of(6)
     assert again.producers.by_id[5].last_sequence == 77, "only the snapshot speaks of producer 5"

@@ -46,7 +46,7 @@ class WatchedDisk(MemoryDisk):
 
 
 @dataclass
-class Told:
+class WrittenLog:
     """A log, and the naive history of what was written to it."""
 
     disk: WatchedDisk = field(default_factory=WatchedDisk)
@@ -170,216 +170,216 @@ def test_it_equals_a_full_replay_and_nothing_earlier_is_read(
 ) -> None:
     """Timestamps are out of order, transactions lie across segments, snapshots are missing, torn or empty, and records
     expire around the time of the upload."""
-    told, clock_ms = Told(), 0
+    written, clock_ms = WrittenLog(), 0
     for kind, who, skew_ms, count in steps:
         if kind == "s":
-            told.send(who, clock_ms + skew_ms, count)
+            written.send(who, clock_ms + skew_ms, count)
         elif kind == "t":
             clock_ms += 25 * count
         elif kind == "r":
-            told.roll()
+            written.roll()
         elif who >= TRANSACTIONAL:
-            told.end(who, clock_ms + skew_ms, commit=kind == "e", raises=count // 3)
-    told.roll()
-    bases = told.log.bases[1:]
+            written.end(who, clock_ms + skew_ms, commit=kind == "e", raises=count // 3)
+    written.roll()
+    bases = written.log.bases[1:]
     if not bases:
         return
     offset = bases[target % len(bases)]
     whole = []
     for base, how in zip(bases, spoilt, strict=False):
-        if _spoil(told, base, how) and base <= offset:
+        if _spoil(written, base, how) and base <= offset:
             whole.append(base)
     if start != "none":
-        told.log.close_cleanly()
-        told.log = opened(told.disk, CONFIG, clean=start == "clean")
+        written.log.close_cleanly()
+        written.log = opened(written.disk, CONFIG, clean=start == "clean")
         for base in bases:  # What the start has written is not to be read here.
             if base not in whole:
-                told.log.segments.snapshots.delete(base)
+                written.log.segments.snapshots.delete(base)
     now_ms = clock_ms + later_ms
-    made = told.recreated(offset, now_ms)
-    told.judge(made, offset, now_ms)
-    needed = first_needed(told.history, told.log.bases, whole, offset, now_ms - EXPIRATION_MS)
+    made = written.recreated(offset, now_ms)
+    written.judge(made, offset, now_ms)
+    needed = first_needed(written.history, written.log.bases, whole, offset, now_ms - EXPIRATION_MS)
     assert made.from_offset == needed
-    begin = told.log.bases[told.log.segments.index_of(needed)]
-    places = (told.log.bases, whole, needed, offset)
-    first = min(begin, first_looked_at(told.history, *places, now_ms - EXPIRATION_MS))
-    assert all(first <= base < offset for base in told.segment_reads())
-    assert made.read_bytes <= told.log.bytes_between(first, offset) + told.log.bytes_between(begin, needed)
+    begin = written.log.bases[written.log.segments.index_of(needed)]
+    places = (written.log.bases, whole, needed, offset)
+    first = min(begin, first_looked_at(written.history, *places, now_ms - EXPIRATION_MS))
+    assert all(first <= base < offset for base in written.segment_reads())
+    assert made.read_bytes <= written.log.bytes_between(first, offset) + written.log.bytes_between(begin, needed)
     assert made.read_bytes > 0 or needed == offset
     assert made.read_bytes == 0 or needed < offset or first < begin
 
 
-def _spoil(told: Told, base: int, how: str) -> bool:
+def _spoil(written: WrittenLog, base: int, how: str) -> bool:
     """Returns whether the snapshot is whole."""
-    snapshots = told.log.segments.snapshots
+    snapshots = written.log.segments.snapshots
     path = snapshots.path(base)
     if base not in snapshots.offsets or how == "whole":
         return base in snapshots.offsets
     if how == "gone":
         snapshots.delete(base)
     elif how == "torn":
-        told.disk.truncate(path, told.disk.size(path) - 1)
+        written.disk.truncate(path, written.disk.size(path) - 1)
     elif how == "empty":
-        told.disk.truncate(path, 0)
+        written.disk.truncate(path, 0)
     else:
-        told.disk.files[path][-1] ^= 1
+        written.disk.files[path][-1] ^= 1
     return False
 
 
 @pytest.mark.clause("P-9", "P-10")
 @pytest.mark.parametrize(("later_ms", "is_kept"), [(-1, True), (0, False), (1, False)])
 def test_a_producer_counts_until_its_last_record_is_as_old_as_the_expiration(later_ms: int, is_kept: bool) -> None:
-    told = Told()
-    told.send(0, 0)
-    offset = told.roll()
-    told.lose_snapshots()
-    made = told.recreated(offset, EXPIRATION_MS + later_ms)
+    written = WrittenLog()
+    written.send(0, 0)
+    offset = written.roll()
+    written.lose_snapshots()
+    made = written.recreated(offset, EXPIRATION_MS + later_ms)
     assert (made.from_offset == 0, made.read_bytes > 0) == (is_kept, is_kept)
     assert [who for who, _ in decoded(made.snapshot)] == [0] * is_kept
-    told.judge(made, offset, EXPIRATION_MS + later_ms)
+    written.judge(made, offset, EXPIRATION_MS + later_ms)
 
 
 @pytest.mark.clause("P-9")
 def test_segments_before_the_first_young_one_are_not_read() -> None:
-    told = Told()
+    written = WrittenLog()
     for time_ms in (0, 10, 120, 20, 130):  # The fourth one is old, and lies behind a young one: no gaps.
-        told.send(0, time_ms)
-        offset = told.roll()
-    told.lose_snapshots()
-    made = told.recreated(offset, 200)
+        written.send(0, time_ms)
+        offset = written.roll()
+    written.lose_snapshots()
+    made = written.recreated(offset, 200)
     assert made.from_offset == 2
-    assert told.segment_reads() == [2, 3, 4]
-    told.judge(made, offset, 200)
+    assert written.segment_reads() == [2, 3, 4]
+    written.judge(made, offset, 200)
 
 
 @pytest.mark.clause("P-9")
 def test_a_newer_whole_snapshot_spares_what_comes_before_it() -> None:
-    told = Told()
+    written = WrittenLog()
     for time_ms in range(4):
-        told.send(0, time_ms)
-        told.send(1, time_ms)
-        offset = told.roll()
-    told.lose_snapshots(4)
-    made = told.recreated(offset, 50)
-    assert (made.from_offset, told.segment_reads()) == (4, [4, 6])
-    told.judge(made, offset, 50)
+        written.send(0, time_ms)
+        written.send(1, time_ms)
+        offset = written.roll()
+    written.lose_snapshots(4)
+    made = written.recreated(offset, 50)
+    assert (made.from_offset, written.segment_reads()) == (4, [4, 6])
+    written.judge(made, offset, 50)
 
 
 @pytest.mark.clause("P-9")
 def test_an_older_snapshot_is_not_needed() -> None:
-    told = Told()
+    written = WrittenLog()
     for time_ms in (0, 0, 0, 150):
-        told.send(0, time_ms)
-        offset = told.roll()
-    told.lose_snapshots(1)
-    made = told.recreated(offset, 200)
-    assert (made.from_offset, told.segment_reads()) == (3, [3])
+        written.send(0, time_ms)
+        offset = written.roll()
+    written.lose_snapshots(1)
+    made = written.recreated(offset, 200)
+    assert (made.from_offset, written.segment_reads()) == (3, [3])
 
 
 @pytest.mark.clause("P-10", "X-6")
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_the_coordinator_epoch_of_a_marker_before_the_replay_is_found(snapshot: bool) -> None:
-    told = Told(coordinator_epoch=5)
-    told.send(4, 0)
-    told.end(4, 0)
-    marked = told.roll()
-    told.send(0, 0)
-    told.roll()
-    told.send(4, 150)
-    told.send(0, 150)
-    offset = told.roll()
-    told.lose_snapshots(*([marked] if snapshot else []))
-    made = told.recreated(offset, 200)
+    written = WrittenLog(coordinator_epoch=5)
+    written.send(4, 0)
+    written.end(4, 0)
+    marked = written.roll()
+    written.send(0, 0)
+    written.roll()
+    written.send(4, 150)
+    written.send(0, 150)
+    offset = written.roll()
+    written.lose_snapshots(*([marked] if snapshot else []))
+    made = written.recreated(offset, 200)
     assert made.from_offset == 3
     assert {who: one.coordinator_epoch for who, one in decoded(made.snapshot)} == {0: -1, 4: 5}
-    assert told.segment_reads() == ([2, 3] if snapshot else [0, 2, 3])
-    told.judge(made, offset, 200)
+    assert written.segment_reads() == ([2, 3] if snapshot else [0, 2, 3])
+    written.judge(made, offset, 200)
 
 
 @pytest.mark.clause("P-9", "P-10")
 @pytest.mark.parametrize("restart", ["none", "clean", "killed"])
 def test_a_transaction_that_is_open_there_is_found_however_old_it_is(restart: str) -> None:
     """None of its records is young, and its marker lies beyond the snapshot."""
-    told = Told()
-    told.send(0, 0)
-    told.roll()
-    told.send(0, 0)
-    told.send(4, 0)
-    told.roll()
-    told.send(0, 0)
-    offset = told.roll()
-    told.end(4, 0)
-    told.roll()
+    written = WrittenLog()
+    written.send(0, 0)
+    written.roll()
+    written.send(0, 0)
+    written.send(4, 0)
+    written.roll()
+    written.send(0, 0)
+    offset = written.roll()
+    written.end(4, 0)
+    written.roll()
     if restart != "none":
-        told.log.close_cleanly()
-        told.log = opened(told.disk, CONFIG, clean=restart == "clean")
-    told.lose_snapshots()
-    made = told.recreated(offset, 1000)
+        written.log.close_cleanly()
+        written.log = opened(written.disk, CONFIG, clean=restart == "clean")
+    written.lose_snapshots()
+    made = written.recreated(offset, 1000)
     assert made.from_offset == 2
     assert {who: one.current_txn_first_offset for who, one in decoded(made.snapshot)} == {4: 2}
-    told.judge(made, offset, 1000)
+    written.judge(made, offset, 1000)
 
 
 @pytest.mark.clause("P-10")
 def test_a_producer_whose_transaction_ended_late_keeps_its_last_batch() -> None:
     """The marker is young, and the batch lies in a segment that is not."""
-    told = Told()
-    told.send(4, 0)
-    told.roll()
-    told.send(4, 0, 2)
-    told.roll()
-    told.end(4, 150)
-    offset = told.roll()
-    told.lose_snapshots()
-    made = told.recreated(offset, 200)
+    written = WrittenLog()
+    written.send(4, 0)
+    written.roll()
+    written.send(4, 0, 2)
+    written.roll()
+    written.end(4, 150)
+    offset = written.roll()
+    written.lose_snapshots()
+    made = written.recreated(offset, 200)
     assert made.from_offset == 0
     ((_, known),) = decoded(made.snapshot)
     assert (known.last_sequence, known.current_txn_first_offset) == (2, -1)
-    told.judge(made, offset, 200)
+    written.judge(made, offset, 200)
 
 
 @pytest.mark.clause("P-9")
 def test_a_transaction_that_ended_before_the_young_records_is_not_read() -> None:
-    told = Told()
-    told.send(4, 0)
-    told.end(4, 0)
-    told.roll()
-    told.send(4, 150)
-    told.end(4, 150)
-    offset = told.roll()
-    told.log.close_cleanly()
-    told.log = opened(told.disk, CONFIG)
-    told.lose_snapshots()
-    assert told.recreated(offset, 200).from_offset == 2
+    written = WrittenLog()
+    written.send(4, 0)
+    written.end(4, 0)
+    written.roll()
+    written.send(4, 150)
+    written.end(4, 150)
+    offset = written.roll()
+    written.log.close_cleanly()
+    written.log = opened(written.disk, CONFIG)
+    written.lose_snapshots()
+    assert written.recreated(offset, 200).from_offset == 2
 
 
 def test_nothing_of_the_same_segment_before_a_transaction_is_told() -> None:
     """The replay begins in the middle of a segment, at the place that its index knows."""
-    told = Told()
+    written = WrittenLog()
     for _ in range(20):
-        told.send(0, 0)
-    told.send(4, 0)
-    offset = told.roll()
-    told.lose_snapshots()
-    made = told.recreated(offset, 1000)
+        written.send(0, 0)
+    written.send(4, 0)
+    offset = written.roll()
+    written.lose_snapshots()
+    made = written.recreated(offset, 1000)
     assert made.from_offset == 20
-    assert made.read_bytes < told.log.bytes_between(0, offset) // 4
+    assert made.read_bytes < written.log.bytes_between(0, offset) // 4
 
 
 @pytest.mark.clause("P-8", "P-13")
 def test_it_is_kept_as_the_logs_own_and_loads_through_the_ordinary_path() -> None:
-    told = Told()
-    told.send(0, 0, 3)
-    told.send(4, 0)
-    offset = told.roll()
-    told.send(1, 0)
-    told.lose_snapshots()
-    made = told.recreated(offset, 50)
-    path = told.log.segments.snapshots.path(offset)
-    assert bytes(told.disk.files[path]) == made.snapshot
-    again = opened(told.disk, CONFIG, clean=False)
+    written = WrittenLog()
+    written.send(0, 0, 3)
+    written.send(4, 0)
+    offset = written.roll()
+    written.send(1, 0)
+    written.lose_snapshots()
+    made = written.recreated(offset, 50)
+    path = written.log.segments.snapshots.path(offset)
+    assert bytes(written.disk.files[path]) == made.snapshot
+    again = opened(written.disk, CONFIG, clean=False)
     assert again.recovered.snapshot == path
-    assert encoded(again.producers) == encoded(told.log.producers)
+    assert encoded(again.producers) == encoded(written.log.producers)
     assert again.last_stable_offset == 3
 
 
@@ -387,30 +387,30 @@ def test_it_is_kept_as_the_logs_own_and_loads_through_the_ordinary_path() -> Non
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_a_directory_with_snapshots_of_its_newest_segments_only(left: int) -> None:
     """All segments are due, one after the other, as time goes on."""
-    told = Told()
+    written = WrittenLog()
     for number in range(12):
-        told.send(number % 3, number * 20)
-        told.send(3 + number % 2, number * 20)
+        written.send(number % 3, number * 20)
+        written.send(3 + number % 2, number * 20)
         if number % 4 == 3:
-            told.end(3 + number % 2, number * 20)
-        told.roll()
-    bases = told.log.bases[1:]
-    told.log.close_cleanly()
-    told.log = opened(told.disk, CONFIG)
-    told.lose_snapshots(*bases[len(bases) - left :])
+            written.end(3 + number % 2, number * 20)
+        written.roll()
+    bases = written.log.bases[1:]
+    written.log.close_cleanly()
+    written.log = opened(written.disk, CONFIG)
+    written.lose_snapshots(*bases[len(bases) - left :])
     for number, offset in enumerate(bases):
-        told.judge(told.recreated(offset, 240 + number), offset, 240 + number)
-    assert told.log.segments.snapshots.offsets == bases
+        written.judge(written.recreated(offset, 240 + number), offset, 240 + number)
+    assert written.log.segments.snapshots.offsets == bases
 
 
 def test_it_is_made_in_slices() -> None:
-    told = Told()
+    written = WrittenLog()
     data = build([Record(timestamp_ms=START_MS, key=b"k", value=b"v")])
     for _ in range(3 * RECREATED_BATCHES_PER_SLICE):
-        told.log.append(NOW, data, 0)
-    offset = told.roll()
-    told.lose_snapshots()
-    assert counted(told.log.recreated(NOW, offset))[1] == 4
+        written.log.append(NOW, data, 0)
+    offset = written.roll()
+    written.lose_snapshots()
+    assert counted(written.log.recreated(NOW, offset))[1] == 4
 
 
 def test_a_log_that_loses_records_meanwhile_is_looked_at_again() -> None:
@@ -419,38 +419,38 @@ def test_a_log_that_loses_records_meanwhile_is_looked_at_again() -> None:
         lambda log: log.delete_records_before(log.bases[-1]),
     )
     for spoil in spoils:
-        told = Told()
+        written = WrittenLog()
         data = build([Record(timestamp_ms=START_MS, key=b"k", value=b"v")])
         for _ in range(2 * RECREATED_BATCHES_PER_SLICE):
-            told.log.append(NOW, data, 0)
-        offset = told.roll()
-        told.send(0, 0)
-        told.lose_snapshots()
-        making = told.log.recreated(NOW, offset)
+            written.log.append(NOW, data, 0)
+        offset = written.roll()
+        written.send(0, 0)
+        written.lose_snapshots()
+        making = written.log.recreated(NOW, offset)
         next(making)
-        spoil(told.log)
+        spoil(written.log)
         with pytest.raises(Overtaken):
             next(making)
 
 
 @pytest.mark.clause("P-10")
 def test_records_that_are_in_the_tier_only_are_told_by_the_snapshot_where_the_local_ones_begin() -> None:
-    told = Told()
-    told.send(4, 0)
-    told.send(0, 0)
-    first = told.roll()
-    told.send(4, 0)
-    offset = told.roll()
-    told.end(4, 0)
-    told.log.mark_synced(told.log.sync_point())
-    told.log.copied_end_offset = first
-    assert told.log.delete_local(first) == 1
-    told.log.mark_synced(told.log.sync_point())
+    written = WrittenLog()
+    written.send(4, 0)
+    written.send(0, 0)
+    first = written.roll()
+    written.send(4, 0)
+    offset = written.roll()
+    written.end(4, 0)
+    written.log.mark_synced(written.log.sync_point())
+    written.log.copied_end_offset = first
+    assert written.log.delete_local(first) == 1
+    written.log.mark_synced(written.log.sync_point())
     for clean in (None, True, False):
         if clean is not None:
-            told.log = opened(told.disk, CONFIG, clean=clean)
-        told.lose_snapshots(first)
-        made = told.recreated(offset, 50)
+            written.log = opened(written.disk, CONFIG, clean=clean)
+        written.lose_snapshots(first)
+        made = written.recreated(offset, 50)
         assert made.from_offset == first
-        told.judge(made, offset, 50)
-        told.log.mark_synced(told.log.sync_point())
+        written.judge(made, offset, 50)
+        written.log.mark_synced(written.log.sync_point())

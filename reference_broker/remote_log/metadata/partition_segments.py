@@ -78,10 +78,10 @@ class OffsetOwners:
         low, high = self._touched(old)
         self._ranges[low:high] = [each for each in self._ranges[low:high] if each.owner != old.owner]
 
-    def owns(self, asked: Owned) -> bool:
+    def owns(self, owned: Owned) -> bool:
         """Return whether ``asked.owner`` owns an offset of the range."""
-        low, high = self._touched(asked)
-        return any(each.owner == asked.owner for each in self._ranges[low:high])
+        low, high = self._touched(owned)
+        return any(each.owner == owned.owner for each in self._ranges[low:high])
 
     def _touched(self, over: Owned) -> tuple[int, int]:
         """Return which ranges overlap: from the first index to before the second one."""

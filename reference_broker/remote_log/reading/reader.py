@@ -200,8 +200,8 @@ class RemoteReader:
         aborted = {(each.first_offset, each.producer_id) for each in remote.found}
         if not remote.is_complete:
             aborted |= {(each.first_offset, each.producer_id) for each in log.aborted_transactions(first, end)}
-        told = [AbortedTransaction(producer_id, first_offset) for first_offset, producer_id in sorted(aborted)]
-        return RemoteRecords(records, told, end, layout)
+        transactions = [AbortedTransaction(producer_id, first_offset) for first_offset, producer_id in sorted(aborted)]
+        return RemoteRecords(records, transactions, end, layout)
 
     def _read_ahead(self, segment: RemoteSegment, position: int) -> None:
         """The next blocks come while the reader takes the last one. There is one get at a time for each."""
@@ -286,10 +286,10 @@ class RemoteStarts:
         offset: int,
         done: Callable[[TierState | Error], None],
     ) -> None:
-        def told(found: Auxiliary | Error) -> None:
+        def looked_up(found: Auxiliary | Error) -> None:
             if isinstance(found, Auxiliary):
                 done(TierState(found.offset, found.epochs, found.snapshot, found.producers))
             else:
                 done(found)
 
-        self._reader.auxiliary(log, partition, leader_epoch, offset, told)
+        self._reader.auxiliary(log, partition, leader_epoch, offset, looked_up)

@@ -24,11 +24,11 @@ TopicPartition = tuple[str, int]
 
 
 class CoordinatorLink:
-    """The ports of a verifier. ``asked``: the requests that are not answered yet, each with its node."""
+    """The ports of a verifier. ``requests``: the requests that are not answered yet, each with its node."""
 
     def __init__(self, time: TimedPorts) -> None:
         self.time = time
-        self.asked: list[tuple[int, Any, Callable[[object], None], Callable[[], None]]] = []
+        self.requests: list[tuple[int, Any, Callable[[object], None], Callable[[], None]]] = []
         self.served: list[tuple[object, Callable[[object], None]]] = []
 
     def now(self) -> Any:
@@ -50,23 +50,23 @@ class CoordinatorLink:
     ) -> None:
         assert (channel, api_key, api_version) == (Channel.VERIFICATION, ApiKey.ADD_PARTITIONS_TO_TXN, 5)
         assert timeout_ms > 0
-        self.asked.append((peer, body, replied, failed))
+        self.requests.append((peer, body, replied, failed))
 
     def serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
         assert api_key == ApiKey.ADD_PARTITIONS_TO_TXN
-        self.asked.append((1, body, answer, lambda: None))
+        self.requests.append((1, body, answer, lambda: None))
 
     # the coordinator
 
     @property
     def transactions(self) -> list[AddPartitionsToTxnTransaction]:
         """Those of the only request."""
-        ((_, body, _, _),) = self.asked
+        ((_, body, _, _),) = self.requests
         return list(body.transactions)
 
     def answer(self, errors: Mapping[TopicPartition, ErrorCode] | None = None, top: ErrorCode = ErrorCode.none) -> None:
         """The oldest request. What has no error is verified, or added."""
-        _, body, replied, _ = self.asked.pop(0)
+        _, body, replied, _ = self.requests.pop(0)
         found = errors or {}
         results = tuple(
             AddPartitionsToTxnResult(
@@ -87,9 +87,9 @@ class CoordinatorLink:
             )
             for each in body.transactions
         )
-        told = () if top else results
-        replied(AddPartitionsToTxnResponse(throttle_time=NO_THROTTLE, error_code=top, results_by_transaction=told))
+        results = () if top else results
+        replied(AddPartitionsToTxnResponse(throttle_time=NO_THROTTLE, error_code=top, results_by_transaction=results))
 
     def lose(self) -> None:
         """The channel breaks."""
-        self.asked.pop(0)[3]()
+        self.requests.pop(0)[3]()

@@ -18,7 +18,7 @@ PRODUCER = 7
 
 
 class MarkerWorld(World):
-    """``partitions``: of ``events``, led here, with these replicas. ``told``: what the offsets' keeper heard, as
+    """``partitions``: of ``events``, led here, with these replicas. ``appended``: what the offsets' keeper heard, as
     (index, producer ID, epoch, offset, is a commit). ``loading``: partitions of it that are not loaded."""
 
     def __init__(self, partitions: int = 1, replicas: tuple[int, ...] = (1,), min_isr: int = 1) -> None:
@@ -33,7 +33,7 @@ class MarkerWorld(World):
             topics={"events": TopicImage("events", TOPIC_ID, (state,) * (partitions + 1))},
             topic_names={TOPIC_ID: "events"},
         )
-        self.told: list[tuple[int, int, int, int, bool]] = []
+        self.appended: list[tuple[int, int, int, int, bool]] = []
         self.loading: list[int] = []
         ports: Any = self
         self.writer = MarkerWriter(ports, self.partitions, self.leaders, lambda: self.controller.image, 30_000, self)
@@ -42,7 +42,7 @@ class MarkerWorld(World):
         return index in self.loading
 
     def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:
-        self.told.append((index, producer_id, producer_epoch, offset, is_commit))
+        self.appended.append((index, producer_id, producer_epoch, offset, is_commit))
 
     def lead_offsets(self, index: int) -> Partition:
         log = run_to_end(open_log(self.disk, f"{OFFSETS_TOPIC}-{index}", self.led[0].log.config, self.now(), True))

@@ -139,12 +139,12 @@ def test_a_partition_is_not_verified_before_it_is_durable() -> None:
     answers = world.take(id_)
     world.replicate(0)
     owner = answers[0][1]
-    told = world.add(id_, owner)
-    assert told == []
+    responses = world.add(id_, owner)
+    assert responses == []
     assert world.verified(id_, owner) == {("events", 0): ErrorCode.transaction_abortable}
     assert world.add(id_, owner, 1) == [BUSY]
     world.replicate(0)
-    assert told == [NONE]
+    assert responses == [NONE]
     assert world.verified(id_, owner) == {("events", 0): NONE}
 
 
@@ -157,9 +157,9 @@ def test_each_end_gives_a_client_of_version_2_the_next_epoch() -> None:
     owner = world.taken(id_)
     for epoch in (1, 2, 3):
         world.add(id_, owner)
-        ((error, told),) = world.end(id_, owner, commits=epoch != 2)
-        assert (error, told) == (NONE, (1000, epoch))
-        owner = told
+        ((error, next_owner),) = world.end(id_, owner, commits=epoch != 2)
+        assert (error, next_owner) == (NONE, (1000, epoch))
+        owner = next_owner
     assert world.markers(0) == [("commit", 1000, 1, 0), ("abort", 1000, 2, 0), ("commit", 1000, 3, 0)]
 
 
@@ -267,15 +267,15 @@ def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
         world, id_ = in_state(state)
         began_ms = world.now().wall_ms
         world.pass_ms(5)
-        ((error, told),) = world.end(id_, (START[0], epoch), commits=commits)
+        ((error, next_owner),) = world.end(id_, (START[0], epoch), commits=commits)
         assert error is wanted
         assert len(world.record_values(0)) == (3 if wanted is NONE and epoch == START[1] else 1)
         if wanted is not NONE:
-            assert told == NO_OWNER
+            assert next_owner == NO_OWNER
         elif epoch < START[1]:
-            assert told == START
+            assert next_owner == START
         else:
-            assert told == (START[0], START[1] + 1)
+            assert next_owner == (START[0], START[1] + 1)
             is_open = state is TransactionState.ONGOING
             assert world.transaction(id_).started_ms == (began_ms if is_open else world.now().wall_ms)
     world, id_ = in_state(state)
@@ -306,19 +306,19 @@ def test_until_all_markers_are_written_everybody_is_told_to_come_again(version: 
     world, id_ = coordinating(leaders=(1, 2))
     owner = world.taken(id_)
     world.add(id_, owner, 0, 1, version=version)
-    ((_, told),) = world.end(id_, owner, commits=commits, version=version)
-    told = owner if version == 0 else told
-    assert world.add(id_, told) == [BUSY]
+    ((_, current),) = world.end(id_, owner, commits=commits, version=version)
+    current = owner if version == 0 else current
+    assert world.add(id_, current) == [BUSY]
     assert world.take(id_) == [(BUSY, NO_OWNER)]
     assert world.end(id_, owner, commits=commits, version=version) == [(BUSY, NO_OWNER)]
-    assert world.end(id_, told, commits=commits, version=version) == [(BUSY, NO_OWNER)]
-    assert world.verified(id_, told) is BUSY
+    assert world.end(id_, current, commits=commits, version=version) == [(BUSY, NO_OWNER)]
+    assert world.verified(id_, current) is BUSY
     prepared = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
     assert world.transaction(id_).state is prepared
     world.reply()
     complete = TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT
     assert world.transaction(id_).state is complete
-    assert world.add(id_, told) == [NONE]
+    assert world.add(id_, current) == [NONE]
 
 
 @pytest.mark.clause("X-2")
@@ -330,12 +330,12 @@ def test_nothing_of_a_decision_shows_before_it_is_durable() -> None:
     owner = answers[0][1]
     world.add(id_, owner)
     world.replicate(0)
-    told = world.end(id_, owner)
+    responses = world.end(id_, owner)
     assert world.take(id_, owner) == [(BUSY, NO_OWNER)]
     world.pass_ms(1000)
-    assert (told, world.markers(0)) == ([], [])
+    assert (responses, world.markers(0)) == ([], [])
     world.replicate(0)
-    assert told == [(NONE, (1000, 1))]
+    assert responses == [(NONE, (1000, 1))]
     assert world.markers(0) == [("commit", 1000, 1, 0)]
 
 
@@ -349,9 +349,9 @@ def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
     owner = answers[0][1]
     world.add(id_, owner)
     world.replicate(0)
-    told = world.end(id_, owner)
+    responses = world.end(id_, owner)
     world.pass_ms(60_000)
-    assert told == [(ErrorCode.coordinator_not_available, NO_OWNER)]
+    assert responses == [(ErrorCode.coordinator_not_available, NO_OWNER)]
     assert world.end(id_, owner, commits=False) == [(BUSY, NO_OWNER)]
     world.replicate(0)
     world.pass_ms(1000)

@@ -22,12 +22,12 @@ def test_its_markers_are_sent_once() -> None:
     world.coordinate(0, world.lose(0), epoch=1)
     while not isinstance(world.transactions.find(id_), TransactionsPartition):
         _one_event(world)
-    told: list[tuple[object, object]] = []
+    responses: list[tuple[object, object]] = []
     request = EndRequest(id_, owner, commits=True, client_version=2)
-    world.transactions.end_transaction(request, lambda error, next_owner: told.append((error, next_owner)))
+    world.transactions.end_transaction(request, lambda error, next_owner: responses.append((error, next_owner)))
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT, "the case is another one"
     world.pass_ms(1000)
-    assert told == [(ErrorCode.none, (owner[0], 1))]
+    assert responses == [(ErrorCode.none, (owner[0], 1))]
     assert world.markers(0) == [("commit", owner[0], 1, 1)]
     assert len(world.noted("transaction_decided")) == 1
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT

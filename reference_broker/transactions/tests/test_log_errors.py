@@ -42,7 +42,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "returned"),
     [
         ("unknown_topic_or_partition", "coordinator_not_available"),
         ("not_enough_replicas", "coordinator_not_available"),
@@ -59,12 +59,12 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> 
     "TransactionStateManagerTest.testAppendFailToNotCoordinatorError",
     "TransactionStateManagerTest.testAppendFailToUnknownError",
 )
-def test_what_is_told_of_an_error_of_the_log(monkeypatch: pytest.MonkeyPatch, error: str, told: str) -> None:
+def test_what_is_told_of_an_error_of_the_log(monkeypatch: pytest.MonkeyPatch, error: str, returned: str) -> None:
     world, id_ = in_state(TransactionState.EMPTY)
     before = world.transaction(id_)
     with monkeypatch.context() as patched:
         refuse(patched, ErrorCode[error], 0)
-        assert world.add(id_, START) == [ErrorCode[told]]
+        assert world.add(id_, START) == [ErrorCode[returned]]
     assert world.transaction(id_) == before
     assert world.add(id_, START) == [NONE], "nothing is under way any more"
 

@@ -40,8 +40,8 @@ def test_each_leader_is_asked_for_its_own_partitions() -> None:
     world, id_ = ended()
     assert [named(world, at) for at in range(len(world.sent))] == [(2, [0, 1]), (3, [2])]
     (marker,) = world.sent[0][1].markers
-    told = marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_version
-    assert (*told, marker.transaction_result) == (1000, 1, 0, 2, True)
+    identity = marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_version
+    assert (*identity, marker.transaction_result) == (1000, 1, 0, 2, True)
     assert world.markers(3) == [("commit", 1000, 1, 0)]
     world.reply()
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT

@@ -218,7 +218,7 @@ def test_the_keeper_of_offsets_hears_of_the_markers_in_its_topic() -> None:
     world = MarkerWorld()
     world.lead_offsets(3)
     assert world.errors(ZERO, (OFFSETS_TOPIC, 3), epoch=2, commit=False) == OK * 2
-    assert world.told == [(3, PRODUCER, 2, 0, False)]
+    assert world.appended == [(3, PRODUCER, 2, 0, False)]
 
 
 def test_offsets_that_are_not_loaded_take_no_marker() -> None:
@@ -226,7 +226,7 @@ def test_offsets_that_are_not_loaded_take_no_marker() -> None:
     partition = world.lead_offsets(3)
     world.loading.append(3)
     assert world.errors((OFFSETS_TOPIC, 3)) == [ErrorCode.not_leader_or_follower]
-    assert (world.told, partition.log.log_end_offset) == ([], 0)
+    assert (world.appended, partition.log.log_end_offset) == ([], 0)
 
 
 def test_a_disk_that_fails() -> None:

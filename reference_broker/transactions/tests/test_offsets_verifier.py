@@ -47,9 +47,9 @@ class OffsetsWorld(MarkerWorld):
         self.verifier = OffsetsVerifier(ports, lambda: config, verifier)
 
     def verify(self, **of: Any) -> list[Error]:
-        told: list[Error] = []
-        self.verifier.verify(self.offsets, replace(Committing(), **of), told.append)
-        return told
+        errors: list[Error] = []
+        self.verifier.verify(self.offsets, replace(Committing(), **of), errors.append)
+        return errors
 
 
 @pytest.fixture
@@ -59,17 +59,17 @@ def world() -> OffsetsWorld:
 
 @pytest.mark.parametrize("version", [0, VERIFIES, ABORTABLE, ADDS])
 def test_the_coordinator_is_asked_for_the_partition_of_the_offsets(world: OffsetsWorld, version: int) -> None:
-    told = world.verify(api_version=version)
-    (asked,) = world.link.transactions
-    assert [(topic.name, topic.partitions) for topic in asked.topics] == [(OFFSETS_TOPIC, (3,))]
-    assert (asked.transactional_id, asked.producer_id, asked.verify_only) == ("id", 7, version < ADDS)
-    assert told == []
+    errors = world.verify(api_version=version)
+    (request,) = world.link.transactions
+    assert [(topic.name, topic.partitions) for topic in request.topics] == [(OFFSETS_TOPIC, (3,))]
+    assert (request.transactional_id, request.producer_id, request.verify_only) == ("id", 7, version < ADDS)
+    assert errors == []
     world.link.answer()
-    assert told == [ErrorCode.none]
+    assert errors == [ErrorCode.none]
 
 
 @pytest.mark.parametrize(
-    ("version", "error", "told"),
+    ("version", "error", "returned"),
     [
         (VERIFIES, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
         (ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
@@ -77,50 +77,50 @@ def test_the_coordinator_is_asked_for_the_partition_of_the_offsets(world: Offset
         (ADDS, ErrorCode.concurrent_transactions, ErrorCode.concurrent_transactions),
     ],
 )
-def test_errors_of_the_coordinator(world: OffsetsWorld, version: int, error: ErrorCode, told: Error) -> None:
+def test_errors_of_the_coordinator(world: OffsetsWorld, version: int, error: ErrorCode, returned: Error) -> None:
     answers = world.verify(api_version=version)
     world.link.answer({OFFSETS: error})
-    assert answers == [told]
+    assert answers == [returned]
 
 
 def test_a_lost_coordinator(world: OffsetsWorld) -> None:
-    told = world.verify()
+    errors = world.verify()
     world.link.lose()
-    assert told == [ErrorCode.network_exception]
+    assert errors == [ErrorCode.network_exception]
 
 
 @pytest.mark.parametrize(
     ("version", "error"), [(ABORTABLE, ErrorCode.invalid_txn_state), (ADDS, ErrorCode.invalid_producer_epoch)]
 )
 def test_a_marker_voids_the_answer(world: OffsetsWorld, version: int, error: Error) -> None:
-    told = world.verify(api_version=version)
+    errors = world.verify(api_version=version)
     raised = 1 if version == ADDS else 0
     world.end(OFFSETS, epoch=raised, version=2 * raised, commit=False)
     world.link.answer()
-    assert told == [error]
+    assert errors == [error]
 
 
 def test_a_leader_that_resigns(world: OffsetsWorld) -> None:
-    told = world.verify()
+    errors = world.verify()
     world.partitions.remove(world.offsets)
     world.link.answer()
-    assert told == [ErrorCode.not_leader_or_follower]
+    assert errors == [ErrorCode.not_leader_or_follower]
 
 
 def test_an_old_epoch_is_refused_and_an_open_transaction_taken_without_a_question(world: OffsetsWorld) -> None:
     world.end(OFFSETS, epoch=2)
     assert world.verify(producer_epoch=1) == [ErrorCode.invalid_producer_epoch]
-    told = world.verify(producer_epoch=2)
+    errors = world.verify(producer_epoch=2)
     world.link.answer()
     record = Record(timestamp_ms=START_MS, key=b"k", value=b"v")
     batch = build([record], producer_id=7, producer_epoch=2, is_transactional=True)
     world.offsets.log.append(world.now(), batch, 0, origin=Origin.BROKER)
-    assert told == world.verify(producer_epoch=2) == [ErrorCode.none]
-    assert (world.link.asked, world.offsets.log.verification.guards) == ([], {})
+    assert errors == world.verify(producer_epoch=2) == [ErrorCode.none]
+    assert (world.link.requests, world.offsets.log.verification.guards) == ([], {})
 
 
 def test_switched_off_only_version_2_asks() -> None:
     world = OffsetsWorld(demands=False)
     assert world.verify() == [ErrorCode.none]
     assert world.verify(api_version=ADDS) == []
-    assert len(world.link.asked) == 1
+    assert len(world.link.requests) == 1

@@ -235,15 +235,15 @@ class PartitionBesideNaive(RuleBasedStateMachine):
             expected = ErrorCode.invalid_producer_epoch
         elif marker.coordinator_epoch < story.coordinators.get(marker.producer_id, -1):
             expected = ErrorCode.transaction_coordinator_fenced
-        told: list[Error] = []
+        results: list[Error] = []
 
         def tell(errors: dict[tuple[str, int], Error]) -> None:
-            told.append(errors[KEY])
+            results.append(errors[KEY])
             written(errors)
 
         self.replicas.writer.write(marker, [KEY], tell)
         if expected:
-            assert told == [expected]
+            assert results == [expected]
         assert self.replicas.log.log_end_offset == end + (0 if expected else 1)
 
     # the replicas
@@ -294,8 +294,8 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         log, stable = self.replicas.log, self.seen.offset
         for offset in range(0, stable, 4):
             for end in (offset + 1, stable):
-                told = [(one.first_offset, one.producer_id) for one in log.aborted_transactions(offset, end)]
-                assert told == story.aborted(offset, end)
+                aborted = [(one.first_offset, one.producer_id) for one in log.aborted_transactions(offset, end)]
+                assert aborted == story.aborted(offset, end)
         assert filtered(log, story, stable) == story.committed(stable)
 
     def check_hanging(self, story: Story) -> None:

@@ -38,7 +38,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.world.coordinate(self.index)
         self.world.ids.give(lambda _: None)  # The block of IDs is there from now on.
         self.world.pass_ms(0)
-        self.told: list[Pair] = []
+        self.owners: list[Pair] = []
         self.is_modern = True
         self.missing: dict[int, None] = {}
         self.asked_of_others: dict[tuple[str, Pair], None] = {}
@@ -49,12 +49,12 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def pair(self, who: str) -> Pair:
         place = {"owner": 1, "before": 2, "older": 3}.get(who, 1 << 30)
-        return self.told[-place] if place <= len(self.told) else STRANGER
+        return self.owners[-place] if place <= len(self.owners) else STRANGER
 
     def tell(self, owner: Pair) -> None:
         """A producer has this pair from now on, if no other had it. A pair that only fences is told to nobody."""
-        if owner not in self.told:
-            self.told.append(owner)
+        if owner not in self.owners:
+            self.owners.append(owner)
 
     # steps
 
@@ -94,7 +94,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 assert owner[1] == 0
             self.model.own(owner)
             self.tell(owner)
-            self.model.asked = before if expected is not None and before is not None else None
+            self.model.requester = before if expected is not None and before is not None else None
             self.model.outcome = self.model.ended = None
 
     @rule(who=WHO, partitions=EVENTS)
@@ -175,7 +175,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.world.coordinate(self.index, log, epoch=log.latest_epoch + 1)
         self.world.pass_ms(0)
         # What is not written cannot be asked for again: last epochs and partitions that have their marker.
-        self.model.asked = None
+        self.model.requester = None
         held = self.world.transactions.held(ID)
         if not isinstance(held, Error) and held.missing:
             self.missing = dict.fromkeys(index for _, index in held.missing if index >= 2)

@@ -38,7 +38,7 @@ class VerifierWorld:
         self.show(leaders)
         ports: Any = self.link
         self.verifier = Verifier(ports, 1, lambda: self.image, self.link.serve_locally, self.metrics, 30_000)
-        self.told: list[dict[tuple[str, int], Error]] = []
+        self.results: list[dict[tuple[str, int], Error]] = []
 
     def show(self, leaders: tuple[int, ...], fenced: int = 0) -> None:
         brokers = {
@@ -61,10 +61,10 @@ class VerifierWorld:
         epoch: int = 0,
         operation: SupportedOperation = SupportedOperation.VERIFY_ABORTABLE,
     ) -> list[dict[tuple[str, int], Error]]:
-        told: list[dict[tuple[str, int], Error]] = []
+        results: list[dict[tuple[str, int], Error]] = []
         request = VerificationRequest(self.id_of(leader, number), 7, epoch, partitions or (A,), operation)
-        self.verifier.verify(request, told.append)
-        return told
+        self.verifier.verify(request, results.append)
+        return results
 
 
 @pytest.fixture
@@ -73,24 +73,24 @@ def world() -> VerifierWorld:
 
 
 def test_a_question_names_the_transaction_and_its_partitions(world: VerifierWorld) -> None:
-    told = world.ask(A, B, OTHER, epoch=3)
-    ((node, _, _, _),) = world.link.asked
-    (asked,) = world.link.transactions
-    assert (node, asked.transactional_id, asked.producer_id, asked.producer_epoch) == (2, world.id_of(2), 7, 3)
-    assert [(topic.name, topic.partitions) for topic in asked.topics] == [("events", (0, 1)), ("others", (0,))]
-    assert asked.verify_only
+    results = world.ask(A, B, OTHER, epoch=3)
+    ((node, _, _, _),) = world.link.requests
+    (request,) = world.link.transactions
+    assert (node, request.transactional_id, request.producer_id, request.producer_epoch) == (2, world.id_of(2), 7, 3)
+    assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0, 1)), ("others", (0,))]
+    assert request.verify_only
     world.link.answer({B: ErrorCode.invalid_txn_state})
-    assert told == [{B: ErrorCode.invalid_txn_state}]
+    assert results == [{B: ErrorCode.invalid_txn_state}]
 
 
 @pytest.mark.parametrize(
     ("operation", "verifies"), [(SupportedOperation.VERIFY, True), (SupportedOperation.ADD, False)]
 )
 def test_version_2_adds_the_partitions(world: VerifierWorld, operation: SupportedOperation, verifies: bool) -> None:
-    told = world.ask(operation=operation)
+    results = world.ask(operation=operation)
     assert world.link.transactions[0].verify_only is verifies
     world.link.answer()
-    assert told == [{}]
+    assert results == [{}]
 
 
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testGenerateRequests")
@@ -98,7 +98,7 @@ def test_questions_for_a_busy_coordinator_go_together(world: VerifierWorld) -> N
     first = world.ask()
     later = [world.ask(number=1), world.ask(number=2)]
     elsewhere = world.ask(leader=3)
-    assert [node for node, _, _, _ in world.link.asked] == [2, 3]
+    assert [node for node, _, _, _ in world.link.requests] == [2, 3]
     world.link.answer()
     assert (first, later) == ([{}], [[], []])
     world.link.answer()
@@ -125,8 +125,8 @@ def test_of_two_questions_for_one_transaction_one_waits(
     first, second = world.ask(epoch=4), world.ask(epoch=epoch)
     assert (first, second) == (first_told, second_told)
     world.link.answer()
-    (asked,) = world.link.transactions
-    assert asked.producer_epoch == max(4, epoch)
+    (request,) = world.link.transactions
+    assert request.producer_epoch == max(4, epoch)
     world.link.answer()
     assert len(first) == len(second) == 1
 
@@ -145,14 +145,14 @@ def test_without_a_coordinator(world: VerifierWorld) -> None:
     for leaders, fenced in (((), 0), ((-1, 3), 0), ((2, 3), 2)):
         world.show(leaders, fenced)
         assert world.ask(A, B) == nobody
-    assert world.link.asked == []
+    assert world.link.requests == []
 
 
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
 def test_a_coordinator_that_does_not_answer(world: VerifierWorld) -> None:
-    told, waiting = world.ask(A, B), world.ask(number=1)
+    results, waiting = world.ask(A, B), world.ask(number=1)
     world.link.lose()
-    assert told == [{A: ErrorCode.network_exception, B: ErrorCode.network_exception}]
+    assert results == [{A: ErrorCode.network_exception, B: ErrorCode.network_exception}]
     world.link.answer()
     assert waiting == [{}]
 
@@ -166,32 +166,32 @@ def test_a_coordinator_that_does_not_answer(world: VerifierWorld) -> None:
 )
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
 def test_a_request_that_is_refused_whole(world: VerifierWorld, top: ErrorCode, error: Error) -> None:
-    told = world.ask(A, B)
+    results = world.ask(A, B)
     world.link.answer(top=top)
-    assert told == [{A: error, B: error}]
+    assert results == [{A: error, B: error}]
 
 
 def test_what_the_coordinator_says_nothing_of_is_not_verified(world: VerifierWorld) -> None:
-    told = world.ask(A, B)
+    results = world.ask(A, B)
     answer: Any = None
 
     def keep(given: object) -> None:
         nonlocal answer
         answer = given
 
-    node, body, replied, failed = world.link.asked[0]
-    world.link.asked[0] = (node, body, keep, failed)
+    node, body, replied, failed = world.link.requests[0]
+    world.link.requests[0] = (node, body, keep, failed)
     world.link.answer()
     (one,) = answer.results_by_transaction
     (topic,) = one.topic_results
     half = type(topic)(name=topic.name, results_by_partition=topic.results_by_partition[:1])
     result = type(one)(transactional_id=one.transactional_id, topic_results=(half,))
     replied(type(answer)(throttle_time=answer.throttle_time, error_code=0, results_by_transaction=(result,)))
-    assert told == [{B: ErrorCode.network_exception}]
+    assert results == [{B: ErrorCode.network_exception}]
 
 
 @pytest.mark.parametrize(
-    ("operation", "said", "told"),
+    ("operation", "error", "returned"),
     [
         (SupportedOperation.VERIFY, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
         (SupportedOperation.VERIFY_ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
@@ -205,11 +205,11 @@ def test_what_the_coordinator_says_nothing_of_is_not_verified(world: VerifierWor
 )
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
 def test_errors_are_told_as_the_producer_knows_them(
-    world: VerifierWorld, operation: SupportedOperation, said: ErrorCode, told: ErrorCode
+    world: VerifierWorld, operation: SupportedOperation, error: ErrorCode, returned: ErrorCode
 ) -> None:
     answer = world.ask(operation=operation)
-    world.link.answer({A: said})
-    assert answer == [{A: told}]
+    world.link.answer({A: error})
+    assert answer == [{A: returned}]
 
 
 @pytest.mark.parametrize("error", [14, 15, 16, 13])
@@ -236,13 +236,13 @@ def test_the_version_of_produce_decides() -> None:
 
 def test_a_node_that_coordinates_the_transaction_asks_itself() -> None:
     world = VerifierWorld(leaders=(1, 3))
-    told = world.ask()
-    assert world.link.asked == []
+    results = world.ask()
+    assert world.link.requests == []
     world.time.pass_ms(0)
-    ((node, _, _, _),) = world.link.asked
+    ((node, _, _, _),) = world.link.requests
     assert node == 1
     world.link.answer()
-    assert told == [{}]
+    assert results == [{}]
 
 
 def test_a_request_holds_no_more_than_its_receiver_takes(world: VerifierWorld) -> None:
@@ -250,11 +250,11 @@ def test_a_request_holds_no_more_than_its_receiver_takes(world: VerifierWorld) -
     many = tuple(("events", index) for index in range(MOST_ITEMS // 4))
     for number in range(1, 4):
         world.ask(*many, number=number)
-    asked = []
+    sizes = []
     for _ in range(3):
         world.link.answer()
-        asked.append(len(world.link.transactions))
-    assert asked == [1, 1, 1]
+        sizes.append(len(world.link.transactions))
+    assert sizes == [1, 1, 1]
 
 
 @pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnManagerMetrics")
@@ -270,9 +270,9 @@ def test_failures_are_counted(world: VerifierWorld) -> None:
 
 def test_an_id_that_no_coordinator_can_keep_is_refused_at_once(world: VerifierWorld) -> None:
     """A client may send a whole MiB of it. To hash that takes some 60 ms."""
-    told: list[dict[tuple[str, int], Error]] = []
+    results: list[dict[tuple[str, int], Error]] = []
     for length in (MOST_TEXT_BYTES + 1, MOST_TEXT_BYTES):
         request = VerificationRequest("x" * length, 7, 0, (A,), SupportedOperation.ADD)
-        world.verifier.verify(request, told.append)
-    assert told == [{A: ErrorCode.invalid_request}]
-    assert len(world.link.asked) == 1, "the longest ID that a record can hold is asked for"
+        world.verifier.verify(request, results.append)
+    assert results == [{A: ErrorCode.invalid_request}]
+    assert len(world.link.requests) == 1, "the longest ID that a record can hold is asked for"

@@ -19,13 +19,13 @@ LAST_EPOCH = 2**15 - 2
 @dataclass
 class Model:
     """``pending``: the outcome of a transaction whose markers are not all written yet. ``outcome``: that of the last
-    one that is over. ``asked``: who was given ``owner`` because it asked with this pair, or ended with it."""
+    one that is over. ``requester``: who was given ``owner`` because it asked with this pair, or ended with it."""
 
     owner: Pair | None = None
     open: dict[int, None] | None = None
     pending: str | None = None
     outcome: str | None = None
-    asked: Pair | None = None
+    requester: Pair | None = None
     ended: Pair | None = None
     given: list[Pair] = field(default_factory=list)
 
@@ -47,7 +47,7 @@ class Model:
         if self.pending is not None:
             return ErrorCode.concurrent_transactions
         knows = expected in (None, self.owner)
-        if not knows and self.open is None and expected == self.asked:
+        if not knows and self.open is None and expected == self.requester:
             return "again"
         if not knows and not (self.open is not None and expected is not None and expected[0] == self.owner[0]):
             return ErrorCode.producer_fenced
@@ -101,7 +101,7 @@ class Model:
         self.pending, self.open, self.ended = outcome, None, None
         if then is not None:
             self.own(then)
-            self.ended = self.asked = by
+            self.ended = self.requester = by
 
     def complete(self) -> None:
         self.outcome, self.pending = self.pending, None

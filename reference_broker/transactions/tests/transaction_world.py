@@ -240,7 +240,7 @@ class TransactionWorld(World):
     ) -> list[tuple[Error, ProducerIdAndEpoch]]:
         answers: list[tuple[Error, ProducerIdAndEpoch]] = []
         request = EndRequest(transactional_id, owner, commits, version)
-        self.transactions.end_transaction(request, lambda error, told: answers.append((error, told)))
+        self.transactions.end_transaction(request, lambda error, next_owner: answers.append((error, next_owner)))
         self.pass_ms(0)
         return answers
 

@@ -44,10 +44,10 @@ def test_columns_say_what_the_reader_says(records: list[Record], limit: int) -> 
             moved = shifted(plain, record, record.timestamp_delta - 7)
             (earlier,) = decoded(moved, header._replace(record_count=1))
             assert (earlier.timestamp_ms, earlier.value) == (again.timestamp_ms - 7, again.value)
-    told = [
+    expected = [
         (record.offset - header.base_offset, record.key, record.value is not None) for record in decoded(plain, header)
     ]
-    assert seen == told
+    assert seen == expected
 
 
 @pytest.mark.parametrize("delta", [0, 63, 64, 8191, 8192, 1 << 20, (1 << 31) - 1, -1, -65])

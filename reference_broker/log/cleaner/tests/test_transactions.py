@@ -187,8 +187,8 @@ def test_the_markers_of_a_transaction_stay_while_an_empty_batch_of_it_does() -> 
         for time in (0, 2000, 4000):
             world.clean(at(time), again=True)
             assert (world.offsets, world.batches) == ([0, 3, 4, 5], [0, 2, 4, 5])
-            told = world.log.aborted_transactions(0, 10)
-            assert [(each.producer_id, each.first_offset) for each in told] == readers
+            aborted = world.log.aborted_transactions(0, 10)
+            assert [(each.producer_id, each.first_offset) for each in aborted] == readers
         world.put(1, "c")
         world.end(1, commit=True)
         world.clean(at(6000), again=True)

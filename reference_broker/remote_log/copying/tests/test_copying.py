@@ -128,10 +128,10 @@ def test_a_snapshot_that_is_no_good_is_made_anew(how: str, at_start: bool) -> No
     for segment in tier.listed(partition):
         made = dict(decoded(objects_of(tier, segment)[ObjectKind.PRODUCER_SNAPSHOT]))
         assert made == dict(decoded(whole[f"{DIRECTORY}/{segment.next_offset:020d}.snapshot"]))
-    told = tier.noted("producer_snapshot_recreated")
-    assert [each["offset"] for each in told] == log.bases[1 : 1 + len(told)]
-    assert len(told) == (3 if at_start else len(paths)), "a start makes those of the last two segments itself"
-    for each, before in zip(told, log.bases, strict=False):
+    notes = tier.noted("producer_snapshot_recreated")
+    assert [each["offset"] for each in notes] == log.bases[1 : 1 + len(notes)]
+    assert len(notes) == (3 if at_start else len(paths)), "a start makes those of the last two segments itself"
+    for each, before in zip(notes, log.bases, strict=False):
         assert (each["from_offset"], each["read_bytes"]) == (before, log.segments[0].size_bytes)
 
 

@@ -344,11 +344,11 @@ def test_a_copy_whose_end_was_written_late_is_not_removed_as_garbage() -> None:
     segment = tier.listed(partition)[0]
     given_up = replace(segment, state=SegmentState.COPY_SEGMENT_STARTED)
 
-    told: list[str] = []
+    reasons: list[str] = []
     ports: Any = node.ports
-    Removal(ports, node.metadata, 1, 5, lambda: True).remove(given_up, told.append)
+    Removal(ports, node.metadata, 1, 5, lambda: True).remove(given_up, reasons.append)
     tier.pass_ms(1_000)
-    assert told == [""]
+    assert reasons == [""]
     check_whole(tier, partition)
 
 

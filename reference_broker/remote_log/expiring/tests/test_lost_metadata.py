@@ -88,10 +88,10 @@ def test_nothing_is_deleted_when_events_in_the_middle_are_lost(lost: int, expire
     """``expires``: what lies before is let go, so that the log would begin with what is missed."""
     tier, _, partition = in_the_tier_only()
     known = tier.known(partition)
-    told = tuple(known.listed())
-    (missed,) = (each for each in told if each.start_offset == lost)
+    listed = tuple(known.listed())
+    (missed,) = (each for each in listed if each.start_offset == lost)
     known.forget()
-    for each in told:
+    for each in listed:
         if each is not missed:
             known.apply(replace(each, state=STARTED))
             known.apply(step(each, FINISHED, by=each.uploader_epoch))
@@ -173,19 +173,19 @@ def test_a_leader_proves_anew_that_no_former_one_counts() -> None:
     tier.pass_ms(5_000)
     ports: Any = node.ports
     fence = Fence(ports, 1, node.metadata, partition)
-    told: list[Error] = []
-    fence.raise_fence(told.append)
+    errors: list[Error] = []
+    fence.raise_fence(errors.append)
     tier.pass_ms(10)
-    assert (told, fence.is_up) == ([ErrorCode.none], True)
+    assert (errors, fence.is_up) == ([ErrorCode.none], True)
     tier.known(partition).forget()
     assert not fence.is_up
-    fence.raise_fence(told.append)
+    fence.raise_fence(errors.append)
     tier.known(partition).forget()
     tier.pass_ms(10)
-    assert told[1:] == [ErrorCode.fenced_leader_epoch]
-    fence.raise_fence(told.append)
+    assert errors[1:] == [ErrorCode.fenced_leader_epoch]
+    fence.raise_fence(errors.append)
     tier.pass_ms(10)
-    assert (told[2:], fence.is_up) == ([ErrorCode.none], True)
+    assert (errors[2:], fence.is_up) == ([ErrorCode.none], True)
 
 
 @pytest.mark.parametrize("looks_at", ["retention", "objects"])

@@ -18,7 +18,7 @@ from reference_broker.remote_log.metadata.topic import (
 )
 from reference_broker.wire.errors import Error
 
-Told = list[Error]
+Errors = list[Error]
 """What a write was told, once it was."""
 
 
@@ -59,15 +59,15 @@ class MetadataCluster(ClusterWorld):
             self.at(number, lambda topic: topic.watch(topic_id, TOPIC, partition))
         self.run_until(lambda: all(self.topics[number].is_ready(topic_id, partition) for number in numbers))
 
-    def begin_write(self, number: int, event: RemoteLogEvent) -> Told:
-        told: Told = []
-        self.at(number, lambda topic: topic.write(event, told.append))
-        return told
+    def begin_write(self, number: int, event: RemoteLogEvent) -> Errors:
+        errors: Errors = []
+        self.at(number, lambda topic: topic.write(event, errors.append))
+        return errors
 
     def write(self, number: int, event: RemoteLogEvent) -> Error:
-        told = self.begin_write(number, event)
-        self.run_until(lambda: bool(told))
-        (error,) = told
+        errors = self.begin_write(number, event)
+        self.run_until(lambda: bool(errors))
+        (error,) = errors
         return error
 
     def segments(self, number: int, partition: int = 0, topic_id: bytes = TOPIC_ID) -> PartitionSegments:

@@ -121,12 +121,12 @@ class Events(RuleBasedStateMachine):
     def begin(self) -> None:
         self.segments = PartitionSegments()
         self.model = Model()
-        self.told: list[RemoteLogEvent] = []
+        self.events: list[RemoteLogEvent] = []
         self.leader = 0
         self.number = 0
 
     def tell(self, event: RemoteLogEvent) -> None:
-        self.told.append(event)
+        self.events.append(event)
         held = self.model.take(event)
         assert (self.segments.apply(event) is ErrorCode.none) is held, f"{event}"
 
@@ -150,12 +150,12 @@ class Events(RuleBasedStateMachine):
         known_as = data.draw(st.sampled_from([None, None, STARTED, FINISHED]))
         self.tell(step(copy, state, by=by, known_as=known_as))
 
-    @precondition(lambda self: self.told)
+    @precondition(lambda self: self.events)
     @rule(data=st.data())
     def again(self, data: st.DataObject) -> None:
         """An event is in the topic twice, since an answer was lost."""
         before = seen(self.segments)
-        event = data.draw(st.sampled_from(self.told))
+        event = data.draw(st.sampled_from(self.events))
         self.tell(event)
         if not isinstance(event, SegmentUpdate | PartitionDelete):
             assert seen(self.segments) == before, "a copy that was told twice counts twice"

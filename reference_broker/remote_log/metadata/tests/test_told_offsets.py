@@ -7,9 +7,9 @@ from reference_broker.remote_log.metadata.partition_segments import ToldOffsets
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=12))
-def test_what_was_told_is_known_and_touching_ranges_are_one(told: list[tuple[int, int]]) -> None:
+def test_what_was_told_is_known_and_touching_ranges_are_one(ranges: list[tuple[int, int]]) -> None:
     offsets, naive = ToldOffsets(), set[int]()
-    for start, length in told:
+    for start, length in ranges:
         offsets.add(start, start + length)
         naive.update(range(start, start + length))
         assert {offset for offset in range(-1, 45) if offset in offsets} == naive

@@ -63,9 +63,9 @@ def test_an_event_is_told_only_when_it_is_replicated_and_known_here(world: Metad
     leader = world.keeper()
     for number in others(leader):
         world.kill(number)
-    told = world.begin_write(leader, copy_of(1, 0, 9))
+    errors = world.begin_write(leader, copy_of(1, 0, 9))
     world.run(4_000)
-    assert not told
+    assert not errors
     assert not len(world.segments(leader))
 
 
@@ -135,12 +135,12 @@ def test_a_partition_that_is_watched_twice_is_known_until_both_look_away(world: 
 def test_what_is_written_when_watching_ends_is_told_so(world: MetadataCluster) -> None:
     world.watch(0)
     first = copy_of(1, 0, 9)
-    told = world.begin_write(0, first)
+    errors = world.begin_write(0, first)
     world.at(0, lambda topic: topic.unwatch(first.topic_id, 0))
     world.run(100)
-    assert told == [ErrorCode.not_leader_or_follower]
+    assert errors == [ErrorCode.not_leader_or_follower]
     world.run(5_000)
-    assert len(told) == 1
+    assert len(errors) == 1
 
 
 @pytest.mark.clause("P-11")
@@ -167,7 +167,7 @@ def test_the_leader_of_the_topics_partition_changes_while_events_are_written(wor
             world.run(1)
             world.kill(first)
     world.run_until(lambda: all(done))
-    assert {error for told in done for error in told} <= {ErrorCode.none, ErrorCode.resource_not_found}
+    assert {error for errors in done for error in errors} <= {ErrorCode.none, ErrorCode.resource_not_found}
     assert world.keeper() != first
     world.start(first)
     world.ready()
@@ -175,7 +175,7 @@ def test_the_leader_of_the_topics_partition_changes_while_events_are_written(wor
     world.run(1_000)
     known = [world.segments(number).unfinished() for number in range(3)]
     assert known[0] == known[1] == known[2]
-    written = {told_to for told_to, told in enumerate(done, 1) if told == [ErrorCode.none]}
+    written = {node_id for node_id, errors in enumerate(done, 1) if errors == [ErrorCode.none]}
     assert len(known[0]) == len(written)
 
 
@@ -186,14 +186,14 @@ def test_a_lost_answer_of_produce_does_not_apply_an_event_twice(world: MetadataC
     writer = others(keeper)[0]
     first = copy_of(1, 0, 9)
     world.slow[Channel.REMOTE_LOG_READ] = 400_000
-    told = world.begin_write(writer, first)
+    errors = world.begin_write(writer, first)
     world.run_until(lambda: len(records_in(world)) == 1)
     world._break(world.members[writer], (keeper, Channel.REMOTE_LOG_WRITE))
     world.run_until(lambda: len(records_in(world)) == 2)
-    assert not told, "it was written again before it was read"
+    assert not errors, "it was written again before it was read"
     world.slow.clear()
-    world.run_until(lambda: bool(told))
-    assert told == [ErrorCode.none]
+    world.run_until(lambda: bool(errors))
+    assert errors == [ErrorCode.none]
     one, two = records_in(world)
     assert one == two
     world.run(1_000)
@@ -214,13 +214,13 @@ def test_an_event_that_nobody_takes_is_given_up() -> None:
     world.watch(0, 1, 2)
     keeper = world.keeper()
     writer = others(keeper)[0]
-    told = world.begin_write(writer, copy_of(1, 0, 9))
+    errors = world.begin_write(writer, copy_of(1, 0, 9))
     for number in others(writer):
         world.kill(number)
     world.run(2_900)
-    assert not told
+    assert not errors
     world.run(200)
-    assert told == [ErrorCode.request_timed_out]
+    assert errors == [ErrorCode.request_timed_out]
 
 
 def test_what_is_no_event_is_left_out_with_a_note(world: MetadataCluster) -> None:

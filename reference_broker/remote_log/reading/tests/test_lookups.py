@@ -100,8 +100,8 @@ def test_a_replica_begins_inside_a_segment_with_the_state_of_that_place(fill: Ca
         assert found.offset == offset
         assert list(found.epochs) == twin.epochs.before(offset)
         expected = naive_producers(twin, offset)
-        told = {one: each._replace(marks=each.marks[-1:]) for one, each in decoded(found.snapshot)}
-        assert told == {one: each._replace(marks=each.marks[-1:]) for one, each in expected.by_id.items()}
+        found_by_id = {one: each._replace(marks=each.marks[-1:]) for one, each in decoded(found.snapshot)}
+        assert found_by_id == {one: each._replace(marks=each.marks[-1:]) for one, each in expected.by_id.items()}
         again = opened(MemoryDisk(), TIERED)
         again.start_from_remote(at(0), offset, 0, found.epochs, found.snapshot, found.producers)
         assert again.producers.open_transactions == expected.open_transactions

@@ -105,8 +105,8 @@ def test_over_a_hole_the_aborted_transactions_of_the_log_are_told() -> None:
         producers.send(7, 2)
         producers.end(7, commit=False)
 
-    (told,) = Tiered(fill).read(5, is_committed=True).aborted
-    assert (told.producer_id, told.first_offset) == (7, (1 << 33) + 2)
+    (transaction,) = Tiered(fill).read(5, is_committed=True).aborted
+    assert (transaction.producer_id, transaction.first_offset) == (7, (1 << 33) + 2)
 
 
 def test_records_of_another_lineage_are_not_read() -> None:

@@ -44,21 +44,21 @@ def test_damaged_objects_give_an_error_and_never_other_records(kind: ObjectKind,
         del objects[key]
     else:
         objects[key] = objects[key][:-1] if damage == "short" else bytes(255 - each for each in objects[key])
-    told = tiered.read(segment.start_offset + 1, is_committed=True)
+    result = tiered.read(segment.start_offset + 1, is_committed=True)
     if kind is ObjectKind.TIME_INDEX:
-        assert isinstance(told, RemoteRecords)
-        told = tiered.time(segment.max_timestamp_ms)
-    if isinstance(told, RemoteRecords):
+        assert isinstance(result, RemoteRecords)
+        result = tiered.time(segment.max_timestamp_ms)
+    if isinstance(result, RemoteRecords):
         assert damage == "junk", "an index that fits its format may lead to the right batch"
-        assert told.records in all_bytes(tiered.twin)
-    elif not isinstance(told, FoundOffset | None):
-        assert told is (ErrorCode.unknown_server_error if damage == "gone" else ErrorCode.corrupt_message)
+        assert result.records in all_bytes(tiered.twin)
+    elif not isinstance(result, FoundOffset | None):
+        assert result is (ErrorCode.unknown_server_error if damage == "gone" else ErrorCode.corrupt_message)
 
 
 @pytest.mark.parametrize(
-    ("deleted", "told"), [(True, ErrorCode.offset_out_of_range), (False, ErrorCode.unknown_server_error)]
+    ("deleted", "returned"), [(True, ErrorCode.offset_out_of_range), (False, ErrorCode.unknown_server_error)]
 )
-def test_a_reader_is_reset_only_if_the_segment_is_deleted(deleted: bool, told: ErrorCode) -> None:
+def test_a_reader_is_reset_only_if_the_segment_is_deleted(deleted: bool, returned: ErrorCode) -> None:
     """A store whose folder is not mounted misses all objects, although they are listed."""
     tiered = Tiered(plain)
     segment = tiered.tier.listed(tiered.partition)[1]
@@ -70,7 +70,7 @@ def test_a_reader_is_reset_only_if_the_segment_is_deleted(deleted: bool, told: E
             known.apply(update_of(segment, SegmentState.DELETE_SEGMENT_STARTED, 1, 5, 0))
 
     tiered.node.ports.before = lose
-    assert tiered.read(segment.start_offset) is told
+    assert tiered.read(segment.start_offset) is returned
 
 
 def test_a_failing_store_gives_an_error_and_each_failure_makes_the_next_get_later() -> None:
@@ -97,12 +97,12 @@ def test_a_failing_store_gives_an_error_and_each_failure_makes_the_next_get_late
     )
     before = len(times)
     tiered.node.ports.before = refuse
-    asked = 0
+    gets = 0
 
     def ask(_: object = None) -> None:
-        nonlocal asked
-        asked += 1
-        if asked < 2000:
+        nonlocal gets
+        gets += 1
+        if gets < 2000:
             tiered.node.manager.reader.read(tiered.log, 0, 12, 100, ask)
 
     for _ in range(100):

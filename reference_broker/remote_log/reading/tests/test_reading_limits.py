@@ -116,12 +116,12 @@ def test_a_get_that_waits_after_a_failure_is_not_begun_for_nobody() -> None:
     tiered, answers = Tiered(plain), list[Any]()
     tiered.node.ports.before = lambda name: UNAVAILABLE if name.startswith("Get") else None
     assert tiered.read(0) is ErrorCode.unknown_server_error
-    asked = list[str]()
-    tiered.node.ports.before = lambda name: asked.append(name)
+    calls = list[str]()
+    tiered.node.ports.before = lambda name: calls.append(name)
     abandon = tiered.node.manager.reader.read(tiered.log, 0, 0, 100, answers.append)
     abandon()
     tiered.tier.pass_ms(1000)
-    assert not asked
+    assert not calls
     assert tiered.read(0).records
 
 

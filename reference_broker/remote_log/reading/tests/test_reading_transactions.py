@@ -43,8 +43,8 @@ def test_a_transaction_that_is_aborted_in_the_local_log_is_told() -> None:
     tiered = Tiered(fill, config)
     markers = [header.base_offset for header in headers_of(all_bytes(tiered.twin)) if header.is_control]
     assert min(markers) >= tiered.log.local_log_start_offset, "the marker is to be here"
-    (told,) = tiered.read(0, is_committed=True).aborted
-    assert (told.producer_id, told.first_offset) == (7, 0)
+    (transaction,) = tiered.read(0, is_committed=True).aborted
+    assert (transaction.producer_id, transaction.first_offset) == (7, 0)
 
 
 def test_readers_of_all_records_are_told_of_no_transactions_and_pay_for_none() -> None:
