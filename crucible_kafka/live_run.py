@@ -30,7 +30,7 @@ runs, because its Java takes a gigabyte."""
 
 
 def find_scenarios(names: Sequence[str], everything: bool) -> "list[Scenario]":
-    from chaos.guarantee_selection import checked
+    from chaos.checks.guarantee_selection import checked
     from scenarios import loader
 
     with one_sentence(loader.ScenarioError):
@@ -96,7 +96,7 @@ def play_live(
     """
     need_java()
     need_disk(out or ROOT / "runs")
-    from chaos.guarantee_selection import tables_left
+    from chaos.checks.guarantee_selection import tables_left
     from chaos.live.errors import SetupError
     from chaos.live.runner import check_playable, play
     from crucible_kafka.progress import shown_live

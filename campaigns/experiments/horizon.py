@@ -32,8 +32,8 @@ from campaigns.experiments.revisions import told
 from chaos.checks.batches import PlainRecord, batches_of, read_batches, records_in
 from chaos.checks.check import Check, Kind
 from chaos.checks.compacted_log import Compacted
+from chaos.checks.guarantee_selection import is_judged
 from chaos.checks.replica_view import Replicated
-from chaos.guarantee_selection import is_judged
 from chaos.search.children import in_children
 from chaos.seeds import random_for
 from chaos.sim.fleet import Client

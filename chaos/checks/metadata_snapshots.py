@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from chaos.checks.check import Check, CheckContext, PendingRequests
 from chaos.checks.fetch_model import AnsweredFetch
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
-from chaos.watched_disk import WatchedDisk
+from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.metrics.metrics import Gauge, Histogram
 from reports.rows import TraceRow
@@ -361,7 +361,7 @@ def _wrong(replica: Any, request: _SnapshotRequest, response: _SnapshotResponse,
         return ""
     held = {tuple(each): each for each in replica.store.ids}[request.snapshot]
     size, end = replica.store.size(held), request.position + len(response.data)
-    with WatchedDisk.looked_at():
+    with WatchedDisk.unwatched():
         there = bytes(replica.store.read(held, request.position, len(response.data)))
     if response.position != request.position or response.data != there:
         return f"answered {len(response.data)} bytes from {response.position} on that are not those of the snapshot"

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from chaos.checks.batches import Batch, Producing, batches_of, last_sequence_of, producing_of, read_batches, records_in
 from chaos.checks.check import Check, CheckContext, PendingRequests
-from chaos.watched_disk import WatchedDisk
+from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceResponse
@@ -161,7 +161,7 @@ class ProducersKeptAtStop(Check):
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if not node.stopped:
             return
-        with WatchedDisk.looked_at():
+        with WatchedDisk.unwatched():
             lacking = list(_without_snapshot(node)) if node.broker.disk.exists(CLEAN_SHUTDOWN) else []
         for lack in lacking:
             self.violated(at_us, f"node {node.broker.node_id} stopped in good order, and {lack}")

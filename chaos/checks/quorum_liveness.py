@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from chaos.checks.check import Check, CheckContext
 from chaos.checks.quorum_view import Member, QuorumCheck, Seen
-from chaos.metadata_digest import digest_of
+from chaos.hooks.metadata_digest import digest_of
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.wire.apis import ApiKey
 

@@ -15,7 +15,7 @@ from chaos import checks
 from chaos.checks.check import Check, CheckContext, Kind, overriding
 from chaos.checks.fetch_model import EVICTED, FETCH, FetchModel
 from chaos.checks.history import History
-from chaos.metadata_digest import Digest
+from chaos.hooks.metadata_digest import Digest
 from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, PeerUp, Reply, Request, Send
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow

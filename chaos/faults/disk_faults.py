@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from chaos.disk_damage import Flip, flips, is_aimed_at
+from chaos.faults.disk_damage import Flip, flips, is_aimed_at
 from chaos.faults.timed import Begin, End, Ended, FaultContext, node_of
 from chaos.live.targets import Target
 from chaos.seeds import random_for

@@ -9,11 +9,11 @@ from typing import Final
 from bench.fleet.behaviours.protocol import Address, Now
 from bench.fleet.driver import BlockingDriver
 from bench.fleet.spec import address_of
+from chaos.faults.node_requests import Forger, NodeRequest
 from chaos.faults.timed import Begin, End, Ended, FaultContext, node_of
 from chaos.live.node_side.inside import recorded
 from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY
 from chaos.live.targets import Target
-from chaos.node_requests import Forger, NodeRequest
 from chaos.seeds import random_for
 from chaos.sim.stepwise_faults import FeatureSwitch
 from reference_broker.blocking.connections import Connection, LostError, TransportError
@@ -35,7 +35,7 @@ def requests_replayed(context: FaultContext, target: Target) -> End:
     random = random_for(spec.seed, f"{target.fault.name}-{context.now_us()}")
 
     def requests() -> Sequence[NodeRequest]:
-        return recorded(Path(spec.claims), node).replays(node, random)
+        return recorded(Path(spec.hit_counts), node).replays(node, random)
 
     return send_all(context, address_of(spec.listen), requests)
 
@@ -48,7 +48,7 @@ def requests_forged(context: FaultContext, target: Target) -> End:
     voters = tuple(range(len(spec.config[VOTERS_KEY].split(","))))
 
     def requests() -> Sequence[NodeRequest]:
-        kept = recorded(Path(spec.claims), node)
+        kept = recorded(Path(spec.hit_counts), node)
         return Forger(kept, spec.config[CLUSTER_ID_KEY], voters, node, random).requests()
 
     return send_all(context, address_of(spec.listen), requests)

@@ -14,7 +14,7 @@ from datetime import timedelta
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
-from chaos.raw_frames import LENGTH_BYTES, RawFrame
+from chaos.interceptor.raw_frames import LENGTH_BYTES, RawFrame
 from reference_broker.wire.apis import VERSIONS, ApiKey, is_flexible, is_known
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch_responses import write_endpoints

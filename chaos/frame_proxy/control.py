@@ -16,7 +16,7 @@ import msgspec
 
 from chaos.frame_proxy.proxy import Proxy
 from chaos.frame_proxy.rules_file import read_rule
-from chaos.rules import Rule
+from chaos.interceptor.rules import Rule
 from reference_broker.serve.listeners import bound_port, listening_socket, shown_address
 from scenarios.fields import ScenarioError
 

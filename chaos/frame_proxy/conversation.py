@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from chaos.frame_proxy.addresses import API_VERSIONS, must_read, refuses_version, rewritten
 from chaos.frame_proxy.frames import LENGTH_BYTES, Bytes, FrameCutter, Label, NoFrameError, error_of
 from chaos.frame_proxy.recorder import Sent
-from chaos.raw_frames import RawFrame, reply_frame
+from chaos.interceptor.raw_frames import RawFrame, reply_frame
 from reference_broker.core.events import Reply, Request
 from reference_broker.wire.apis import ApiKey, is_known
 from reference_broker.wire.errors import ProtocolError

@@ -1,4 +1,4 @@
-"""What the proxy does for the rules of one node (``chaos.fault_actions.FaultActions``)."""
+"""What the proxy does for the rules of one node (``chaos.interceptor.actions.FaultActions``)."""
 
 import asyncio
 import os

@@ -10,7 +10,7 @@ frame is enough for most of them.
 from struct import Struct, error
 from typing import Final, NamedTuple, TypeAlias
 
-from chaos.raw_frames import RawFrame
+from chaos.interceptor.raw_frames import RawFrame
 from reference_broker.core.outside import snapshot_position
 from reference_broker.serve.requests import sender_of
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey, is_known

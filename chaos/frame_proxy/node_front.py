@@ -11,8 +11,6 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol, cast
 
-from chaos.fault_actions import FaultActions
-from chaos.frame_faults import FrameFaults
 from chaos.frame_proxy.conversation import Conversation, Pipe
 from chaos.frame_proxy.frames import (
     LENGTH_BYTES,
@@ -25,8 +23,10 @@ from chaos.frame_proxy.frames import (
     label_of,
 )
 from chaos.frame_proxy.recorder import Entry, FrameRecorder, RequestLog, Sent, reads_lines
-from chaos.raw_frames import RawFrame
-from chaos.rules import AT_THE_REQUESTER, HitCounter, Rule, RuleBook, matches_frame, matches_peer_reply
+from chaos.interceptor.actions import FaultActions
+from chaos.interceptor.frame_faults import FrameFaults
+from chaos.interceptor.raw_frames import RawFrame
+from chaos.interceptor.rules import AT_THE_REQUESTER, HitCounter, Rule, RuleBook, matches_frame, matches_peer_reply
 from reference_broker.core.events import Close, Closed, Event, Reply, Request
 from reference_broker.metadata.identifiers import node_name
 from reference_broker.wire.apis import api_name
@@ -67,7 +67,7 @@ class NodeFront:
     ``source``, the node with that ID."""
 
     def __init__(
-        self, services: ProxyServices, node: int, upstream: Address, claims: HitCounter, source: int | None = None
+        self, services: ProxyServices, node: int, upstream: Address, hit_counter: HitCounter, source: int | None = None
     ) -> None:
         self.node = node
         self.upstream = upstream
@@ -80,7 +80,7 @@ class NodeFront:
         self._services = services
         self._phantoms: dict[int, Phantom] = {}
         self._is_reached = True
-        self._claims = claims
+        self._hit_counter = hit_counter
         self._requester: RequesterFaults | None = None
 
     def take_actions(
@@ -96,7 +96,7 @@ class NodeFront:
             )
 
     def _book_of(self, node: int, actions: FaultActions, random: Random) -> RuleBook:
-        return RuleBook(node, (), actions, random, self._claims, partial(self._services.role_of, node))
+        return RuleBook(node, (), actions, random, self._hit_counter, partial(self._services.role_of, node))
 
     @property
     def books(self) -> Sequence[RuleBook]:

@@ -19,9 +19,9 @@ import msgspec
 from chaos.frame_proxy.command import new_loop
 from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import BETWEEN_NODES, PLACES
+from chaos.interceptor.rules import Rule, between_nodes, rules_of
 from chaos.live.fault_selection import select_live_faults
 from chaos.live.processes import READY_LIMIT_S, Child
-from chaos.rules import Rule, between_nodes, rules_of
 from chaos.seeds import random_for
 from reference_broker.serve.process import await_end_signals
 from reports.rows import FaultRow

@@ -13,7 +13,7 @@ from chaos.frame_proxy.frames import MOST_FRAME_BYTES
 from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.recorder import FrameRecorder, RequestLog
 from chaos.frame_proxy.rules_file import why_not
-from chaos.rules import Rule, RuleBook, SharedHitCounter, settled
+from chaos.interceptor.rules import Rule, RuleBook, SharedHitCounter, settled
 from chaos.seeds import random_for
 from reference_broker.serve.listeners import bound_port, listening_socket, parse_address, shown_address
 from reference_broker.serve.process import StartError
@@ -88,7 +88,7 @@ class Proxy:
         self._origin_us = time.monotonic_ns() // 1000 if plan.origin_us is None else plan.origin_us
         self._loop = asyncio.get_running_loop()
         self._rules: dict[str, Rule] = {}
-        self._claims = SharedHitCounter()
+        self._hit_counter = SharedHitCounter()
         self._fronts: list[NodeFront] = []
         self._roles: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
@@ -146,7 +146,7 @@ class Proxy:
             self._roles[number] = "partition_leader" if node_id == leader else follows
 
     def role_of(self, node: int) -> str:
-        """Returns what the node is (``chaos.roles.role_of``), as far as somebody has told."""
+        """Returns what the node is (``chaos.interceptor.roles.role_of``), as far as somebody has told."""
         return self._roles.get(node, "")
 
     def complain(self, sentence: str) -> None:
@@ -189,14 +189,14 @@ class Proxy:
         upstream = self._plan.dial.get(shown_address(node.host, node.port))
         host, _, dialled = upstream.rpartition(":") if upstream else (node.host, "", str(node.port))
         number = self._numbers.setdefault(node.node_id, node.node_id if node.number is None else node.number)
-        front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), self._claims)
+        front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), self._hit_counter)
         told = self._serve(front, self._plan.host, port, "--listen", f"interceptor-{number}-0")
         self._told[node.node_id, node.host, node.port] = told
         return told
 
     def _stand_between(self, pair: Pair) -> tuple[str, int]:
         upstream = Address(*parse_address(pair.upstream, "a link's target"))
-        front = NodeFront(self, pair.target, upstream, self._claims, pair.source)
+        front = NodeFront(self, pair.target, upstream, self._hit_counter, pair.source)
         host, port = parse_address(pair.listen, "a link")
         return self._serve(front, host, port, "a link", f"link-{pair.source}-{pair.target}")
 
@@ -269,7 +269,7 @@ class Proxy:
         """Returns whether there was such a rule. What it has begun ends as planned."""
         for book in self._books():
             book.remove(name)
-        self._claims.forget(name)
+        self._hit_counter.forget(name)
         return self._rules.pop(name, None) is not None
 
     def load_from(self, at_us: int) -> None:
@@ -288,5 +288,5 @@ class Proxy:
         return (book for front in self._fronts for book in front.books)
 
     def take_role(self, node: int, role: str) -> None:
-        """Takes what the node is now (``chaos.roles.role_of``). Rules that name a role go by that."""
+        """Takes what the node is now (``chaos.interceptor.roles.role_of``). Rules that name a role go by that."""
         self._roles[node] = role

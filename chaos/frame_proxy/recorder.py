@@ -12,7 +12,7 @@ from typing import IO, Any, Final, NamedTuple
 import msgspec
 
 from chaos.frame_proxy.frames import FETCH, Label
-from chaos.raw_frames import RawFrame
+from chaos.interceptor.raw_frames import RawFrame
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reports.columns import Row
 from reports.rows import FrameLineRow, FrameRow

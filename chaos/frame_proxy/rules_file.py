@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from chaos.rules import AT_THE_REQUESTER, between_nodes
+from chaos.interceptor.rules import AT_THE_REQUESTER, between_nodes
 from reference_broker.wire.apis import ApiKey
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError

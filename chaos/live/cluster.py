@@ -184,7 +184,7 @@ class Cluster:
                 metrics_listen=f"127.0.0.1:{free_port()}",
                 data=str(folder.data / f"node-{number}"),
                 spools=str(folder.spools),
-                claims=str(folder.claims),
+                hit_counts=str(folder.hit_counts),
                 config={**cluster.config_of(number), **told[number], **store},
                 is_voter=number < cluster.nodes,
                 scenario=self._scenario.path,

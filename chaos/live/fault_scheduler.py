@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.fleet.spec import IDLE_TOPIC
-from chaos import roles
-from chaos.disk_damage import DamageCheck
 from chaos.faults import disk_faults, link_faults, node_faults, request_faults
+from chaos.faults.disk_damage import DamageCheck
 from chaos.faults.kinds import KINDS
 from chaos.faults.timed import Begin, End, Hit
+from chaos.interceptor import roles
 from chaos.live.cluster import Cluster
 from chaos.live.external.cluster import ExternalCluster
 from chaos.live.external.node import ShellNode, TargetNode

@@ -11,10 +11,10 @@ from pathlib import Path
 from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
 from chaos.frame_proxy.proxy import Node, Pair
 from chaos.frame_proxy.rules_file import PLACES
+from chaos.interceptor.rules import at_a_link, between_nodes
 from chaos.live.fleet import Way
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
-from chaos.rules import at_a_link, between_nodes
 from reports.rows import FaultRow
 from scenarios.loader import typed
 from scenarios.model import Scenario

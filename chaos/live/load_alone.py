@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from bench.fleet.spec import FleetSpec, LoadShape
-from chaos.guarantee_selection import promised_to_clients
+from chaos.checks.guarantee_selection import promised_to_clients
 from chaos.live import identity
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.external.cluster import standing

@@ -48,9 +48,10 @@ class RunFolder:
         return self.path / "trace" / "spool"
 
     @property
-    def claims(self) -> Path:
-        """The claims of faults' hits by nodes (chaos.rules). The folder is removed when the trace is collected."""
-        return self.path / "trace" / "claims"
+    def hit_counts(self) -> Path:
+        """What nodes share during the run: the numbers of hits (``FileHitCounter``) and requests of nodes. It is
+        removed when the trace is collected."""
+        return self.path / "trace" / "hit-counts"
 
     def make(self) -> None:
         """Raises SetupError if the folder holds something already or cannot be written."""
@@ -88,7 +89,7 @@ class RunFolder:
         for spool in self.spools.iterdir():
             spool.unlink()
         self.spools.rmdir()
-        shutil.rmtree(self.claims, ignore_errors=True)
+        shutil.rmtree(self.hit_counts, ignore_errors=True)
         return rows
 
 

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from bench.fleet.behaviours.protocol import Versions
 from bench.fleet.early_signs import SIGNS_OF
-from chaos.guarantee_selection import promised_on_the_wire, promised_outside
+from chaos.checks.guarantee_selection import promised_on_the_wire, promised_outside
+from chaos.hooks.presets import PresetError, presets_for
 from chaos.live import identity
 from chaos.live.client_mutant import reached
 from chaos.live.closed_segments import OWN_LIMIT_S, ClosedSegments, segments_of
@@ -33,7 +34,6 @@ from chaos.live.sampler import Sampler
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
-from chaos.presets import PresetError, presets_for
 from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
 from scenarios.loader import typed, typed_options

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from chaos.faults.kinds import KINDS
+from chaos.interceptor.roles import is_role
 from chaos.live.links import Dialler, Link, Links
-from chaos.roles import is_role
 from scenarios.model import Fault, NodeChoice
 from scenarios.vocabulary import NODE_ROLES
 
@@ -41,7 +41,7 @@ class Roles:
             self.told(0, "leader partition_leader")
 
     def told(self, node: int, role: str) -> None:
-        """Takes a node's role (``chaos.roles.role_of``) when it has changed, or when the node has started."""
+        """Takes a node's role (``chaos.interceptor.roles.role_of``) when it changed or the node has started."""
         self._leaders.told(node, is_role(role, "leader"))
         leads = is_role(role, "partition_leader")
         self._partition_leaders.told(node, leads)

@@ -17,8 +17,8 @@ from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaCheck, ReplicaView
 from chaos.checks.suite import CheckSuite, check_kinds
-from chaos.interceptor import Interceptor
-from chaos.metadata_digest import Digest
+from chaos.hooks.metadata_digest import Digest
+from chaos.interceptor.interceptor import Interceptor
 from chaos.sim import network
 from chaos.sim.fleet import Client
 from chaos.sim.machine import Machine

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from chaos.checks.check import Check
+from chaos.checks.guarantee_selection import is_judged
 from chaos.checks.metadata_epoch import OUT_OF_RANGE
-from chaos.guarantee_selection import is_judged
 from chaos.mutants import Applied, applied, by_name
 from chaos.search.swarm import materialised
 from chaos.sim.machine import Machine

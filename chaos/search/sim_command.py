@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from chaos.guarantee_selection import checked
+from chaos.checks.guarantee_selection import checked
 from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.many_seeds import Search, search, verdicts
 from chaos.search.run_sim import play

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from chaos.checks.fault_times import FOR_EVER_US
 from chaos.checks.suite import CheckSuite
-from chaos.interceptor import Interceptor
-from chaos.presets import presets_for
-from chaos.rules import SharedHitCounter, rules_for
+from chaos.hooks.presets import presets_for
+from chaos.interceptor.interceptor import Interceptor
+from chaos.interceptor.rules import SharedHitCounter, rules_for
 from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.fault_scheduler import FaultScheduler
@@ -90,7 +90,7 @@ class Cluster:
         self._suite = suite
         self._hash = trace_hash
         self._keep = keep
-        self._claims = SharedHitCounter()
+        self._hit_counter = SharedHitCounter()
         self._interceptors: list[Interceptor] = []
         self._observers: dict[int, Observer] = {}
         self._load_from_us = NOT_YET
@@ -172,7 +172,7 @@ class Cluster:
             MachineFaultActions(machine, self.fault_scheduler),
             random_for(self._seed, f"interceptor-{number}-{incarnation}"),
             0,
-            self._claims,
+            self._hit_counter,
             lambda: self.fault_scheduler.targets.role(number),
         )
         interceptor.load_from(self._load_from_us)
@@ -212,8 +212,8 @@ class Cluster:
 
 
 class MachineFaultActions:
-    """Implements chaos.fault_actions.FaultActions. Evidence goes to the scheduler, which also knows how long a killed
-    node stays away."""
+    """Implements chaos.interceptor.actions.FaultActions. Evidence goes to the scheduler, which also knows how long a
+    killed node stays away."""
 
     def __init__(self, machine: Machine, fault_scheduler: FaultScheduler) -> None:
         self._machine = machine

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.fault_times import FOR_EVER_US, FaultTimes
 from chaos.faults.kinds import KINDS
-from chaos.node_requests import Forger, NodeRequest, Recorded
-from chaos.roles import plays, role_of, topic_of_roles
+from chaos.faults.node_requests import Forger, NodeRequest, Recorded
+from chaos.interceptor.roles import plays, role_of, topic_of_roles
 from chaos.seeds import random_for
 from chaos.sim import timed_faults
 from chaos.sim.agenda import Agenda

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from chaos.disk_damage import flips
+from chaos.faults.disk_damage import flips
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.behaviours.protocol import Request as ClientRequest
-from chaos.node_requests import Recorded
+from chaos.faults.node_requests import Recorded
 from chaos.sim.codec_check import ReplyStream, reply_bytes, same_after_codec_reply, same_after_codec_request
 from chaos.sim.links import CLIENTS, Caller, Connection, Link, Links
 from chaos.sim.machine import Machine

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
 from chaos.checks.suite import CheckSuite
-from chaos.metadata_digest import ROW, Published, Watch
+from chaos.hooks.metadata_digest import ROW, Published, Watch
+from chaos.hooks.trace import FETCH, TraceRecorder
 from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import reply_bytes, request_bytes
-from chaos.trace import FETCH, TraceRecorder
 from reference_broker.core.events import Effect, Event, Note, PeerReply, Reply, Request, Send
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage

@@ -9,7 +9,7 @@ from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from chaos.checks.check import Check
 from chaos.checks.fetch_responses import FullResponseExact
-from chaos.guarantee_selection import is_judged
+from chaos.checks.guarantee_selection import is_judged
 from chaos.live import identity
 from chaos.live.run_folder import write_table
 from chaos.sim.agenda import START_WALL_MS

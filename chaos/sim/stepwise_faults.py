@@ -22,7 +22,7 @@ from bench.fleet.behaviours.protocol import (
     Wake,
     Woken,
 )
-from chaos.node_requests import NodeRequest
+from chaos.faults.node_requests import NodeRequest
 from chaos.sim.links import Connection
 from chaos.sim.machine import Machine
 from reference_broker.metadata.identifiers import claimed_node, node_name
@@ -75,7 +75,7 @@ STAYS_US = 3_000_000
 
 
 class Intruder:
-    """Sends a node requests that no node sends now: old ones of this run, or forged ones (``chaos.node_requests``).
+    """Sends a node requests that no node sends now: old ones of this run, or forged ones (``faults.node_requests``).
 
     Implements chaos.sim.links.Caller, for one connection to one node.
 

@@ -16,7 +16,7 @@ from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.replication import ReplicasConverge
 from chaos.checks.suite import CheckSuite, all_checks
 from chaos.checks.tier import ClosedSegmentsStored
-from chaos.presets import presets_for
+from chaos.hooks.presets import presets_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.cluster import Cluster, config_of
 from chaos.sim.fleet import Client, idle_writer, spec_of

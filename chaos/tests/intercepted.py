@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from chaos.interceptor import Interceptor
-from chaos.rules import HitCounter, Rule, SharedHitCounter
+from chaos.interceptor.interceptor import Interceptor
+from chaos.interceptor.rules import HitCounter, Rule, SharedHitCounter
 from reference_broker.core.events import Event, Reply, Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.tags import Tag
@@ -84,5 +84,7 @@ def rule(kind: str, on: str = "request", match: Match | None = None, **more: obj
     return Rule("rule", kind, on, match or Match(), **fields)  # type: ignore[arg-type]
 
 
-def interceptor(log: Log, *rules: Rule, claims: HitCounter | None = None, node: int = 0, role: str = "") -> Interceptor:
-    return Interceptor(node, rules, log, Random(1), 0, claims or SharedHitCounter(), lambda: role)
+def interceptor(
+    log: Log, *rules: Rule, hit_counter: HitCounter | None = None, node: int = 0, role: str = ""
+) -> Interceptor:
+    return Interceptor(node, rules, log, Random(1), 0, hit_counter or SharedHitCounter(), lambda: role)

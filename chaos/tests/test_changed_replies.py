@@ -7,9 +7,9 @@ import pytest
 from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
 
-from chaos.frame_faults import stamped
-from chaos.interceptor import Interceptor
-from chaos.raw_frames import RawFrame, reply_frame, value_of
+from chaos.interceptor.frame_faults import stamped
+from chaos.interceptor.interceptor import Interceptor
+from chaos.interceptor.raw_frames import RawFrame, reply_frame, value_of
 from chaos.tests.intercepted import NOW, Log, interceptor, rule
 from reference_broker.core.events import Closed, Reply
 from reference_broker.wire.apis import ApiKey

@@ -5,7 +5,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from chaos.disk_damage import DamageCheck, aim, flips, is_aimed_at
+from chaos.faults.disk_damage import DamageCheck, aim, flips, is_aimed_at
 from chaos.faults.disk_faults import damaged, disk_bit_flipped
 from chaos.live.targets import Target
 from reference_broker.log.checkpoints import read_partition_metadata, write_partition_metadata

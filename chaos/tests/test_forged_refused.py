@@ -16,7 +16,7 @@ from kio.schema.types import BrokerId, TopicName, TransactionalId
 from kio.static.primitive import i32, i64
 
 from chaos.checks.forged_requests import ForgedRefused, tells_an_error
-from chaos.node_requests import Forger, NodeRequest, Recorded, tells_a_lie
+from chaos.faults.node_requests import Forger, NodeRequest, Recorded, tells_a_lie
 from chaos.tests.check_context import check_context
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.core.events import Closed, Reply, Request

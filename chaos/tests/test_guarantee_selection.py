@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from chaos.checks.guarantee_selection import checked, is_judged, promised_to_clients
 from chaos.checks.suite import check_kinds
-from chaos.guarantee_selection import checked, is_judged, promised_to_clients
 from chaos.search.run_sim import play
 from chaos.sim.run_folder import write_out
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaos.rules import Counter, FileHitCounter, HitCounter, SharedHitCounter, rules_for
+from chaos.interceptor.rules import Counter, FileHitCounter, HitCounter, SharedHitCounter, rules_for
 from chaos.tests.intercepted import FETCH, NOW, PRODUCE, Ended, Log, interceptor, reply, request, rule
 from reference_broker.core.events import Close, Closed, Effect, Note, Opened, Request
 from reports.rows import FaultRow
@@ -72,9 +72,9 @@ def test_total_counts_over_all_nodes_and_incarnations(between_processes: bool, t
     shared = SharedHitCounter()
     hits = []
     for node in (0, 1, 1, 2):
-        claims: HitCounter = FileHitCounter(tmp_path / "claims") if between_processes else shared
+        hit_counter: HitCounter = FileHitCounter(tmp_path / "hit-counts") if between_processes else shared
         log = Log()
-        interceptor(log, rule("node_paused", total=2), claims=claims, node=node).before(NOW, request())
+        interceptor(log, rule("node_paused", total=2), hit_counter=hit_counter, node=node).before(NOW, request())
         hits.append([row.hit for row in log.rows])
     assert hits == [[1], [2], [], []]
 

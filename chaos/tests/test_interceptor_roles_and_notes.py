@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from chaos.interceptor import Interceptor
-from chaos.rules import SharedHitCounter, rules_for
+from chaos.interceptor.interceptor import Interceptor
+from chaos.interceptor.rules import SharedHitCounter, rules_for
 from chaos.tests.intercepted import FETCH, NOW, Ended, Log, interceptor, reply, request, rule
 from reference_broker.core.events import Effect, Note, PeerDown, PeerReply, Send
 from reference_broker.ports.node_ports import Channel

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from chaos.metadata_digest import Digest, digest_of
+from chaos.hooks.metadata_digest import Digest, digest_of
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import (
     EMPTY_IMAGE,

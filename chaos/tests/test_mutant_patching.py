@@ -14,16 +14,16 @@ import pytest
 
 import bench.fleet.behaviours
 import reference_broker
+from chaos.interceptor.rules import Rule, SharedHitCounter
 from chaos.mutants import Mutant, MutantError, all_mutants, applied, apply, by_name, table
 from chaos.mutants.wrong_habits import PLAYED, found
-from chaos.rules import Rule, SharedHitCounter
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
 from reference_broker.client.offset_commits import CommittedOffset
 from reference_broker.client.partitions import TopicPartition
 from scenarios.model import Match
 
-TARGET = "chaos.rules:Counter.hit"
+TARGET = "chaos.interceptor.rules:Counter.hit"
 LISTED = table()
 
 
@@ -41,7 +41,7 @@ def mutant(target: str = TARGET, replacement: Callable[..., Any] = never) -> Mut
 
 
 def hits() -> bool:
-    from chaos.rules import Counter
+    from chaos.interceptor.rules import Counter
 
     return bool(Counter(Rule("r", "request_dropped", "request", Match()), SharedHitCounter()).hit("client", 0))
 
@@ -71,10 +71,10 @@ def test_first_call_is_told_before_the_replacement_runs() -> None:
 @pytest.mark.parametrize(
     ("target", "replacement", "word"),
     [
-        ("chaos.rules:Counter.gone", never, "there is no"),
+        ("chaos.interceptor.rules:Counter.gone", never, "there is no"),
         ("chaos.nowhere:f", never, "there is no"),
         (TARGET, too_few, "takes"),
-        ("chaos.rules:Rule.__doc__", never, "not a function"),
+        ("chaos.interceptor.rules:Rule.__doc__", never, "not a function"),
     ],
 )
 def test_a_target_that_does_not_fit_is_refused(target: str, replacement: Callable[..., Any], word: str) -> None:

@@ -12,8 +12,8 @@ from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 from kio.schema.types import BrokerId
 from kio.static.primitive import i64
 
+from chaos.faults.node_requests import FORGED, KEPT, NO_VOTER, Forger, NodeRequest, Recorded
 from chaos.live.node_side.inside import RequestsKept, kept_at, recorded
-from chaos.node_requests import FORGED, KEPT, NO_VOTER, Forger, NodeRequest, Recorded
 from reference_broker.core.events import Request
 from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.ports.node_ports import Now

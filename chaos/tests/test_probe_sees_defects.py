@@ -3,8 +3,8 @@
 import pytest
 
 from bench.probe.cases import all_cases
+from chaos.mutants.probed import NO_DEFECT_YET, seen_by, unproven
 from chaos.mutants.wrong_habits import PLAYED, found
-from chaos.probed import NO_DEFECT_YET, seen_by, unproven
 
 
 def test_each_broker_of_the_list_has_a_defect_that_exists() -> None:

@@ -317,12 +317,12 @@ def test_a_failed_sync_of_a_replacement_may_leave_what_was_there_before() -> Non
 @pytest.mark.parametrize("operation", ["sync", "open"])
 def test_a_sync_that_is_asked_for_at_once_can_fail_and_leaves_a_hole(operation: str) -> None:
     def fill(subject: SimDisk) -> None:
-        powers = Log()
-        powers.sync_fails = subject.fail_sync  # type: ignore[method-assign]
+        actions = Log()
+        actions.sync_fails = subject.fail_sync  # type: ignore[method-assign]
         failing = rule("disk_error", on="disk", match=Match(operation=operation))
         subject.append("a", [b"1"])
         with pytest.raises(DiskError):
-            interceptor(powers, failing).watch(subject).make_durable("a")
+            interceptor(actions, failing).watch(subject).make_durable("a")
         subject.append("a", [b"2"])
         subject.make_durable("a")
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from chaos.node_requests import NodeRequest
+from chaos.faults.node_requests import NodeRequest
 from chaos.search.run_sim import play
 from chaos.sim.links import CLIENTS
 from chaos.sim.stepwise_faults import STAYS_US, Intruder

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.guarantee_selection import tables_left
+from chaos.checks.guarantee_selection import tables_left
 from chaos.search.run_sim import play
 from reports.columns import ROW_TABLES
 from reports.warm_judge.expected import SELDOM

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from chaos.frame_faults import RequestStream, damaged, has_part
-from chaos.interceptor import Interceptor
-from chaos.raw_frames import request_frame
-from chaos.rules import SharedHitCounter
+from chaos.interceptor.frame_faults import RequestStream, damaged, has_part
+from chaos.interceptor.interceptor import Interceptor
+from chaos.interceptor.raw_frames import request_frame
+from chaos.interceptor.rules import SharedHitCounter
 from chaos.sim.codec_check import ReplyStream, reply_bytes
 from chaos.tests.intercepted import NOW, Log, rule
 from reference_broker.core.events import Closed, Reply, Request

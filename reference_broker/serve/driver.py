@@ -367,7 +367,7 @@ class Driver:
             self.has_ended = True
             self._failed(str(bug) if isinstance(bug, NodeFailed) else describe_bug(bug))
 
-    # What DriverPowers does through the driver.
+    # What DriverFaultActions does through the driver.
 
     def discard_connection(self, number: int) -> None:
         connection = self.connections.get(number)
@@ -414,7 +414,7 @@ class Driver:
 
 
 @dataclass(slots=True)
-class DriverPowers:
+class DriverFaultActions:
     """What a hook can do to its own node.
 
     The maker of the hooks gets it before the node exists. It can be used once the node runs.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
     from reference_broker.controller.controller_term import Endpoint
     from reference_broker.core.node import Node
-    from reference_broker.serve.driver import Driver, DriverPowers, Meter, Watcher
+    from reference_broker.serve.driver import Driver, DriverFaultActions, Meter, Watcher
 
 SHUTDOWN_LIMIT_S = 30.0
 """A clean shutdown that takes longer than this is cut short; the next start recovers."""
@@ -71,7 +71,7 @@ class Attached:
 class Wrapper:
     """How fault injection and tracing attach to a node."""
 
-    attach: "Callable[[DriverPowers, Disk], Attached]"
+    attach: "Callable[[DriverFaultActions, Disk], Attached]"
     """Called before the node is built."""
     built: "Callable[[Node], None]"
     """Called after the node is built, before it starts."""
@@ -208,7 +208,7 @@ class Server:
         from reference_broker.apis.registry import SERVED
         from reference_broker.configuration.consistency import doubtful
         from reference_broker.core.node import Node
-        from reference_broker.serve.driver import Clock, Driver, DriverPowers
+        from reference_broker.serve.driver import Clock, Driver, DriverFaultActions
         from reference_broker.serve.memory_budget import MemoryBudget
         from reference_broker.serve.node_log import RequestLog
         from reference_broker.serve.peers import dial_map, largest_reply_bytes
@@ -218,8 +218,8 @@ class Server:
             self._log.warn("doubtful_setting", setting=setting, reason=reason)
         self._listens, self._is_ready = asyncio.Event(), asyncio.Event()
         clock = Clock(options.wall_offset_ms)
-        powers = DriverPowers(clock, self._log)
-        attached = Attached((), disk) if self._wrapper is None else self._wrapper.attach(powers, disk)
+        fault_actions = DriverFaultActions(clock, self._log)
+        attached = Attached((), disk) if self._wrapper is None else self._wrapper.attach(fault_actions, disk)
         seed = SystemRandom().getrandbits(63)
         self._node = Node(options.node_id, config, attached.disk, seed, endpoints=endpoints)
         if self._wrapper is not None:
@@ -255,7 +255,7 @@ class Server:
             self._driver.store = StoreThreads(store, loop, self._driver.give, limit_s)
         possible = self._descriptors.connections
         self._driver.max_connections = lambda: min(self._node.broker.config.max_connections, possible)
-        powers.driver = self._driver
+        fault_actions.driver = self._driver
 
     def _max_connections(self) -> int:
         """``max.connections``, or fewer if the process may not open so many descriptors."""

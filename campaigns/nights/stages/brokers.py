@@ -16,7 +16,7 @@ from campaigns.evidence.probing import Cell, probed
 from campaigns.nights import live_plays
 from campaigns.nights.night import OURS, Work, in_turn, interleaved
 from campaigns.nights.processes import Ended, Players, Tell
-from chaos.guarantee_selection import checked
+from chaos.checks.guarantee_selection import checked
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
 from reports.night import CellRow

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from campaigns.nights import follow_up, live_plays
 from campaigns.nights.night import Skipped, Work, in_turn, interleaved, is_control
-from chaos.guarantee_selection import checked
+from chaos.checks.guarantee_selection import checked
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
 from chaos.mutants.registry import NOT_SEEN, SIMULATED_ONLY, mutants_of

@@ -19,7 +19,7 @@ from campaigns.nights import follow_up
 from campaigns.nights.choosing import Standings, seeds_at_once
 from campaigns.nights.night import OURS, Sum, Work, canary_of, next_seed, open_failures, played, sums_of
 from campaigns.nights.processes import Ended, Players, Tell
-from chaos.guarantee_selection import checked
+from chaos.checks.guarantee_selection import checked
 from chaos.mutants.registry import by_name, mutants_of
 from chaos.search.many_seeds import verdicts
 from chaos.sim.verdict import SimVerdict

@@ -9,7 +9,7 @@ from chaos.frame_proxy.fault_actions import ProxyFaultActions
 from chaos.frame_proxy.frames import MOST_FRAME_BYTES, Bytes
 from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.recorder import Entry, FrameRecorder, RequestLog
-from chaos.rules import Rule, SharedHitCounter
+from chaos.interceptor.rules import Rule, SharedHitCounter
 from reports.rows import FaultRow
 
 SHOWN_PORT = 40_000

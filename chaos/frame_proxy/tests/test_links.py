@@ -14,7 +14,7 @@ from chaos.frame_proxy.process import Spec, frame_rules
 from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rule, why_not
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, answer, request
-from chaos.rules import settled
+from chaos.interceptor.rules import settled
 from chaos.seeds import random_for
 from reports.rows import FaultRow
 from scenarios import loader

@@ -8,11 +8,11 @@ from bench.targets.loader import find
 from bench.targets.model import Chosen, TargetError
 from chaos.faults.kinds import KINDS
 from chaos.frame_proxy.rules_file import why_not
+from chaos.interceptor.rules import AT_THE_REQUESTER
 from chaos.live.errors import SetupError
 from chaos.live.external.roles import names_a_role
 from chaos.live.external.target import REFERENCE, look
 from chaos.live.fault_selection import select_live_faults
-from chaos.rules import AT_THE_REQUESTER
 from scenarios.model import Fault, Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of

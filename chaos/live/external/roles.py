@@ -1,4 +1,4 @@
-"""Sees from outside which node leads what, and tells it as our own nodes do (``chaos.roles``)."""
+"""Sees from outside which node leads what, and tells it as our own nodes do (``chaos.interceptor.roles``)."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,8 @@ from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.negotiation import CONNECT_LIMIT_US
 from bench.fleet.spec import address_of
+from chaos.interceptor.roles import topic_of_roles
 from chaos.live.targets import Roles
-from chaos.roles import topic_of_roles
 from reference_broker.blocking.connections import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from scenarios.model import Scenario

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from bench.targets.model import Chosen
+from chaos.checks.guarantee_selection import promised_on_the_wire
 from chaos.frame_proxy.proxy import Node, Pair
-from chaos.guarantee_selection import promised_on_the_wire
 from chaos.live.closed_segments import GUARANTEE, ClosedSegments, segments_of
 from chaos.live.errors import SetupError
 from chaos.live.external.cluster import ExternalCluster

@@ -15,8 +15,8 @@ from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_view import QuorumCheck, QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import check_kinds
+from chaos.hooks.trace import PassiveHook
 from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
-from chaos.trace import PassiveHook
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.ports.node_ports import Now
 from reports.manifest import Check as Judged

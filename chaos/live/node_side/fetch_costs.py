@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.trace import PassiveHook
+from chaos.hooks.trace import PassiveHook
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request

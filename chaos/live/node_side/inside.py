@@ -9,25 +9,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chaos.frame_faults import RequestStream
-from chaos.interceptor import Interceptor
+from chaos.faults.node_requests import OF_NODES, Recorded
+from chaos.hooks.metadata_digest import ROW, Published, Watch
+from chaos.hooks.presets import presets_for
+from chaos.hooks.trace import PassiveHook, TraceRecorder
+from chaos.interceptor.frame_faults import RequestStream
+from chaos.interceptor.interceptor import Interceptor
+from chaos.interceptor.raw_frames import request_frame
+from chaos.interceptor.roles import role_of, topic_of_roles
+from chaos.interceptor.rules import FileHitCounter, at_a_link, rules_for
+from chaos.interceptor.watched_disk import WatchedDisk, WriteFault
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.node_side.evidence import DISK, FAULT, ROLE, Evidence
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.run_folder import TraceSpool, costs_beside
-from chaos.metadata_digest import ROW, Published, Watch
-from chaos.node_requests import OF_NODES, Recorded
-from chaos.presets import presets_for
-from chaos.raw_frames import request_frame
-from chaos.roles import role_of, topic_of_roles
-from chaos.rules import FileHitCounter, at_a_link, rules_for
 from chaos.seeds import random_for
-from chaos.trace import PassiveHook, TraceRecorder
-from chaos.watched_disk import Strike, WatchedDisk
 from reference_broker.core.events import Effect, Event, Hooks, Note, Request
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.node_ports import Now
-from reference_broker.serve.driver import DriverPowers
+from reference_broker.serve.driver import DriverFaultActions
 from reference_broker.serve.server import Attached
 from reports.rows import FaultRow, TraceRow
 from scenarios.model import Scenario
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class DiskFaults(PassiveHook):
     """Carries out the runner's orders. When an order strikes for the first time, one line of evidence says so."""
 
-    def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:
-        self._powers = powers
+    def __init__(self, actions: DriverFaultActions, evidence: Evidence) -> None:
+        self._actions = actions
         self._evidence = evidence
         self._full = False
         self._full_told = False
@@ -70,28 +70,28 @@ class DiskFaults(PassiveHook):
     def acted(self, now: Now, event: Event, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if self._slow_now_ms != self._slow_ms:
             self._slow_now_ms = self._slow_ms
-            self._slow_from = self._powers.syncs_delayed
-            self._powers.slow_syncs(self._slow_now_ms, self._names_only)
-        if self._slow_ms and not self._slow_told and self._powers.syncs_delayed > self._slow_from:
+            self._slow_from = self._actions.syncs_delayed
+            self._actions.slow_syncs(self._slow_now_ms, self._names_only)
+        if self._slow_ms and not self._slow_told and self._actions.syncs_delayed > self._slow_from:
             self._slow_told = True
             what = "syncs of folders" if self._names_only else "syncs"
             self._evidence.tell(DISK, ["disk_slowed", f"{what} take {self._slow_ms} ms longer"])
 
-    def _before_write(self, path: str, position: int, size: int) -> Strike | None:
+    def _before_write(self, path: str, position: int, size: int) -> WriteFault | None:
         if not self._full:
             return None
         if not self._full_told:
             self._full_told = True
             self._evidence.tell(DISK, ["disk_full", f"no space for {size} bytes of {path} at {position}"])
-        return Strike(0, lambda: _refuse(path))
+        return WriteFault(0, lambda: _refuse(path))
 
 
 def _refuse(path: str) -> None:
     raise DiskError(f"{path}: no space left on device (injected)")
 
 
-def kept_at(claims: Path, node: int) -> Path:
-    return claims / f"requests-of-{node}"
+def kept_at(folder: Path, node: int) -> Path:
+    return folder / f"requests-of-{node}"
 
 
 class RequestsKept(PassiveHook):
@@ -108,10 +108,10 @@ class RequestsKept(PassiveHook):
                 file.write(f"{now.mono_us - self._origin_us} {request_frame(event).hex()}\n")
 
 
-def recorded(claims: Path, node: int) -> Recorded:
+def recorded(folder: Path, node: int) -> Recorded:
     """Reads what the node has kept so far. A line that is still being written is left out."""
     found = Recorded()
-    path = kept_at(claims, node)
+    path = kept_at(folder, node)
     text = path.read_text(encoding="ascii") if path.exists() else ""
     for line in text.splitlines(keepends=True):
         if line.endswith("\n"):
@@ -143,26 +143,26 @@ class Inside:
         self._interceptor: Interceptor | None = None
         self._disk_faults: DiskFaults | None = None
 
-    def attach(self, powers: DriverPowers, disk: Disk) -> Attached:
+    def attach(self, actions: DriverFaultActions, disk: Disk) -> Attached:
         spec, cluster = self._spec, self._scenario.cluster
         rules = rules_for(self._scenario, spec.node_id, random_for(spec.seed, "rules"))
         self._interceptor = Interceptor(
             spec.node_id,
             [rule for rule in rules if not at_a_link(rule)],
-            ReportingFaultActions(powers, self._evidence),
+            ReportingFaultActions(actions, self._evidence),
             random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"),
             spec.origin_us,
-            FileHitCounter(Path(spec.claims)),
+            FileHitCounter(Path(spec.hit_counts)),
             self.role,
         )
         self._interceptor.load_from(spec.load_from_us)
-        self._disk_faults = DiskFaults(powers, self._evidence)
+        self._disk_faults = DiskFaults(actions, self._evidence)
         disk = self._interceptor.watch(disk)
         if any(fault.kind == "disk_full" for fault in self._scenario.faults):
             disk = self._disk_faults.watch(disk)
         watching = (self._recorder, self._checks, self._interceptor, self._disk_faults)
         if any(fault.kind in NODE_REQUESTS for fault in self._scenario.faults):
-            self._hooks.append(RequestsKept(kept_at(Path(spec.claims), spec.node_id), spec.origin_us))
+            self._hooks.append(RequestsKept(kept_at(Path(spec.hit_counts), spec.node_id), spec.origin_us))
         roles = (RoleTeller(self.role, self._evidence),) if cluster.total > 1 else ()
         self._hooks += (self._costs.outer, *watching, *roles, *self._presets, self._costs.inner)
         return Attached(self._hooks, disk, [self._recorder], self._costs)
@@ -221,19 +221,19 @@ class RoleTeller(PassiveHook):
 
 
 class ReportingFaultActions:
-    """Implements chaos.fault_actions.FaultActions: the driver's own, with the report going to the pipe."""
+    """Implements chaos.interceptor.actions.FaultActions: the driver's own, with the report going to the pipe."""
 
-    def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:
+    def __init__(self, actions: DriverFaultActions, evidence: Evidence) -> None:
         self._evidence = evidence
-        self.kill = powers.kill
-        self.power_off = powers.power_off
-        self.pause = powers.pause
-        self.step_clock = powers.step_clock
-        self.discard_connection = powers.discard_connection
-        self.deliver_later = powers.deliver_later
-        self.reply_later = powers.reply_later
-        self.reply_bytes = powers.reply_bytes
-        self.reply_cut = powers.reply_cut
+        self.kill = actions.kill
+        self.power_off = actions.power_off
+        self.pause = actions.pause
+        self.step_clock = actions.step_clock
+        self.discard_connection = actions.discard_connection
+        self.deliver_later = actions.deliver_later
+        self.reply_later = actions.reply_later
+        self.reply_bytes = actions.reply_bytes
+        self.reply_cut = actions.reply_cut
 
     def sync_fails(self, paths: Sequence[str]) -> None:
         """The real disk has not failed, so nothing is lost."""

@@ -27,8 +27,8 @@ class NodeSpec:
     """What a node is started with. Addresses are HOST:PORT.
 
     ``data`` is the node's folder, and ``spools`` is the folder for the traces of all nodes. The faults at states are
-    those of the file ``scenario``, which is played in ``revision`` with the run's ``seed``. ``claims`` is the folder in
-    which all nodes count the hits of a rule. ``origin_us`` is the run's start on the machine's monotonic clock.
+    those of the file ``scenario``, which is played in ``revision`` with the run's ``seed``. All nodes count the
+    hits of a rule in the folder ``hit_counts``. ``origin_us`` is the run's start on the machine's monotonic clock.
 
     ``incarnation``, ``evidence_fd`` (the inherited pipe) and ``load_from_us`` (the load's start, from which the faults'
     own times count) differ at each start.
@@ -40,7 +40,7 @@ class NodeSpec:
     metrics_listen: str
     data: str
     spools: str
-    claims: str
+    hit_counts: str
     config: Mapping[str, str]
     is_voter: bool
     scenario: str

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from chaos.interceptor.rules import matches_frame
 from chaos.live.errors import SetupError
 from chaos.live.fault_selection import select_live_faults
 from chaos.live.runner import check_playable
 from chaos.mutants.registry import mutants_of
-from chaos.rules import matches_frame
 from reference_broker.wire.tags import Tag
 from scenarios.loader import find
 from scenarios.model import Fault, Range, Scenario, Swarm

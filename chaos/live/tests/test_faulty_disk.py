@@ -13,7 +13,7 @@ from reference_broker.core.events import TimerFired
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.driver import DriverPowers
+from reference_broker.serve.driver import DriverFaultActions
 
 NOW = Now(0, 0)
 
@@ -33,7 +33,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.pipe = EvidencePipe()
         self.syncs = FakeSyncs()
-        self.faults = DiskFaults(cast("DriverPowers", self.syncs), Evidence(self.pipe.write_end))
+        self.faults = DiskFaults(cast("DriverFaultActions", self.syncs), Evidence(self.pipe.write_end))
         self.inner = FileDisk(folder, 16)
         self.disk = self.faults.watch(self.inner)
 

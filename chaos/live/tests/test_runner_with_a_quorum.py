@@ -127,7 +127,7 @@ def test_faults_find_their_roles_and_all_nodes_agree_on_the_metadata(scenario_fi
                 digests.setdefault(image["offset"], set()).add(image["digest"])
     assert len(digests) > 10
     assert all(len(each) == 1 for each in digests.values())
-    assert not (folder / "trace" / "claims").exists()
+    assert not (folder / "trace" / "hit-counts").exists()
 
 
 def leader_at(trace: dict[str, list[dict[str, Any]]], at_us: int) -> str:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from chaos.interceptor.roles import told
 from chaos.live.links import Links
 from chaos.live.quorum import introductions
 from chaos.live.targets import Roles
 from chaos.live.toxiproxy import Proxy, Toxiproxy
-from chaos.roles import told
 from scenarios.model import Fault, Link
 
 

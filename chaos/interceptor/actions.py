@@ -1,4 +1,4 @@
-"""What the interceptor asks of the world that the node runs in."""
+"""The actions that the interceptor needs of the driver, such as to kill the node."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -13,9 +13,9 @@ from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from chaos.fault_actions import FaultActions
-from chaos.raw_frames import reply_frame, request_frame, value_of
-from chaos.rules import Rule, RuleBook, matches_frame
+from chaos.interceptor.actions import FaultActions
+from chaos.interceptor.raw_frames import reply_frame, request_frame, value_of
+from chaos.interceptor.rules import Rule, RuleBook, matches_frame
 from reference_broker.apis.registry import SERVED
 from reference_broker.core.events import Close, Closed, Event, Opened, Reply, Request
 from reference_broker.records.batch import CRC_FROM, LENGTH_OVERHEAD_BYTES, InvalidRecords, iterate
@@ -58,7 +58,7 @@ class FrameFaults:
         if event.connection in self._garbled:
             return self._read_on(event, request_frame(event))[0]
         for rule, hit in self._hits("request", event.tag, event.body):
-            return self._strike_request(rule, hit, event)
+            return self._inject_at_request(rule, hit, event)
         return (event,)
 
     def closed(self, connection: int) -> None:
@@ -70,7 +70,7 @@ class FrameFaults:
     def answered(self, reply: Reply) -> Reply | None:
         """Returns what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
         for rule, hit in self._hits("reply", reply.tag, reply.body):
-            return self._strike_reply(rule, hit, reply)
+            return self._inject_at_reply(rule, hit, reply)
         return reply
 
     def phantom_answered(self, effect: Reply | Close) -> None:
@@ -81,7 +81,7 @@ class FrameFaults:
 
     # Requests
 
-    def _strike_request(self, rule: Rule, hit: int, event: Request) -> Sequence[Event]:
+    def _inject_at_request(self, rule: Rule, hit: int, event: Request) -> Sequence[Event]:
         if rule.kind == "request_damaged":
             return self._damage_request(rule, hit, event)
         self._book.report(rule, hit, event.tag)
@@ -114,10 +114,10 @@ class FrameFaults:
         return (Opened(phantom, "phantom"), event._replace(connection=phantom))
 
     def _damage_request(self, rule: Rule, hit: int, event: Request) -> Sequence[Event]:
-        struck = damaged(request_frame(event), value_of(event.body), rule.part, self._random)
+        changed = damaged(request_frame(event), value_of(event.body), rule.part, self._random)
         self._garbled[event.connection] = RequestStream()
-        events, outcome = self._read_on(event, struck.frame)
-        self._book.report(rule, hit, event.tag, f"{struck.told}; {outcome}")
+        events, outcome = self._read_on(event, changed.frame)
+        self._book.report(rule, hit, event.tag, f"{changed.told}; {outcome}")
         return events
 
     def _read_on(self, event: Request, frame: bytes) -> tuple[list[Request], str]:
@@ -141,7 +141,7 @@ class FrameFaults:
 
     # Replies
 
-    def _strike_reply(self, rule: Rule, hit: int, reply: Reply) -> Reply | None:
+    def _inject_at_reply(self, rule: Rule, hit: int, reply: Reply) -> Reply | None:
         if rule.kind in _OTHER_BYTES:
             return _OTHER_BYTES[rule.kind](self, rule, hit, reply)
         self._book.report(rule, hit, reply.tag)
@@ -155,9 +155,9 @@ class FrameFaults:
         return reply
 
     def _damage_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
-        struck = damaged(reply_frame(reply), value_of(reply.body), rule.part, self._random)
-        self._book.report(rule, hit, reply.tag, struck.told)
-        self._actions.reply_bytes(reply, struck.frame)
+        changed = damaged(reply_frame(reply), value_of(reply.body), rule.part, self._random)
+        self._book.report(rule, hit, reply.tag, changed.told)
+        self._actions.reply_bytes(reply, changed.frame)
 
     def _truncate_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
         frame = reply_frame(reply)
@@ -276,16 +276,16 @@ def has_part(part: str, body: object) -> bool:
 
 
 def damaged(frame: bytes, body: object, part: str, random: Random) -> Damaged:
-    """Returns the frame with one bit of the part turned over. Each byte of the part is struck with the same chance."""
+    """Returns the frame with one bit of the part turned over. Each byte of the part has the same chance."""
     spots = _spots(frame, body, part)
     number = random.randrange(sum(map(len, spots)))
     for spot in spots:
         if number < len(spot):
             break
         number -= len(spot)
-    position, struck = spot[number], bytearray(frame)
-    struck[position] ^= 1 << random.randrange(8)
-    return Damaged(bytes(struck), position, frame[position], struck[position])
+    position, changed = spot[number], bytearray(frame)
+    changed[position] ^= 1 << random.randrange(8)
+    return Damaged(bytes(changed), position, frame[position], changed[position])
 
 
 def _spots(frame: bytes, body: object, part: str) -> Sequence[range]:

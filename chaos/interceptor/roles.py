@@ -1,4 +1,4 @@
-"""What a node is at this moment, for rules and faults that name a role instead of a number."""
+"""Roles of a node at this moment, for rules and faults that name a role instead of a number."""
 
 from typing import Any
 

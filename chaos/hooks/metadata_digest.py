@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
-from chaos.trace import PassiveHook
+from chaos.hooks.trace import PassiveHook
 from reference_broker.core.events import Effect, Event
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -20,6 +20,7 @@ from reference_broker.ports.node_ports import Now
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
     from reference_broker.metadata.loader import MetadataLoader
+
 
 MODULUS = 1 << 64
 REMEMBERED = 2048

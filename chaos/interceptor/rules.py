@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Protocol, TypeAlias
 
-from chaos.fault_actions import FaultActions
-from chaos.roles import is_role, plays
+from chaos.interceptor.actions import FaultActions
+from chaos.interceptor.roles import is_role, plays
 from reference_broker.core.events import Note
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
@@ -24,10 +24,10 @@ class HitCounter(Protocol):
     """Counts how often each rule has hit, over all nodes of a run and all their incarnations.
 
     All interceptors of a run share it. A rule's ``total`` limits the number of its hits in a run, so an interceptor
-    claims each hit before it acts.
+    counts each hit before it acts.
     """
 
-    def claim(self, rule: str, total: int) -> int:
+    def count(self, rule: str, total: int) -> int:
         """Returns the number of this hit of the rule, from 1 on, or 0 if ``total`` hits are taken already. A ``total``
         of 0 means no bound."""
         ...
@@ -39,7 +39,7 @@ class SharedHitCounter:
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
 
-    def claim(self, rule: str, total: int) -> int:
+    def count(self, rule: str, total: int) -> int:
         taken = self._taken.get(rule, 0)
         if total and taken >= total:
             return 0
@@ -63,7 +63,7 @@ class FileHitCounter:
         self._folder = folder
         self._taken: dict[str, int] = {}
 
-    def claim(self, rule: str, total: int) -> int:
+    def count(self, rule: str, total: int) -> int:
         number = self._taken.get(rule, 0) + 1
         while total and number <= total and not self._create(f"{rule}-{number}"):
             number += 1
@@ -197,9 +197,9 @@ class Counter:
     """Counts how often one rule matched and hit on this node, for each client ID. The rule's ``total`` holds for all
     nodes together, so each hit is claimed first."""
 
-    def __init__(self, rule: Rule, claims: HitCounter) -> None:
+    def __init__(self, rule: Rule, hit_counter: HitCounter) -> None:
         self.rule = rule
-        self._claims = claims
+        self._hit_counter = hit_counter
         self._after_us = -NEVER_US if rule.boot else int(rule.after_s * 1_000_000)
         self._until_us = NEVER_US if rule.until_s < 0 else int(rule.until_s * 1_000_000)
         self._matches_by_client: dict[str, int] = {}
@@ -215,7 +215,7 @@ class Counter:
 
     def hit(self, client_id: str, at_us: int) -> int:
         """Counts one match, ``at_us`` microseconds after the load began. If the fault is to happen now, it counts and
-        claims a hit, and returns the number of that hit. Otherwise it returns 0."""
+        counts a hit, and returns the number of that hit. Otherwise it returns 0."""
         rule = self.rule
         if not self.is_due(at_us):
             return 0
@@ -225,7 +225,7 @@ class Counter:
         done = self._hits_by_client.get(client_id, 0)
         if not due or (rule.times and done >= rule.times):
             return 0
-        number = self._claims.claim(rule.name, rule.total)
+        number = self._hit_counter.count(rule.name, rule.total)
         if number:
             self._hits_by_client[client_id] = done + 1
         return number
@@ -242,8 +242,8 @@ def _anything(_: Rule) -> bool:
 class RuleBook:
     """The rules of one node: which of them hit now, and what all hits have in common.
 
-    All nodes of the run share ``claims``. ``role`` says what this node is now (``chaos.roles.role_of``). The owner sets
-    ``now_us``, the time since the run's start.
+    All nodes of the run share ``hit_counter``. ``role`` says what this node is now
+    (``chaos.interceptor.roles.role_of``). The owner sets ``now_us``, the time since the run's start.
     """
 
     def __init__(
@@ -252,14 +252,14 @@ class RuleBook:
         rules: Sequence[Rule],
         actions: FaultActions,
         random: Random,
-        claims: HitCounter,
+        hit_counter: HitCounter,
         role: Callable[[], str],
     ) -> None:
         self.now_us = 0
         self._node = node
         self._actions = actions
         self._random = random
-        self._claims = claims
+        self._hit_counter = hit_counter
         self._role = role
         self._load_from_us = 0
         self._armed = True
@@ -268,7 +268,7 @@ class RuleBook:
             self.add(rule)
 
     def add(self, rule: Rule) -> None:
-        self._by_place[rule.on].append(Counter(rule, self._claims))
+        self._by_place[rule.on].append(Counter(rule, self._hit_counter))
 
     def remove(self, name: str) -> None:
         """Removes the rule. What it began still ends as planned."""

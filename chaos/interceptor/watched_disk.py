@@ -1,4 +1,4 @@
-"""A disk between the node and its real one, so that a fault can strike at an operation, or at byte k of a write."""
+"""A disk in front of the node's real one, where a fault can be injected at an operation or at byte k of a write."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from reference_broker.ports.disk import Buffer, Disk, UndoFailed
 
 
-class Strike(NamedTuple):
+class WriteFault(NamedTuple):
     """The first ``kept`` bytes are written, then ``act`` is called. It may never return, or may raise DiskError. With
     ``flips`` the lowest bit of the byte behind them is written wrong, which nobody notices."""
 
@@ -16,8 +16,8 @@ class Strike(NamedTuple):
     flips: bool = False
 
 
-BeforeWrite: TypeAlias = Callable[[str, int, int], Strike | None]
-"""Takes path, position and size of the write in bytes. Returns what strikes the write, or None."""
+BeforeWrite: TypeAlias = Callable[[str, int, int], WriteFault | None]
+"""Takes path, position and size of the write in bytes. Returns the fault of the write, or None."""
 Before: TypeAlias = Callable[[tuple[str, ...], tuple[str, ...]], None]
 """Takes the names of an operation (``vocabulary.DISK_OPERATIONS``) and its paths, before it is done. It may never
 return, or may raise DiskError."""
@@ -44,8 +44,8 @@ class WatchedDisk:
 
     @classmethod
     @contextmanager
-    def looked_at(cls) -> Iterator[None]:
-        """Inside the block somebody else than the node reads its files, such as a check. No fault strikes that."""
+    def unwatched(cls) -> Iterator[None]:
+        """Inject no fault inside the block, in which a check reads the node's files."""
         was_watched, cls._is_watched = cls._is_watched, False
         try:
             yield
@@ -67,19 +67,19 @@ class WatchedDisk:
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         self._before(("open", "write"), (path,))
         position = self.inner.size(path) if self.inner.exists(path) else 0
-        strike = self._before_write(path, position, sum(len(each) for each in buffers))
-        if strike is None:
+        fault = self._before_write(path, position, sum(len(each) for each in buffers))
+        if fault is None:
             return self.inner.append(path, buffers)
-        data = _written(b"".join(buffers), strike)
-        self.inner.append(path, [data[: strike.kept]])
+        data = _written(b"".join(buffers), fault)
+        self.inner.append(path, [data[: fault.kept]])
         try:
-            strike.act()
+            fault.act()
         except UndoFailed:
             raise
         except OSError:
             self.inner.truncate(path, position)
             raise
-        self.inner.append(path, [data[strike.kept :]])
+        self.inner.append(path, [data[fault.kept :]])
         return position
 
     def read(self, path: str, position: int, length: int) -> bytes:
@@ -93,11 +93,11 @@ class WatchedDisk:
 
     def write(self, path: str, data: Buffer) -> None:
         self._before(("open", "write"), (path,))
-        strike = self._before_write(path, 0, len(data))
-        if strike is not None:
-            data = _written(bytes(data), strike)
-            self.inner.write(path, data[: strike.kept])
-            strike.act()
+        fault = self._before_write(path, 0, len(data))
+        if fault is not None:
+            data = _written(bytes(data), fault)
+            self.inner.write(path, data[: fault.kept])
+            fault.act()
         self.inner.write(path, data)
 
     def rename(self, source: str, target: str) -> None:
@@ -113,10 +113,10 @@ class WatchedDisk:
         self.inner.make_durable(path)
 
 
-def _written(data: bytes, strike: Strike) -> bytes:
+def _written(data: bytes, fault: WriteFault) -> bytes:
     """What really gets into the file."""
-    if not strike.flips or strike.kept >= len(data):
+    if not fault.flips or fault.kept >= len(data):
         return data
     bad = bytearray(data)
-    bad[strike.kept] ^= 1
+    bad[fault.kept] ^= 1
     return bytes(bad)

@@ -1,7 +1,7 @@
 """Plays the cases of ``crucible probe`` on brokers with a planted defect, and tells which cases see it.
 
-``python -m chaos.probed`` prints a line for each broker, and then each MUST that no broker breaks. With names it plays
-these brokers only. ``python -m chaos.probed --serve NAME HOST:PORT FOLDER`` is the process of one such broker.
+``python -m chaos.mutants.probed`` prints a line for each broker, and then each MUST that no broker breaks. With names
+it plays these brokers only. With ``--serve NAME HOST:PORT FOLDER`` it is the process of one such broker.
 """
 
 import subprocess
@@ -59,7 +59,7 @@ def _mutated(name: str) -> Iterator[Broker]:
     address = ("127.0.0.1", free_port())
     with tempfile.TemporaryDirectory() as folder:
         words = ["--serve", name, f"{address[0]}:{address[1]}", folder]
-        command = [sys.executable, "-m", "chaos.probed", *words]
+        command = [sys.executable, "-m", "chaos.mutants.probed", *words]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=ends_with_me()
         )

@@ -1,0 +1,1 @@
+"""Hooks of a node's driver beside the interceptor, in both worlds: trace, metadata digest, presets."""

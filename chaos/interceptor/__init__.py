@@ -1,0 +1,1 @@
+"""Faults at states of the protocol, for both worlds."""
