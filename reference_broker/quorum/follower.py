@@ -4,17 +4,12 @@ It cuts records that diverge from the leader's log. It downloads a snapshot wher
 When the leader is gone, a voter seeks an election.
 """
 
-from typing import TYPE_CHECKING
-
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.messages import RaftFetchResponse, RaftResponse
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
-from reference_broker.quorum.roles import GONE_DELAY_US, Role, RoleState
-from reference_broker.quorum.values import Installed, LeaderChanged, OffsetAndEpoch, Outcome, Rediscover
+from reference_broker.quorum.roles import GONE_DELAY_US, Election, Role, RoleContext, RoleState
+from reference_broker.quorum.values import Download, Installed, LeaderChanged, OffsetAndEpoch, Outcome, Rediscover
 from reference_broker.wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from reference_broker.quorum.quorum import Quorum
 
 RETRY_US = 10_000
 LONGEST_RETRY_US = 320_000
@@ -30,8 +25,9 @@ class Follower(RoleState):
 
     role = Role.FOLLOWER
 
-    def __init__(self, quorum: "Quorum") -> None:
-        super().__init__(quorum)
+    def __init__(self, context: RoleContext, election: Election, download: Download) -> None:
+        super().__init__(context, election)
+        self._download = download
         self.has_fetched = False
         """A fetch succeeded since the node entered this role."""
         self.leader_gone = False
@@ -58,15 +54,15 @@ class Follower(RoleState):
     def stop(self) -> None:
         super().stop()
         if self._downloading:
-            self.quorum.download.cancel()
+            self._download.cancel()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
-        gone = self.leader_gone or not self.has_fetched or candidate_id == self.quorum.leader_id
+        gone = self.leader_gone or not self.has_fetched or candidate_id == self.election.leader_id
         return pre_vote and up_to_date and gone
 
     def restart_fetch_timeout(self) -> None:
         """Restart the fetch timeout, because the leader is alive."""
-        self._deadline_us = self.now_us + self.quorum.timing.fetch_timeout_us
+        self._deadline_us = self.now_us + self.context.timing.fetch_timeout_us
 
     def announced(self) -> None:
         """Note that the leader has sent BeginQuorumEpoch."""
@@ -75,7 +71,7 @@ class Follower(RoleState):
 
     def leader_resigned(self, successors: tuple[int, ...]) -> None:
         """Seek an election: at once as the first successor, and a little later as each further one."""
-        node_id = self.quorum.node_id
+        node_id = self.context.node_id
         place = successors.index(node_id) if node_id in successors else len(successors)
         self._leader_lost(place * GONE_DELAY_US)
 
@@ -87,18 +83,17 @@ class Follower(RoleState):
         if self._busy:
             return
         self._busy = True
-        if self.quorum.is_voter:
+        if self.context.is_voter:
             self.when_synced(self._fetch)
         else:
-            self.quorum.log_sync.request(lambda: None)  # No one waits for an observer's log to be durable.
+            self.context.log_sync.request(lambda: None)  # No one waits for an observer's log to be durable.
             self._fetch()
 
     def _fetch(self) -> None:
-        quorum = self.quorum
         self.fetch_log(
-            quorum.leader_id,
-            OffsetAndEpoch(0, 0) if self._rediscover else quorum.log.end,
-            quorum.timing.fetch_wait_ms,
+            self.election.leader_id,
+            OffsetAndEpoch(0, 0) if self._rediscover else self.context.log.end,
+            self.context.timing.fetch_wait_ms,
             self._replied,
             self._failed,
         )
@@ -114,7 +109,7 @@ class Follower(RoleState):
 
     def _wait(self, wait_us: int) -> None:
         """Fetch again after ``wait_us``, but within the fetch timeouts of this node and of the leader."""
-        self.after(min(wait_us, self.quorum.timing.fetch_timeout_us // 4), self._again)
+        self.after(min(wait_us, self.context.timing.fetch_timeout_us // 4), self._again)
 
     def _again(self) -> None:
         self._busy = False
@@ -142,22 +137,22 @@ class Follower(RoleState):
     def _succeeded(self) -> None:
         self.has_fetched = True
         self.leader_gone = self._cut_refused = False
-        self.quorum.attempts = 0
+        self.context.timing.note_contact()
         self.restart_fetch_timeout()
 
     def _take(self, response: RaftFetchResponse) -> None:
-        quorum = self.quorum
+        context = self.context
         self._succeeded()
         try:
-            taken = quorum.log.append_fetched(quorum.ports.now(), response.records, quorum.epoch)
+            taken = context.log.append_fetched(context.ports.now(), response.records, self.election.epoch)
         except DiskError as failure:  # The disk may be full for a while. What was written stays.
-            quorum.ports.note("fetched_not_written", ("why", str(failure)))
+            context.ports.note("fetched_not_written", ("why", str(failure)))
             wait_us = min(RETRY_US << min(self._not_written, 12), LONGEST_WRITE_RETRY_US)
             self._not_written += 1
             self._wait(wait_us)
             return
         self._not_written = 0
-        quorum.advance_high_watermark(response.high_watermark)
+        context.high_watermark.advance(response.high_watermark)
         if not self.live:
             return
         if len(response.records) and not taken:
@@ -171,21 +166,21 @@ class Follower(RoleState):
         Raises CutBelowHighWatermark if the leader reports twice in a row that it lacks committed records. The first
         such response, or the request for it, may have been damaged on its way: frames have no checksum.
         """
-        quorum = self.quorum
+        context = self.context
         if diverging.offset < 0 or diverging.epoch < 0:
             self._retry()
             return
-        before = quorum.log.end_offset
+        before = context.log.end_offset
         try:
-            end_offset = quorum.log.truncate_to_diverging(diverging)
+            end_offset = context.log.truncate_to_diverging(diverging)
         except CutBelowHighWatermark as failure:
             if self._cut_refused:
                 raise
             self._cut_refused = True
-            quorum.ports.note("cut_doubted", ("why", str(failure)))
+            context.ports.note("cut_doubted", ("why", str(failure)))
             self._retry()
             return
-        quorum.ports.note("truncated", ("offset", end_offset))
+        context.ports.note("truncated", ("offset", end_offset))
         self._succeeded()
         if end_offset < before:
             self._again()
@@ -203,30 +198,30 @@ class Follower(RoleState):
             return
         self._rediscover = False
         self._succeeded()
-        quorum = self.quorum
-        wait_us = quorum.download.wait_us(quorum.leader_id, snapshot)
+        epoch, leader_id, _voted_id = self.election
+        wait_us = self._download.wait_us(leader_id, snapshot)
         if wait_us > 0:  # The leader may have another snapshot by then, or the disk room.
             self._wait(wait_us)
             return
         self._downloading = True
-        quorum.download.begin(
-            quorum.leader_id,
-            quorum.epoch,
+        self._download.begin(
+            leader_id,
+            epoch,
             snapshot,
             self.while_live(self._succeeded),
-            lambda outcome: quorum.gate.run(lambda: self._downloaded(snapshot, outcome) if self.live else None),
+            lambda outcome: self.while_live(lambda: self._downloaded(snapshot, outcome))(),
         )
 
     def _downloaded(self, snapshot: OffsetAndEpoch, outcome: Outcome) -> None:
         self._downloading = False
-        quorum = self.quorum
         if isinstance(outcome, LeaderChanged):
-            if not quorum.learn_leader(outcome.leader_id, outcome.leader_epoch):
+            self.context.learn_leader(outcome.leader_id, outcome.leader_epoch)
+            if self.live:
                 self._failed()
             return
         if isinstance(outcome, Installed):
             self._succeeded()
-            quorum.snapshot_installed(snapshot)
+            self.context.high_watermark.snapshot_installed(snapshot)
             self._again()
         elif isinstance(outcome, Rediscover):
             self._rediscover = True
@@ -243,7 +238,7 @@ class Follower(RoleState):
         be about to arrive."""
         if self.now_us >= self._deadline_us:
             self._leader_lost(None)
-            self.after(self.quorum.timing.fetch_timeout_us, self._check)
+            self.after(self.context.timing.fetch_timeout_us, self._check)
         else:
             self.at(self._deadline_us, self._check)
 
@@ -252,17 +247,10 @@ class Follower(RoleState):
         doubles with each failed attempt."""
         if not self.leader_gone:
             self.leader_gone = True
-            quorum = self.quorum
-            self.after(
-                quorum.timing.gone_us(quorum.attempts) if delay_us is None else delay_us, self._leave_if_leader_gone
-            )
+            self.after(self.context.timing.gone_us() if delay_us is None else delay_us, self._leave_if_leader_gone)
 
-    def _leave_if_leader_gone(self) -> None:
+    def _leave_if_leader_gone(self) -> Role | None:
         if not self.leader_gone:
-            return
-        quorum = self.quorum
-        quorum.attempts += 1
-        if quorum.is_voter:
-            quorum.become_prospective()
-        else:
-            quorum.become_unattached(quorum.epoch, voted_id=quorum.voted_id)
+            return None
+        self.context.timing.count_attempt()
+        return Role.PROSPECTIVE if self.context.is_voter else Role.UNATTACHED

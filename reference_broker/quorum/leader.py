@@ -10,19 +10,15 @@ epochs with it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.messages import RaftResponse, begin_epoch, fetched, read_epoch_answer
 from reference_broker.quorum.metadata_log import VALID, Valid
-from reference_broker.quorum.roles import Role, RoleState
-from reference_broker.quorum.values import NO_NODE, QuorumDescription, ReplicaDescription
+from reference_broker.quorum.roles import Election, Role, RoleContext, RoleState
+from reference_broker.quorum.values import NO_NODE, QuorumDescription, QuorumListener, ReplicaDescription
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
-
-if TYPE_CHECKING:
-    from reference_broker.quorum.quorum import Quorum
 
 OBSERVER_SESSION_US = 300_000_000
 """An observer that is silent for longer is no longer listed by DescribeQuorum
@@ -63,13 +59,15 @@ class Leader(RoleState):
 
     role = Role.LEADER
 
-    def __init__(self, quorum: "Quorum") -> None:
-        super().__init__(quorum)
+    def __init__(self, context: RoleContext, election: Election, listener: QuorumListener) -> None:
+        super().__init__(context, election)
+        self._listener = listener
         self.start_offset = -1
         """The offset of the epoch's first record, or -1 before it is written."""
-        self.voters = {peer: Replica(self.now_us) for peer in quorum.others}
+        self.voters = {peer: Replica(self.now_us) for peer in context.others}
         self.parked: dict[int, ParkedFetch] = {}
         """By number, in the order of their arrival."""
+        self._next_number = 0
         self._observers: dict[int, Replica] = {}
         self._begun: dict[int, bool] = {}
         """The voters to which a BeginQuorumEpoch request is in flight."""
@@ -78,28 +76,32 @@ class Leader(RoleState):
         self._expires_us = NEVER_US
         """When the timer of the parked fetches fires."""
 
-    def start(self) -> None:
-        quorum = self.quorum
+    def start(self) -> Role | None:
+        context, epoch = self.context, self.election.epoch
         try:
-            first = quorum.log.append_leader_change(quorum.ports.now(), quorum.node_id, quorum.voters, quorum.epoch)
+            first = context.log.append_leader_change(context.ports.now(), context.node_id, context.voters, epoch)
         except DiskError as failure:
-            if quorum.log.log.is_offline:
+            if context.log.log.is_offline:
                 raise
-            quorum.ports.note("metadata_not_written", ("what", "leader change"), ("why", str(failure)))
-            quorum.resign(f"the record that opens its epoch could not be written: {failure}")
-            return
+            context.ports.note("metadata_not_written", ("what", "leader change"), ("why", str(failure)))
+            return self.resign(f"the record that opens its epoch could not be written: {failure}")
         self.start_offset = first.offset
-        quorum.ports.note("leader_elected", ("epoch", quorum.epoch), ("start_offset", first.offset))
-        quorum.listener.leadership_won(quorum.epoch, first.offset)
+        context.ports.note("leader_elected", ("epoch", epoch), ("start_offset", first.offset))
+        self._listener.leadership_won(epoch, first.offset)
         self.appended()
-        if quorum.others and self.live:
-            self.after(quorum.timing.check_quorum_us, self._check_quorum)
+        if context.others and self.live:
+            self.after(context.timing.check_quorum_us, self._check_quorum)
             self._announce(0)
+        return None
 
-    def depart(self) -> None:
-        for parked in self.parked.values():
-            parked.respond(self.fetch_refused(ErrorCode.not_leader_or_follower))
+    def resign(self, why: str) -> Role:
+        self.context.ports.note("leader_resigned", ("epoch", self.election.epoch), ("why", why))
+        return Role.RESIGNED
+
+    def take_parked(self) -> list[Callable[[FetchResponse], None]]:
+        parked = [each.respond for each in self.parked.values()]
         self.parked.clear()
+        return parked
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
         return False
@@ -115,7 +117,7 @@ class Leader(RoleState):
 
     def _wake(self) -> None:
         self._waking = False
-        end_offset = self.quorum.log.end_offset
+        end_offset = self.context.log.end_offset
         self._complete(lambda parked: parked.partition.fetch_offset < end_offset)
 
     def _complete(self, due: Callable[[ParkedFetch], bool]) -> None:
@@ -131,7 +133,7 @@ class Leader(RoleState):
 
     def fetch(self, partition: FetchPartition, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
         """Respond to a fetch of this epoch, or park it."""
-        log = self.quorum.log
+        log = self.context.log
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
         replica = self._replica(request.replica_id)
         if replica is not None:
@@ -139,7 +141,7 @@ class Leader(RoleState):
             if isinstance(validity, Valid) and self._record_fetch(replica, partition.fetch_offset):
                 self._advance()
         self._supersede(request.replica_id)
-        high_watermark = self.quorum.high_watermark
+        high_watermark = self.context.high_watermark.offset
         is_current = partition.fetch_offset >= log.end_offset and partition.high_watermark >= high_watermark
         if validity is VALID and is_current and request.max_wait_ms and self.live:
             self._park(partition, request, respond)
@@ -153,10 +155,10 @@ class Leader(RoleState):
             replica.contact_us = self.now_us
 
     def _park(self, partition: FetchPartition, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
-        quorum = self.quorum
-        wait_us = min(request.max_wait_ms * 1000, quorum.timing.fetch_timeout_us)  # The fetcher may be gone.
+        wait_us = min(request.max_wait_ms * 1000, self.context.timing.fetch_timeout_us)  # The fetcher may be gone.
         deadline_us = self.now_us + wait_us
-        self.parked[quorum.next_number()] = ParkedFetch(partition, request, respond, deadline_us)
+        self._next_number += 1
+        self.parked[self._next_number] = ParkedFetch(partition, request, respond, deadline_us)
         self._expire_at(deadline_us)
 
     def _expire_at(self, deadline_us: int) -> None:
@@ -180,21 +182,19 @@ class Leader(RoleState):
 
     def _read(self, partition: FetchPartition, request: FetchRequest) -> FetchResponse:
         """Return the response from the current log."""
-        quorum = self.quorum
-        log = quorum.log
+        context, log = self.context, self.context.log
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
         records = b""
         if validity is VALID and partition.fetch_offset < log.end_offset:
             max_bytes = min(request.max_bytes, partition.partition_max_bytes)
             records = log.read(partition.fetch_offset, max_bytes, log.end_offset)
         # This role may have ended within the event. The response still comes from the leader of this epoch.
-        return fetched(
-            ErrorCode.none, quorum.node_id, quorum.epoch, quorum.high_watermark, log.start_offset, validity, records
-        )
+        epoch, high_watermark = self.election.epoch, context.high_watermark.offset
+        return fetched(ErrorCode.none, context.node_id, epoch, high_watermark, log.start_offset, validity, records)
 
     def _replica(self, replica_id: int) -> Replica | None:
         """Returns None for a consumer, for this node itself, and for an observer beyond MAX_OBSERVERS."""
-        if replica_id < 0 or replica_id == self.quorum.node_id:
+        if replica_id < 0 or replica_id == self.context.node_id:
             return None
         known = self.voters.get(replica_id) or self._observers.get(replica_id)
         if known is None and len(self._observers) < MAX_OBSERVERS:
@@ -203,7 +203,7 @@ class Leader(RoleState):
 
     def _record_fetch(self, replica: Replica, offset: int) -> bool:
         """Record a fetch from ``offset``. Returns True if the replica's end moved."""
-        now_ms, end_offset = self.quorum.ports.now().wall_ms, self.quorum.log.end_offset
+        now_ms, end_offset = self.context.ports.now().wall_ms, self.context.log.end_offset
         if offset >= end_offset:
             replica.caught_up_ms = max(now_ms, replica.caught_up_ms)
         elif replica.end_then >= 0 and offset >= replica.end_then:
@@ -217,13 +217,13 @@ class Leader(RoleState):
     # The high watermark
 
     def _advance(self) -> None:
-        quorum = self.quorum
-        ends = [quorum.log.synced_offset, *(replica.end_offset for replica in self.voters.values())]
-        held_by_majority = sorted(ends, reverse=True)[quorum.majority - 1]
+        context = self.context
+        ends = [context.log.synced_offset, *(replica.end_offset for replica in self.voters.values())]
+        held_by_majority = sorted(ends, reverse=True)[context.majority - 1]
         if held_by_majority <= self.start_offset or self.start_offset < 0:
             return
-        if quorum.advance_high_watermark(held_by_majority) and self.live:
-            high_watermark = quorum.high_watermark
+        if context.high_watermark.advance(held_by_majority) and self.live:
+            high_watermark = context.high_watermark.offset
             self._complete(lambda parked: parked.partition.high_watermark < high_watermark)
 
     # Contact with the voters
@@ -231,8 +231,7 @@ class Leader(RoleState):
     def _announce(self, silent_us: int) -> None:
         """Send BeginQuorumEpoch to every voter that has been silent for ``silent_us``, and repeat this every half fetch
         timeout."""
-        quorum = self.quorum
-        period_us = quorum.timing.fetch_timeout_us // 2
+        period_us = self.context.timing.fetch_timeout_us // 2
         now_us = self.now_us
         for peer, replica in self.voters.items():
             if peer not in self._begun and now_us - replica.contact_us >= silent_us:
@@ -241,7 +240,7 @@ class Leader(RoleState):
         self.after(period_us, lambda: self._announce(period_us))
 
     def _begin(self, peer: int) -> None:
-        quorum = self.quorum
+        context = self.context
 
         def over(_response: RaftResponse | None = None) -> None:
             self._begun.pop(peer, None)
@@ -249,39 +248,39 @@ class Leader(RoleState):
         self.send_request(
             peer,
             ApiKey.BEGIN_QUORUM_EPOCH,
-            begin_epoch(quorum.cluster_id, peer, quorum.node_id, quorum.epoch),
+            begin_epoch(context.cluster_id, peer, context.node_id, self.election.epoch),
             read_epoch_answer,
             over,
             over,
         )
 
-    def _check_quorum(self) -> None:
+    def _check_quorum(self) -> Role | None:
         """Resign if a majority is silent. Otherwise a leader that the majority has left would serve reads of old data
         and would never complete a write (KAFKA-15489)."""
-        quorum = self.quorum
+        context = self.context
         contacts = sorted((replica.contact_us for replica in self.voters.values()), reverse=True)
-        deadline_us = contacts[quorum.majority - 2] + quorum.timing.check_quorum_us
+        deadline_us = contacts[context.majority - 2] + context.timing.check_quorum_us
         if self.now_us >= deadline_us:
-            quorum.resign("a majority of voters was silent")
-        else:
-            self.at(deadline_us, self._check_quorum)
+            return self.resign("a majority of voters was silent")
+        self.at(deadline_us, self._check_quorum)
+        return None
 
     def successors(self) -> tuple[int, ...]:
         """Return the other voters, the longest log first."""
         return tuple(sorted(self.voters, key=lambda peer: (-self.voters[peer].end_offset, peer)))
 
     def describe(self) -> QuorumDescription:
-        quorum, now = self.quorum, self.quorum.ports.now()
+        context, now = self.context, self.context.ports.now()
         for gone in [
             peer for peer, each in self._observers.items() if now.mono_us - each.contact_us > OBSERVER_SESSION_US
         ]:
             del self._observers[gone]
-        own = ReplicaDescription(quorum.node_id, quorum.log.end_offset, now.wall_ms, now.wall_ms)
+        own = ReplicaDescription(context.node_id, context.log.end_offset, now.wall_ms, now.wall_ms)
         voters = [own, *(_described(peer, each) for peer, each in self.voters.items())]
         return QuorumDescription(
-            leader_id=quorum.node_id,
-            leader_epoch=quorum.epoch,
-            high_watermark=quorum.high_watermark,
+            leader_id=context.node_id,
+            leader_epoch=self.election.epoch,
+            high_watermark=context.high_watermark.offset,
             voters=tuple(sorted(voters, key=lambda each: each.replica_id)),
             observers=tuple(_described(peer, self._observers[peer]) for peer in sorted(self._observers)),
         )

@@ -1,4 +1,4 @@
-"""The requests of the quorum and their responses, as small values: Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch.
+"""Requests of the quorum and their responses, as small values.
 
 Schemas: VoteRequest.json 2, BeginQuorumEpochRequest.json 1, EndQuorumEpochRequest.json 1, FetchRequest.json 18 and
 their responses (KIP-595, KIP-1166). Directory IDs stay zero: voters are configured, not part of the log (KIP-853 is not

@@ -21,7 +21,7 @@ from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now, Ports
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
 from reference_broker.quorum.snapshots.format import snapshot_path
-from reference_broker.quorum.values import OffsetAndEpoch, Provenance
+from reference_broker.quorum.values import UNKNOWN_OFFSET, OffsetAndEpoch, Provenance, QuorumListener
 from reference_broker.records.batch import InvalidRecords, checked, read_header, validate
 from reference_broker.records.control import build_control, leader_change
 from reference_broker.records.record import Record, build, read_records
@@ -278,6 +278,34 @@ class MetadataLog:
             return False
         self.log.delete_records_before(id.offset)
         return True
+
+
+@dataclass(slots=True, eq=False)
+class HighWatermark:
+    """The end of the records that this node knows to be committed. It never decreases while the node runs."""
+
+    _log: MetadataLog
+    _ports: Ports
+    _listener: QuorumListener
+    offset: int = UNKNOWN_OFFSET
+
+    def advance(self, offset: int) -> bool:
+        """Raise the high watermark, but not beyond the end of this node's log. Returns True if it moved."""
+        offset = min(offset, self._log.end_offset)
+        if offset <= max(self.offset, 0):
+            return False
+        self.offset = offset
+        self._log.log.advance_high_watermark(offset)
+        self._ports.note("high_watermark", ("offset", offset))
+        self._listener.high_watermark_advanced(offset)
+        return True
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
+        """Raise the high watermark to the snapshot's end, because everything in a snapshot was committed."""
+        if snapshot.offset > self.offset:
+            self.offset = snapshot.offset
+            self._ports.note("high_watermark", ("offset", snapshot.offset))
+        self._listener.snapshot_installed(snapshot)
 
 
 def read_batch(batch: bytes) -> LogBatch:

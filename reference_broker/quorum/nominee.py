@@ -3,16 +3,11 @@
 A PROSPECTIVE node requests pre-votes, by which voters promise nothing (KIP-996). A CANDIDATE requests binding votes.
 """
 
-from typing import TYPE_CHECKING
-
 from reference_broker.quorum.messages import RaftResponse, Vote, read_voted, vote
-from reference_broker.quorum.roles import Role, RoleState
+from reference_broker.quorum.roles import Election, Role, RoleContext, RoleState
 from reference_broker.quorum.values import MAX_EPOCH, NO_NODE
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from reference_broker.quorum.quorum import Quorum
 
 RETRY_US = 50_000
 """A request to a voter that could not be reached is resent after this delay, which doubles each time."""
@@ -28,28 +23,27 @@ class Nominee(RoleState):
 
     pre_vote = True
 
-    def __init__(self, quorum: "Quorum") -> None:
-        super().__init__(quorum)
-        self.granted = {quorum.node_id: True}
+    def __init__(self, context: RoleContext, election: Election) -> None:
+        super().__init__(context, election)
+        self.granted = {context.node_id: True}
         self.rejected: dict[int, bool] = {}
         self.failed: dict[int, int] = {}
         """How often in a row the request to a voter failed, by voter. It is resent until the election ends."""
 
-    def start(self) -> None:
-        quorum = self.quorum
-        if len(self.granted) >= quorum.majority:
-            self.won()
-            return
-        self.after(quorum.timing.election_us(), self.timed_out)
-        for peer in quorum.others:
+    def start(self) -> Role | None:
+        if len(self.granted) >= self.context.majority:
+            return self.won()
+        self.after(self.context.timing.election_us(), self.timed_out)
+        for peer in self.context.others:
             self._request_vote(peer)
+        return None
 
     @property
     def known(self) -> int:
         """The number of voters that have responded or could not be reached."""
         return len(self.granted) + len(self.rejected) + len(self.failed)
 
-    def won(self) -> None:
+    def won(self) -> Role | None:
         """Called when a majority has granted its votes."""
 
     @property
@@ -57,15 +51,16 @@ class Nominee(RoleState):
         """Whether the grants of a majority are enough to win."""
         return True
 
-    def lost(self) -> None:
+    def lost(self) -> Role | None:
         """Called when a majority can no longer be expected."""
 
-    def timed_out(self) -> None:
+    def timed_out(self) -> Role | None:
         """Called when not enough responses came within the election timeout."""
 
     def _request_vote(self, peer: int) -> None:
-        quorum = self.quorum
-        request = Vote(quorum.cluster_id, peer, quorum.node_id, quorum.epoch, quorum.log.end, self.pre_vote)
+        context = self.context
+        epoch = self.election.epoch
+        request = Vote(context.cluster_id, peer, context.node_id, epoch, context.log.end, self.pre_vote)
         self.send_request(
             peer,
             ApiKey.VOTE,
@@ -73,29 +68,28 @@ class Nominee(RoleState):
             read_voted,
             lambda response: self._responded(peer, response),
             lambda: self._unreachable(peer),
-            quorum.timing.election_timeout_ms,
+            context.timing.election_timeout_ms,
         )
 
-    def _responded(self, peer: int, response: RaftResponse) -> None:
+    def _responded(self, peer: int, response: RaftResponse) -> Role | None:
         if response.error is not ErrorCode.none:
-            self._unreachable(peer)
-            return
+            return self._unreachable(peer)
         self.failed.pop(peer, None)
         (self.granted if response.granted else self.rejected)[peer] = True
-        self._count_votes()
+        return self._count_votes()
 
-    def _unreachable(self, peer: int) -> None:
+    def _unreachable(self, peer: int) -> Role | None:
         times = self.failed[peer] = self.failed.get(peer, 0) + 1
         self.after(min(RETRY_US << min(times - 1, 4), LONGEST_RETRY_US), lambda: self._request_vote(peer))
-        self._count_votes()
+        return self._count_votes()
 
-    def _count_votes(self) -> None:
-        voters, known = len(self.quorum.others) + 1, self.known
-        if len(self.granted) >= self.quorum.majority:
-            if self.may_win:
-                self.won()
-        elif len(self.rejected) > voters - self.quorum.majority or (self.rejected and known == voters):
-            self.lost()
+    def _count_votes(self) -> Role | None:
+        voters, majority = len(self.context.voters), self.context.majority
+        if len(self.granted) >= majority:
+            return self.won() if self.may_win else None
+        if len(self.rejected) > voters - majority or (self.rejected and self.known == voters):
+            return self.lost()
+        return None
 
 
 class Prospective(Nominee):
@@ -105,8 +99,8 @@ class Prospective(Nominee):
 
     role = Role.PROSPECTIVE
 
-    def __init__(self, quorum: "Quorum", starting: bool = False) -> None:
-        super().__init__(quorum)
+    def __init__(self, context: RoleContext, election: Election, starting: bool = False) -> None:
+        super().__init__(context, election)
         self._starting = starting
         """The node has just started and has not looked for a leader for long. Other voters that have just started would
         grant a pre-vote, while those that fetch from a leader would reject it. So the node waits until every voter has
@@ -115,35 +109,30 @@ class Prospective(Nominee):
 
     @property
     def may_win(self) -> bool:
-        return not self._starting or self.quorum.epoch == 0 or self.known > len(self.quorum.others)
+        return not self._starting or self.election.epoch == 0 or self.known > len(self.context.others)
 
-    def won(self) -> None:
+    def won(self) -> Role:
         """Seek the next epoch. If all epochs are used up, no node is elected any more, but this one goes on."""
-        quorum = self.quorum
-        if quorum.epoch >= MAX_EPOCH:
-            quorum.ports.note("epochs_used_up", ("epoch", quorum.epoch))
-            self.lost()
-        else:
-            quorum.become_candidate()
+        epoch = self.election.epoch
+        if epoch < MAX_EPOCH:
+            return Role.CANDIDATE
+        self.context.ports.note("epochs_used_up", ("epoch", epoch))
+        return self.lost()
 
-    def lost(self) -> None:
+    def lost(self) -> Role:
         """Return to the role from before, because the others have a leader or a longer log."""
-        quorum = self.quorum
-        if quorum.leader_id == NO_NODE:
-            quorum.become_unattached(quorum.epoch, voted_id=quorum.voted_id)
-        else:
-            quorum.become_follower(quorum.epoch, quorum.leader_id)
+        return Role.UNATTACHED if self.election.leader_id == NO_NODE else Role.FOLLOWER
 
-    def timed_out(self) -> None:
-        self.lost()
+    def timed_out(self) -> Role:
+        return self.lost()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
-        quorum = self.quorum
+        _epoch, leader_id, voted_id = self.election
         if pre_vote:
             return up_to_date
-        if quorum.leader_id != NO_NODE:
+        if leader_id != NO_NODE:
             return False
-        return up_to_date if quorum.voted_id == NO_NODE else quorum.voted_id == candidate_id
+        return up_to_date if voted_id == NO_NODE else voted_id == candidate_id
 
 
 class Candidate(Nominee):
@@ -152,23 +141,23 @@ class Candidate(Nominee):
     role = Role.CANDIDATE
     pre_vote = False
 
-    def __init__(self, quorum: "Quorum") -> None:
-        super().__init__(quorum)
+    def __init__(self, context: RoleContext, election: Election) -> None:
+        super().__init__(context, election)
         self._over = False
 
-    def won(self) -> None:
-        self.quorum.become_leader()
+    def won(self) -> Role:
+        return Role.LEADER
 
     def lost(self) -> None:
         """Seek a new election after a random delay, so that rival candidates do not collide again."""
         if not self._over:
             self._over = True
-            quorum = self.quorum
-            quorum.attempts += 1
-            self.after(quorum.timing.backoff_us(quorum.attempts), quorum.become_prospective)
+            timing = self.context.timing
+            timing.count_attempt()
+            self.after(timing.backoff_us(), lambda: Role.PROSPECTIVE)
 
-    def timed_out(self) -> None:
-        self.quorum.become_prospective()
+    def timed_out(self) -> Role:
+        return Role.PROSPECTIVE
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
-        return up_to_date if pre_vote else candidate_id == self.quorum.node_id
+        return up_to_date if pre_vote else candidate_id == self.context.node_id

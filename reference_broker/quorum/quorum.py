@@ -1,8 +1,8 @@
 """One node's part in the quorum of the metadata log: who leads, and what is committed (KIP-595, KIP-996).
 
 It is a pure state machine. Each change of epoch or vote is made durable before the node acts on it or responds; inputs
-that arrive meanwhile wait at a gate, in order. Each stay in a role is an object (``roles.RoleState``). What one role
-began has no effect in the next.
+that arrive meanwhile wait at a gate, in order. Each stay in a role is an object (``roles.RoleState``), whose steps
+return the role that must follow. What one role began has no effect in the next. ``roles.py`` has the table of changes.
 """
 
 from collections import deque
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.node_ports import Surroundings
-from reference_broker.quorum import requests as quorum_requests
 from reference_broker.quorum.follower import Follower
 from reference_broker.quorum.leader import Leader
-from reference_broker.quorum.metadata_log import LogSync, MetadataLog
+from reference_broker.quorum.messages import fetched
+from reference_broker.quorum.metadata_log import HighWatermark, LogSync, MetadataLog
 from reference_broker.quorum.node_files import (
     QuorumState,
     StartRefused,
@@ -23,7 +23,7 @@ from reference_broker.quorum.node_files import (
     write_quorum_state,
 )
 from reference_broker.quorum.nominee import Candidate, Prospective
-from reference_broker.quorum.roles import QuorumTiming, Role, RoleState, may_follow
+from reference_broker.quorum.roles import Election, QuorumTiming, Role, RoleContext, RoleState, Step, may_follow
 from reference_broker.quorum.unattached import Resigned, Unattached
 from reference_broker.quorum.values import (
     MAX_EPOCH,
@@ -31,13 +31,12 @@ from reference_broker.quorum.values import (
     UNKNOWN_OFFSET,
     Download,
     NotLeader,
-    OffsetAndEpoch,
     Provenance,
     QuorumDescription,
     QuorumListener,
 )
 from reference_broker.wire.errors import Error, ErrorCode
-from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reference_broker.wire.fetch import FetchResponse
 
 
 @dataclass(slots=True)
@@ -89,40 +88,41 @@ class Quorum:
         listener: QuorumListener,
         download: Download,
     ) -> None:
-        self.surroundings = surroundings
         self.ports = surroundings.ports
-        self.random = surroundings.random
         self.node_id = surroundings.node_id
         self.cluster_id = cluster_id
         self.log = log
         self.listener = listener
-        self.download = download
-        self.timing = QuorumTiming(config, surroundings.random)
         self.voters = tuple(voter.node_id for voter in config.voters(self.node_id))
         """Node IDs in ascending order."""
         self.others = tuple(voter for voter in self.voters if voter != self.node_id)
         self.gate = Gate(closed=True)
         self.log_sync = LogSync(log.log, self.ports)
-        self.attempts = 0
-        """The number of elections that this node sought since its last contact with a leader."""
         self.leaving = False
         """The node shuts down."""
         self.stopped = False
-        self.high_watermark = UNKNOWN_OFFSET
-        """It never decreases while the node runs."""
+        self._disk = surroundings.disk
+        self._download = download
+        self._high_watermark = HighWatermark(log, self.ports, listener)
         self._left: Callable[[], None] | None = None
         """Called once the node has shut down."""
-        self._number = 0
         self._announced = (NO_NODE, -1)
         """The leader and epoch that the listener knows."""
-        self._coming_leader_id = NO_NODE
-        """The leader of ``epoch``, which becomes ``leader_id`` once it is durable."""
         self._durable = self._recovered()
-        self.epoch = self._durable.leader_epoch
-        self.leader_id = NO_NODE
-        self.voted_id = self._durable.voted_id
-        """The node that got this node's vote in ``epoch``, or -1."""
-        self.state: RoleState = Unattached(self)
+        self._context = RoleContext(
+            surroundings=surroundings,
+            cluster_id=cluster_id,
+            voters=self.voters,
+            others=self.others,
+            timing=QuorumTiming(config, surroundings.random),
+            log=log,
+            log_sync=self.log_sync,
+            high_watermark=self._high_watermark,
+            run=self._run,
+            learn_leader=self.learn_leader,
+        )
+        kept = Election(self._durable.leader_epoch, NO_NODE, self._durable.voted_id)
+        self.state: RoleState = Unattached(self._context, kept)
         """The object of the current role."""
 
     # State
@@ -130,6 +130,24 @@ class Quorum:
     @property
     def role(self) -> Role:
         return self.state.role
+
+    @property
+    def epoch(self) -> int:
+        return self.state.election.epoch
+
+    @property
+    def leader_id(self) -> int:
+        """The leader of ``epoch``, or -1. It is not reported before it is durable."""
+        return NO_NODE if self.gate.closed else self.state.election.leader_id
+
+    @property
+    def voted_id(self) -> int:
+        """The node that got this node's vote in ``epoch``, or -1."""
+        return self.state.election.voted_id
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark.offset
 
     @property
     def is_leader(self) -> bool:
@@ -156,10 +174,6 @@ class Quorum:
     @property
     def is_voter(self) -> bool:
         return self.node_id in self.voters
-
-    @property
-    def majority(self) -> int:
-        return len(self.voters) // 2 + 1
 
     @property
     def epoch_start_offset(self) -> int:
@@ -216,101 +230,89 @@ class Quorum:
         if isinstance(self.state, Leader):
             self.state.contacted(replica_id)
 
-    def handle_vote(self, body: object, respond: Callable[[object], None]) -> None:
-        self.gate.run(lambda: quorum_requests.vote(self, body, respond))
+    # Inputs of the roles
 
-    def handle_begin_quorum_epoch(self, body: object, respond: Callable[[object], None]) -> None:
-        self.gate.run(lambda: quorum_requests.begin_epoch(self, body, respond))
-
-    def handle_end_quorum_epoch(self, body: object, respond: Callable[[object], None]) -> None:
-        self.gate.run(lambda: quorum_requests.end_epoch(self, body, respond))
-
-    def handle_fetch(self, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
-        """Serve a fetch of the metadata log. It is parked until there are records, or a high watermark that is newer
-        than the fetcher's (KIP-1166)."""
-        self.gate.run(lambda: quorum_requests.fetch(self, request, respond))
-
-    # Called by the roles
+    def _run(self, step: Step) -> None:
+        """Run a step of a role in its turn, and make the change of role that it returns."""
+        self.gate.run(lambda: self._change_to(step()))
 
     def learn_leader(self, leader_id: int, epoch: int) -> bool:
-        """Act on the leader and epoch that a response names. Returns True if they changed this node's role, or if the
-        node has stopped."""
-        if self.stopped:
-            return True
-        is_news = self.leader_id == NO_NODE and not self.has_led and leader_id in self.others
-        if not self.epoch <= epoch <= MAX_EPOCH or (epoch == self.epoch and not is_news):
+        """Act on the leader and epoch that a response names, which may change this node's role. Returns False for an
+        epoch that is older than this node's, or that no node can have."""
+        if not self.epoch <= epoch <= MAX_EPOCH:
             return False
+        is_news = self.leader_id == NO_NODE and not self.has_led and leader_id in self.others
+        if self.stopped or (epoch == self.epoch and not is_news):
+            return True
         if leader_id in self.others:
             self.become_follower(epoch, leader_id)
         else:  # If others report that this node leads, it has lost its state. It had voted for itself in that epoch.
             self.become_unattached(epoch, voted_id=self.node_id if leader_id == self.node_id else NO_NODE)
         return True
 
-    def advance_high_watermark(self, offset: int) -> bool:
-        """Raise the high watermark, but not beyond the end of this node's log. Returns True if it moved."""
-        offset = min(offset, self.log.end_offset)
-        if offset <= max(self.high_watermark, 0):
-            return False
-        self.high_watermark = offset
-        self.log.log.advance_high_watermark(offset)
-        self.ports.note("high_watermark", ("offset", offset))
-        self.listener.high_watermark_advanced(offset)
-        return True
-
-    def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        """Raise the high watermark to the snapshot's end, because everything in a snapshot was committed."""
-        if snapshot.offset > self.high_watermark:
-            self.high_watermark = snapshot.offset
-            self.ports.note("high_watermark", ("offset", snapshot.offset))
-        self.listener.snapshot_installed(snapshot)
-
-    def next_number(self) -> int:
-        self._number += 1
-        return self._number
-
-    def all_notified(self) -> None:
+    def _all_notified(self) -> None:
         """End a shutdown: every voter knows of the resignation, or cannot be notified in time."""
         if self.leaving and not self.stopped:
             self._stop()
 
     # Changes of role
 
+    def _change_to(self, role: Role | None) -> None:
+        """Make the change of role that a step of the present one returned. It keeps the epoch, its leader and the vote,
+        except where the new role decides on them."""
+        match role:
+            case Role.UNATTACHED:
+                self.become_unattached(self.epoch, voted_id=self.voted_id)
+            case Role.FOLLOWER:
+                self.become_follower(self.epoch, self.leader_id)
+            case Role.PROSPECTIVE:
+                self.become_prospective()
+            case Role.CANDIDATE:
+                self.become_candidate()
+            case Role.LEADER:
+                self.become_leader()
+            case Role.RESIGNED:
+                self._become_resigned()
+
     def become_unattached(
         self, epoch: int, *, voted_id: int, then: Callable[[], None] | None = None, starting: bool = False
     ) -> None:
-        self._become(Unattached(self, starting), epoch, NO_NODE, voted_id, then)
+        self._become(Unattached(self._context, Election(epoch, NO_NODE, voted_id), starting), then)
 
     def become_follower(self, epoch: int, leader_id: int, then: Callable[[], None] | None = None) -> None:
-        self._become(Follower(self), epoch, leader_id, self.voted_id if epoch == self.epoch else NO_NODE, then)
+        voted_id = self.voted_id if epoch == self.epoch else NO_NODE
+        self._become(Follower(self._context, Election(epoch, leader_id, voted_id), self._download), then)
 
-    def become_prospective(self, starting: bool = False) -> None:
-        self._become(Prospective(self, starting), self.epoch, self.leader_id, self.voted_id)
+    def become_prospective(self) -> None:
+        starting = isinstance(self.state, Unattached) and self.state.starting
+        self._become(Prospective(self._context, Election(self.epoch, self.leader_id, self.voted_id), starting))
 
     def become_candidate(self) -> None:
-        self._become(Candidate(self), self.epoch + 1, NO_NODE, self.node_id)
+        self._become(Candidate(self._context, Election(self.epoch + 1, NO_NODE, self.node_id)))
 
     def become_leader(self) -> None:
-        self.attempts = 0
-        self._become(Leader(self), self.epoch, self.node_id, self.voted_id)
+        self._context.timing.note_contact()
+        self._become(Leader(self._context, Election(self.epoch, self.node_id, self.voted_id), self.listener))
 
     def resign(self, why: str) -> None:
         assert isinstance(self.state, Leader), f"a {self.role.value} resigns"
-        self.ports.note("leader_resigned", ("epoch", self.epoch), ("why", why))
-        self._become(Resigned(self, self.state.successors()), self.epoch, NO_NODE, self.voted_id)
+        self._change_to(self.state.resign(why))
 
-    def _become(
-        self, state: RoleState, epoch: int, leader_id: int, voted_id: int, then: Callable[[], None] | None = None
-    ) -> None:
+    def _become_resigned(self) -> None:
+        assert isinstance(self.state, Leader), f"a {self.role.value} resigns"
+        election = Election(self.epoch, NO_NODE, self.voted_id)
+        self._become(Resigned(self._context, election, self.state.successors(), self.leaving, self._all_notified))
+
+    def _become(self, state: RoleState, then: Callable[[], None] | None = None) -> None:
         """Decide on a role now and start it when that is durable. ``then`` responds to the request that led to it."""
         before, led_epoch = self.state, self.epoch
+        epoch = state.election.epoch
         assert may_follow(before.role, state.role, epoch - led_epoch, self.is_voter), (
             f"{before.role} of epoch {led_epoch} becomes {state.role} of epoch {epoch}"
         )
         assert not self.gate.closed, f"{before.role} becomes {state.role} while an earlier change is made durable"
         self.state = state
         before.stop()
-        self.epoch, self.voted_id = epoch, voted_id
-        self.leader_id, self._coming_leader_id = NO_NODE, leader_id  # The leader is not reported before it is durable.
         self.gate.closed = True
         if isinstance(before, Leader) and before.start_offset >= 0:
             self.listener.leadership_lost(led_epoch)
@@ -318,8 +320,7 @@ class Quorum:
 
     def _entered(self, state: RoleState, before: RoleState, then: Callable[[], None] | None) -> None:
         self.gate.closed = False
-        self.leader_id = self._coming_leader_id
-        before.depart()
+        self._refuse_parked(before)
         if then is not None:
             then()
         now_known = (self.shown_leader_id, self.epoch)
@@ -330,8 +331,16 @@ class Quorum:
         if self.leaving and state.role is not Role.RESIGNED and not self.stopped:
             self._stop()
         if state.live:
-            state.start()
+            self._change_to(state.start())
         self.gate.drain()
+
+    def fetch_refused(self, error: Error) -> FetchResponse:
+        """Return the response to a fetch of the metadata log that has an error."""
+        return fetched(error, self.leader_id, self.epoch, self.high_watermark, self.log.start_offset)
+
+    def _refuse_parked(self, state: RoleState) -> None:
+        for respond in state.take_parked():
+            respond(self.fetch_refused(ErrorCode.not_leader_or_follower))
 
     # The durable state
 
@@ -339,13 +348,13 @@ class Quorum:
         """Make epoch, vote and leader durable, then call ``done``. If only the leader became unknown, the file stays as
         it is, because no other node relies on the leader in it."""
         kept = self._durable
-        is_kept = (kept.leader_epoch, kept.voted_id) == (self.epoch, self.voted_id)
-        if is_kept and self._coming_leader_id in (NO_NODE, kept.leader_id):
+        epoch, leader_id, voted_id = self.state.election
+        is_kept = (kept.leader_epoch, kept.voted_id) == (epoch, voted_id)
+        if is_kept and leader_id in (NO_NODE, kept.leader_id):
             done()
             return
-        wanted = QuorumState(self._coming_leader_id, self.epoch, self.voted_id, self.voters)
-        disk = self.surroundings.disk
-        path = write_quorum_state(disk, wanted)
+        wanted = QuorumState(leader_id, epoch, voted_id, self.voters)
+        path = write_quorum_state(self._disk, wanted)
 
         def durable() -> None:
             self._durable = wanted
@@ -354,12 +363,12 @@ class Quorum:
                 self.ports.note("voted", ("epoch", wanted.leader_epoch), ("candidate", wanted.voted_id))
             done()
 
-        put_in_place(disk, self.ports, path, durable)
+        put_in_place(self._disk, self.ports, path, durable)
 
     def _recovered(self) -> QuorumState:
         """Return the state from the file, or a state of the log's epoch if that is newer, which means that the file was
         lost. Raises StartRefused."""
-        kept = read_quorum_state(self.surroundings.disk)
+        kept = read_quorum_state(self._disk)
         if kept is not None and kept.voters and tuple(sorted(kept.voters)) != self.voters:
             raise StartRefused(
                 f"The directory belongs to a quorum of voters {_listed(kept.voters)}, not {_listed(self.voters)}: "
@@ -393,7 +402,8 @@ class Quorum:
         self._left = done
         self.leaving = True
         if self.is_leader and self.others:
-            self.ports.set_timer(self.ports.now().mono_us + self.timing.request_timeout_ms * 1000, self.all_notified)
+            timeout_us = self._context.timing.request_timeout_ms * 1000
+            self._context.surroundings.after(timeout_us, self._all_notified)
             self.resign("it is shutting down")
         else:
             self._stop()
@@ -404,7 +414,7 @@ class Quorum:
         state.stop()
         if isinstance(state, Leader) and state.start_offset >= 0:
             self.listener.leadership_lost(self.epoch)
-        state.depart()
+        self._refuse_parked(state)
         if left is not None:
             left()
 

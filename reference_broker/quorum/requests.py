@@ -1,5 +1,4 @@
-"""Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch of the metadata log: their checks, in the order of KafkaRaftClient,
-and their responses.
+"""Handlers of Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch, with the checks in the order of KafkaRaftClient.
 
 If a request changes this node's role, the change is durable before the response is sent.
 
@@ -8,7 +7,7 @@ another cluster, or made up, changes nothing here. An epoch above MAX_EPOCH is I
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from reference_broker.quorum import messages
 from reference_broker.quorum.follower import Follower
@@ -24,26 +23,24 @@ from reference_broker.quorum.messages import (
     read_vote,
     voted,
 )
+from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.values import MAX_EPOCH, NO_NODE
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
-
-if TYPE_CHECKING:
-    from reference_broker.quorum.quorum import Quorum
 
 RequestT = TypeVar("RequestT", Vote, EpochRequest)
 Reply: TypeAlias = Callable[[bool], None]
 """Called with whether a vote is granted, which is False for the response to any other request."""
 
 
-def vote(quorum: "Quorum", body: object, respond: Callable[[object], None]) -> None:
+def handle_vote(quorum: Quorum, body: object, respond: Callable[[object], None]) -> None:
     def act(request: Vote, reply: Reply) -> None:
         _decide_vote(quorum, request, request.end.age >= quorum.log.end.age, reply)
 
-    _handle(quorum, read_vote(body), respond, voted, _vote_error, act)
+    quorum.gate.run(lambda: _handle(quorum, read_vote(body), respond, voted, _vote_error, act))
 
 
-def _decide_vote(quorum: "Quorum", request: Vote, up_to_date: bool, reply: Reply) -> None:
+def _decide_vote(quorum: Quorum, request: Vote, up_to_date: bool, reply: Reply) -> None:
     binding = not request.pre_vote
     if request.epoch > quorum.epoch:
         voted_id = request.candidate_id if up_to_date and binding else NO_NODE
@@ -56,7 +53,7 @@ def _decide_vote(quorum: "Quorum", request: Vote, up_to_date: bool, reply: Reply
         reply(granted)
 
 
-def begin_epoch(quorum: "Quorum", body: object, respond: Callable[[object], None]) -> None:
+def handle_begin_quorum_epoch(quorum: Quorum, body: object, respond: Callable[[object], None]) -> None:
     def act(request: EpochRequest, reply: Reply) -> None:
         state = quorum.state
         if request.epoch == quorum.epoch and isinstance(state, Follower):
@@ -65,10 +62,10 @@ def begin_epoch(quorum: "Quorum", body: object, respond: Callable[[object], None
         else:
             quorum.become_follower(request.epoch, request.leader_id, then=lambda: reply(False))
 
-    _handle(quorum, read_begin_epoch(body), respond, begun, _epoch_error, act)
+    quorum.gate.run(lambda: _handle(quorum, read_begin_epoch(body), respond, begun, _epoch_error, act))
 
 
-def end_epoch(quorum: "Quorum", body: object, respond: Callable[[object], None]) -> None:
+def handle_end_quorum_epoch(quorum: Quorum, body: object, respond: Callable[[object], None]) -> None:
     def act(request: EpochRequest, reply: Reply) -> None:
         def take_note() -> None:
             if isinstance(quorum.state, Follower):
@@ -80,15 +77,15 @@ def end_epoch(quorum: "Quorum", body: object, respond: Callable[[object], None])
         else:  # This node did not know that leader. It follows it, and then considers it gone.
             quorum.become_follower(request.epoch, request.leader_id, then=take_note)
 
-    _handle(quorum, read_end_epoch(body), respond, ended, _epoch_error, act)
+    quorum.gate.run(lambda: _handle(quorum, read_end_epoch(body), respond, ended, _epoch_error, act))
 
 
 def _handle(
-    quorum: "Quorum",
+    quorum: Quorum,
     request: RequestT | None,
     respond: Callable[[object], None],
     response: Callable[[RaftResponse | Error], object],
-    error_of: Callable[["Quorum", RequestT], Error | None],
+    error_of: Callable[[Quorum, RequestT], Error | None],
     act: Callable[[RequestT, Reply], None],
 ) -> None:
     """Respond to a request between voters with its error, or call ``act``, which replies."""
@@ -107,7 +104,13 @@ def _handle(
         act(request, lambda granted: reply(ErrorCode.none, granted))
 
 
-def fetch(quorum: "Quorum", request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
+def handle_fetch(quorum: Quorum, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
+    """Serve a fetch of the metadata log. It is parked until there are records, or a high watermark that is newer than
+    the fetcher's (KIP-1166)."""
+    quorum.gate.run(lambda: _fetch(quorum, request, respond))
+
+
+def _fetch(quorum: Quorum, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
     partition = messages.fetched_partition(request)
     is_consumer = request.replica_id < 0 and request.cluster_id is None  # It changes nothing, and knows no cluster ID.
     refused = _whole_error(quorum, quorum.cluster_id if is_consumer else request.cluster_id, partition is not None)
@@ -119,10 +122,10 @@ def fetch(quorum: "Quorum", request: FetchRequest, respond: Callable[[FetchRespo
     if error is None and isinstance(state, Leader):
         state.fetch(partition, request, respond)
         return
-    respond(state.fetch_refused(error or ErrorCode.not_leader_or_follower))
+    respond(quorum.fetch_refused(error or ErrorCode.not_leader_or_follower))
 
 
-def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) -> Error | None:
+def _whole_error(quorum: Quorum, cluster_id: str | None, is_metadata: bool) -> Error | None:
     """Return the error of the request as a whole, or None."""
     if quorum.stopped:
         return ErrorCode.broker_not_available
@@ -131,7 +134,7 @@ def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) ->
     return None if is_metadata else ErrorCode.invalid_request
 
 
-def _voter_error(quorum: "Quorum", remote_id: int, epoch: int, voter_id: int) -> Error | None:
+def _voter_error(quorum: Quorum, remote_id: int, epoch: int, voter_id: int) -> Error | None:
     """Return the error of a request between voters, or None. ``voter_id`` is the voter that it is meant for, or -1 if
     the request does not say."""
     if epoch < quorum.epoch:
@@ -143,14 +146,14 @@ def _voter_error(quorum: "Quorum", remote_id: int, epoch: int, voter_id: int) ->
     return ErrorCode.invalid_voter_key if voter_id not in (NO_NODE, quorum.node_id) else None
 
 
-def _vote_error(quorum: "Quorum", request: Vote) -> Error | None:
+def _vote_error(quorum: Quorum, request: Vote) -> Error | None:
     newest = request.epoch if request.pre_vote else request.epoch - 1
     if request.end.offset < 0 or not 0 <= request.end.epoch <= newest:
         return ErrorCode.invalid_request
     return _voter_error(quorum, request.candidate_id, request.epoch, request.voter_id)
 
 
-def _epoch_error(quorum: "Quorum", request: EpochRequest) -> Error | None:
+def _epoch_error(quorum: Quorum, request: EpochRequest) -> Error | None:
     error = _voter_error(quorum, request.leader_id, request.epoch, request.voter_id)
     if error is None and request.epoch == quorum.epoch and quorum.leader_id not in (NO_NODE, request.leader_id):
         return ErrorCode.invalid_request  # One epoch cannot have two leaders.

@@ -1,23 +1,23 @@
-"""What the roles have in common: which may follow which, their waiting times, and their base class.
+"""The table of role changes, waiting times, and the base class of the roles.
 
-The roles and the table of changes are those of Kafka's QuorumState (KIP-595, and KIP-996 for PROSPECTIVE). Each stay in
-a role is an object with timers and requests of its own, which lose their effect when the role ends.
+The roles and the table are those of Kafka's QuorumState (KIP-595, and KIP-996 for PROSPECTIVE). Each stay in a role is
+an object with timers and requests of its own, which lose their effect when the role ends. A role does not know the
+``Quorum`` that it belongs to: it has a ``RoleContext``, and each of its steps returns the role that must follow, if
+any. ``Quorum`` makes that change.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.ports.node_ports import Channel, RandomSource
-from reference_broker.quorum.messages import RaftResponse, fetch, fetched, read_fetched
-from reference_broker.quorum.values import MAX_EPOCH, OffsetAndEpoch
+from reference_broker.ports.node_ports import Channel, Ports, RandomSource, Surroundings
+from reference_broker.quorum.messages import RaftResponse, fetch, read_fetched
+from reference_broker.quorum.metadata_log import HighWatermark, LogSync, MetadataLog
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey
-from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchResponse
-
-if TYPE_CHECKING:
-    from reference_broker.quorum.quorum import Quorum
 
 
 class Role(Enum):
@@ -92,6 +92,15 @@ class QuorumTiming:
         before its follower's request times out."""
         self.check_quorum_us = self.fetch_timeout_us * 3 // 2
         """LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR is 1.5."""
+        self.attempts = 0
+        """The number of elections that this node sought since its last contact with a leader."""
+
+    def count_attempt(self) -> None:
+        self.attempts += 1
+
+    def note_contact(self) -> None:
+        """Note that there is a leader, so the next election is the first attempt again."""
+        self.attempts = 0
 
     def election_us(self) -> int:
         """The duration of one election, and of the wait for somebody else's: between one and two election timeouts."""
@@ -102,13 +111,63 @@ class QuorumTiming:
         """The delay before the first election of a voter that starts without a leader."""
         return self._random.randrange(*START_DELAY_US)
 
-    def backoff_us(self, attempts: int) -> int:
+    def backoff_us(self) -> int:
         """The delay after an election without a winner. Its limit doubles with each attempt."""
-        return 1 + self._random.randrange(min(FIRST_BACKOFF_US << min(attempts, 10), self._backoff_max_us))
+        return 1 + self._random.randrange(min(FIRST_BACKOFF_US << min(self.attempts, 10), self._backoff_max_us))
 
-    def gone_us(self, attempts: int) -> int:
+    def gone_us(self) -> int:
         """The delay before an election because the leader is gone. Its limit doubles with each attempt."""
-        return 1 + self._random.randrange(min(GONE_DELAY_US << min(attempts, 10), self.fetch_timeout_us))
+        return 1 + self._random.randrange(min(GONE_DELAY_US << min(self.attempts, 10), self.fetch_timeout_us))
+
+
+class Election(NamedTuple):
+    """What is known of an epoch (Kafka's ElectionState). ``voted_id`` is the node that got this node's vote. The IDs
+    are -1 if there is none."""
+
+    epoch: int
+    leader_id: int
+    voted_id: int
+
+
+Step: TypeAlias = Callable[[], Role | None]
+"""A step of a role. It returns the role that must follow within the epoch (CANDIDATE: in the next one), or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleContext:
+    """What a role gets from its node. Only ``Quorum`` changes the role, the epoch and the vote."""
+
+    surroundings: Surroundings
+    cluster_id: str
+    voters: tuple[int, ...]
+    """Node IDs in ascending order."""
+    others: tuple[int, ...]
+    """The voters except this node."""
+    timing: QuorumTiming
+    log: MetadataLog
+    log_sync: LogSync
+    high_watermark: HighWatermark
+    run: Callable[[Step], None]
+    """Runs a step after all inputs that came before, and then makes the change of role that it returns."""
+    learn_leader: Callable[[int, int], bool]
+    """Passes on the leader and the epoch that a response names, which may end the role. Returns False for an epoch that
+    is older than this node's, or that no node can have."""
+
+    @property
+    def ports(self) -> Ports:
+        return self.surroundings.ports
+
+    @property
+    def node_id(self) -> int:
+        return self.surroundings.node_id
+
+    @property
+    def is_voter(self) -> bool:
+        return self.node_id in self.voters
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
 
 
 class RoleState:
@@ -120,28 +179,30 @@ class RoleState:
 
     role: ClassVar[Role] = Role.UNATTACHED
 
-    def __init__(self, quorum: "Quorum") -> None:
-        self.quorum = quorum
+    def __init__(self, context: RoleContext, election: Election) -> None:
+        self.context = context
+        self.election = election
         self.live = True
         """Whether the node is still in this role, or about to start it."""
         self._timers: dict[int, None] = {}
 
     @property
     def now_us(self) -> int:
-        return self.quorum.ports.now().mono_us
+        return self.context.surroundings.now_us
 
-    def start(self) -> None:
+    def start(self) -> Role | None:
         """Begin to act: the role is durable now."""
 
     def stop(self) -> None:
         """End everything that this role began: cancel its timers, and ignore late responses."""
         self.live = False
         for timer in self._timers:
-            self.quorum.ports.cancel_timer(timer)
+            self.context.ports.cancel_timer(timer)
         self._timers.clear()
 
-    def depart(self) -> None:
-        """Respond to the requests that this role has parked. The epoch that follows is durable by now."""
+    def take_parked(self) -> list[Callable[[FetchResponse], None]]:
+        """Take the fetches that this role has parked, for a last response, and return what responds to them."""
+        return []
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
         """Return whether ``candidate_id`` gets this node's vote in the epoch of this role.
@@ -150,53 +211,48 @@ class RoleState:
         """
         raise AssertionError(f"{self.role} neither votes nor refuses ({candidate_id}, {up_to_date}, {pre_vote})")
 
-    def after(self, delay_us: int, fire: Callable[[], None]) -> None:
-        """Call ``fire`` after the delay, unless the role has ended by then."""
+    def after(self, delay_us: int, fire: Step) -> None:
+        """Run ``fire`` after the delay, unless the role has ended by then."""
         self.at(self.now_us + delay_us, fire)
 
-    def at(self, deadline_us: int, fire: Callable[[], None]) -> None:
+    def at(self, deadline_us: int, fire: Step) -> None:
         guarded = self.while_live(fire)
 
         def fired() -> None:
             self._timers.pop(timer, None)
             guarded()
 
-        timer = self.quorum.ports.set_timer(deadline_us, fired)
+        timer = self.context.ports.set_timer(deadline_us, fired)
         self._timers[timer] = None
 
-    def when_synced(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when everything that is in the log now is durable, unless the role has ended by then."""
-        self.quorum.log_sync.request(self.while_live(done))
+    def when_synced(self, done: Step) -> None:
+        """Run ``done`` when everything that is in the log now is durable, unless the role has ended by then."""
+        self.context.log_sync.request(self.while_live(done))
 
-    def while_live(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Return a callback that runs ``action`` in its turn, unless the role has ended by then."""
-        return lambda: self.quorum.gate.run(lambda: action() if self.live else None)
+    def while_live(self, step: Step) -> Callable[[], None]:
+        """Return a callback that runs ``step`` in its turn, unless the role has ended by then."""
+        return lambda: self.context.run(lambda: step() if self.live else None)
 
     def fetch_log(
         self,
         peer: int,
         end: OffsetAndEpoch,
         wait_ms: int,
-        replied: Callable[[RaftResponse], None],
-        failed: Callable[[], None],
+        replied: Callable[[RaftResponse], Role | None],
+        failed: Step,
     ) -> None:
         """Fetch from ``peer`` what follows ``end`` in its log, with the same callbacks as ``send_request``."""
-        quorum = self.quorum
+        context = self.context
         request = fetch(
-            quorum.cluster_id,
-            quorum.node_id,
-            quorum.epoch,
+            context.cluster_id,
+            context.node_id,
+            self.election.epoch,
             end,
-            quorum.log.start_offset,
-            quorum.high_watermark,
+            context.log.start_offset,
+            context.high_watermark.offset,
             wait_ms,
         )
         self.send_request(peer, ApiKey.FETCH, request, read_fetched, replied, failed)
-
-    def fetch_refused(self, error: Error) -> FetchResponse:
-        """Return the response to a fetch of the metadata log that has an error."""
-        quorum = self.quorum
-        return fetched(error, quorum.leader_id, quorum.epoch, quorum.high_watermark, quorum.log.start_offset)
 
     def send_request(
         self,
@@ -204,32 +260,31 @@ class RoleState:
         api_key: ApiKey,
         body: object,
         read: Callable[[object], RaftResponse | None],
-        replied: Callable[[RaftResponse], None],
-        failed: Callable[[], None],
+        replied: Callable[[RaftResponse], Role | None],
+        failed: Step,
         timeout_ms: int | None = None,
     ) -> None:
-        """Send a request to ``peer`` and call ``replied`` or ``failed``. The timeout is that of the quorum's requests
+        """Send a request to ``peer`` and run ``replied`` or ``failed``. The timeout is that of the quorum's requests
         if none is given.
 
-        Neither is called after the role has ended, nor for a response that makes the node leave the role. ``failed`` is
-        also called for a response that cannot be read, that is of an older epoch than the role's, or whose epoch no
-        node can have.
+        Neither is run after the role has ended, nor for a response that makes the node leave the role. ``failed`` is
+        also run for a response that cannot be read, that is of an older epoch than the role's, or whose epoch no node
+        can have.
         """
+        context = self.context
 
-        def handle(response: RaftResponse | None) -> None:
-            if response is None or not self.quorum.epoch <= response.epoch <= MAX_EPOCH:
-                if self.live:
-                    failed()
-            elif not self.quorum.learn_leader(response.leader_id, response.epoch) and self.live:
-                replied(response)
+        def handle(response: RaftResponse | None) -> Role | None:
+            if response is None or not context.learn_leader(response.leader_id, response.epoch):
+                return failed() if self.live else None
+            return replied(response) if self.live else None
 
-        self.quorum.ports.send(
+        context.ports.send(
             peer,
             Channel.RAFT,
             api_key,
             VERSIONS[api_key][1],
             body,
-            timeout_ms or self.quorum.timing.request_timeout_ms,
-            lambda body: self.quorum.gate.run(lambda: handle(read(body))),
+            timeout_ms or context.timing.request_timeout_ms,
+            lambda body: context.run(lambda: handle(read(body))),
             self.while_live(failed),
         )

@@ -4,16 +4,12 @@ An unattached node looks for a leader: it sends a Fetch to one voter after the o
 leader's ID and epoch (KIP-595). A voter that finds none in time seeks to become the leader itself.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from reference_broker.quorum.messages import RaftResponse, end_epoch, read_epoch_answer
-from reference_broker.quorum.roles import Role, RoleState
+from reference_broker.quorum.roles import Election, Role, RoleContext, RoleState
 from reference_broker.quorum.values import NO_NODE
 from reference_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from reference_broker.quorum.quorum import Quorum
-
 
 FIRST_DISCOVERY_DELAY_US = 20_000
 LONGEST_DISCOVERY_DELAY_US = 500_000
@@ -27,12 +23,13 @@ class Discovery:
 
     def __init__(self, state: RoleState) -> None:
         self._state = state
-        self._position = state.quorum.random.randrange(len(state.quorum.others)) if state.quorum.others else 0
+        self._others = state.context.others
+        self._position = state.context.surroundings.random.randrange(len(self._others)) if self._others else 0
         self._delay_us = FIRST_DISCOVERY_DELAY_US
 
     def start(self) -> None:
         """Send the first request after a short delay, because a leader usually announces itself."""
-        if self._state.quorum.others:
+        if self._others:
             self._state.after(self._delay_us, lambda: self._state.when_synced(self._fetch))
 
     def _fetch(self) -> None:
@@ -41,9 +38,9 @@ class Discovery:
         That voter may be the leader, which counts the log end that this fetch names towards the high watermark. So
         ``_fetch`` is called only when the log is durable.
         """
-        quorum = self._state.quorum
-        self._position = (self._position + 1) % len(quorum.others)
-        self._state.fetch_log(quorum.others[self._position], quorum.log.end, 0, self._replied, self._again)
+        self._position = (self._position + 1) % len(self._others)
+        end = self._state.context.log.end
+        self._state.fetch_log(self._others[self._position], end, 0, self._replied, self._again)
 
     def _replied(self, _response: RaftResponse) -> None:
         """The voter knows no leader. If it did, its response would have ended this role."""
@@ -65,25 +62,23 @@ class Unattached(RoleState):
 
     role = Role.UNATTACHED
 
-    def __init__(self, quorum: "Quorum", starting: bool = False) -> None:
-        super().__init__(quorum)
-        self._starting = starting
+    def __init__(self, context: RoleContext, election: Election, starting: bool = False) -> None:
+        super().__init__(context, election)
+        self.starting = starting
         """The node has just started, so a leader may exist that it has not found yet. Its first election comes soon,
         but is careful. In Kafka, each start of a cluster waits for an election timeout."""
         self._discovery = Discovery(self)
 
     def start(self) -> None:
-        quorum = self.quorum
-        if quorum.is_voter and self._starting:
-            self.after(quorum.timing.start_us(), lambda: quorum.become_prospective(starting=True))
-        elif quorum.is_voter:
-            self.after(quorum.timing.election_us(), quorum.become_prospective)
+        if self.context.is_voter:
+            timing = self.context.timing
+            self.after(timing.start_us() if self.starting else timing.election_us(), lambda: Role.PROSPECTIVE)
         self._discovery.start()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
-        if pre_vote or self.quorum.voted_id == NO_NODE:
+        if pre_vote or self.election.voted_id == NO_NODE:
             return up_to_date
-        return self.quorum.voted_id == candidate_id
+        return self.election.voted_id == candidate_id
 
 
 class Resigned(RoleState):
@@ -95,29 +90,38 @@ class Resigned(RoleState):
 
     role = Role.RESIGNED
 
-    def __init__(self, quorum: "Quorum", successors: tuple[int, ...]) -> None:
-        super().__init__(quorum)
+    def __init__(
+        self,
+        context: RoleContext,
+        election: Election,
+        successors: tuple[int, ...],
+        leaving: bool,
+        all_notified: Callable[[], None],
+    ) -> None:
+        super().__init__(context, election)
         self.successors = successors
         """The other voters, the longest log first."""
-        self._unnotified = dict.fromkeys(quorum.others)
+        self._leaving = leaving
+        """The node shuts down."""
+        self._all_notified = all_notified
+        self._unnotified = dict.fromkeys(context.others)
 
     def start(self) -> None:
-        quorum = self.quorum
-        for peer in quorum.others:
+        for peer in self.context.others:
             self._notify(peer)
-        if not quorum.leaving:
-            self.after(quorum.timing.election_us(), quorum.become_prospective)
+        if not self._leaving:
+            self.after(self.context.timing.election_us(), lambda: Role.PROSPECTIVE)
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
         """Grant pre-votes only, because the node voted for itself in this epoch."""
         return pre_vote and up_to_date
 
     def _notify(self, peer: int) -> None:
-        quorum = self.quorum
+        context = self.context
         self.send_request(
             peer,
             ApiKey.END_QUORUM_EPOCH,
-            end_epoch(quorum.cluster_id, quorum.node_id, quorum.epoch, self.successors),
+            end_epoch(context.cluster_id, context.node_id, self.election.epoch, self.successors),
             read_epoch_answer,
             lambda _: self._notified(peer),
             lambda: self._not_reached(peer),
@@ -132,4 +136,4 @@ class Resigned(RoleState):
         """Note that the peer knows of the resignation, or cannot be reached now."""
         self._unnotified.pop(peer, None)
         if not self._unnotified:
-            self.quorum.all_notified()
+            self._all_notified()

@@ -1,6 +1,4 @@
-"""The types that the quorum shares with its users: positions in the log, descriptions, the listener, and the snapshot
-download.
-"""
+"""Types that the quorum shares with its users."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

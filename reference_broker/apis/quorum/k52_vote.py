@@ -14,11 +14,12 @@ from kio.schema.vote.v2.request import VoteRequest
 from reference_broker.apis.broker import HasQuorum
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
+from reference_broker.quorum.requests import handle_vote
 
 
 def handle(broker: HasQuorum, call: Call, body: VoteRequest) -> None:
     """Pass the request to the quorum, which responds."""
-    broker.quorum.handle_vote(body, call.respond)
+    handle_vote(broker.quorum, body, call.respond)
 
 
 API = Api.of(VoteRequest, handle)

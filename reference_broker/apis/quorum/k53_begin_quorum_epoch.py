@@ -11,11 +11,12 @@ from kio.schema.begin_quorum_epoch.v1.request import BeginQuorumEpochRequest
 from reference_broker.apis.broker import HasQuorum
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
+from reference_broker.quorum.requests import handle_begin_quorum_epoch
 
 
 def handle(broker: HasQuorum, call: Call, body: BeginQuorumEpochRequest) -> None:
     """Pass the request to the quorum, which responds."""
-    broker.quorum.handle_begin_quorum_epoch(body, call.respond)
+    handle_begin_quorum_epoch(broker.quorum, body, call.respond)
 
 
 API = Api.of(BeginQuorumEpochRequest, handle)

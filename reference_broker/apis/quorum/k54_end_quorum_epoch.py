@@ -11,11 +11,12 @@ from kio.schema.end_quorum_epoch.v1.request import EndQuorumEpochRequest
 from reference_broker.apis.broker import HasQuorum
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
+from reference_broker.quorum.requests import handle_end_quorum_epoch
 
 
 def handle(broker: HasQuorum, call: Call, body: EndQuorumEpochRequest) -> None:
     """Pass the request to the quorum, which responds."""
-    broker.quorum.handle_end_quorum_epoch(body, call.respond)
+    handle_end_quorum_epoch(broker.quorum, body, call.respond)
 
 
 API = Api.of(EndQuorumEpochRequest, handle)

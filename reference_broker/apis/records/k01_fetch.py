@@ -61,6 +61,7 @@ from reference_broker.apis.broker import HasFetchSessions, HasQuorum
 from reference_broker.apis.call import Call
 from reference_broker.apis.records.fetch import Fetch, FetchNeeds, refusal
 from reference_broker.apis.registry import Api
+from reference_broker.quorum.requests import handle_fetch
 from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession, Waiter
 from reference_broker.sessions.revisions import CLOSE_SESSION_EPOCH, FULL_EPOCH
@@ -96,7 +97,7 @@ class FetchApiNeeds(FetchNeeds, HasQuorum, Protocol):
 def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchResponse | None:
     """Responds now or later. A top-level error is for all partitions, and has session ID 0."""
     if is_metadata_fetch(body):
-        broker.quorum.handle_fetch(body, call.respond)
+        handle_fetch(broker.quorum, body, call.respond)
         return None
     named = 0
     for topic in body.topics:

@@ -24,6 +24,12 @@ from reference_broker.quorum.messages import voted as vote_response
 from reference_broker.quorum.metadata_log import Validity
 from reference_broker.quorum.node_files import read_quorum_state
 from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.requests import (
+    handle_begin_quorum_epoch,
+    handle_end_quorum_epoch,
+    handle_fetch,
+    handle_vote,
+)
 from reference_broker.quorum.tests.quorum_network import Asked
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, opened
@@ -212,12 +218,13 @@ class Alone(AroundQuorum):
         answers: list[RaftResponse] = []
         asked = Vote(cluster_id, voter_id, candidate, epoch, end, pre_vote)
         body = vote_request(asked)
-        self.quorum.handle_vote(body, lambda body: answers.append(read_voted(body) or _whole(body)))
+        handle_vote(self.quorum, body, lambda body: answers.append(read_voted(body) or _whole(body)))
         return answers
 
     def begin(self, leader: int, epoch: int, voter_id: int = -1) -> RaftResponse:
         answers: list[RaftResponse] = []
-        self.quorum.handle_begin_quorum_epoch(
+        handle_begin_quorum_epoch(
+            self.quorum,
             begin_epoch(CLUSTER, voter_id, leader, epoch),
             lambda body: answers.append(read_epoch_answer(body) or _whole(body)),
         )
@@ -225,7 +232,8 @@ class Alone(AroundQuorum):
 
     def end(self, leader: int, epoch: int, *successors: int) -> RaftResponse:
         answers: list[RaftResponse] = []
-        self.quorum.handle_end_quorum_epoch(
+        handle_end_quorum_epoch(
+            self.quorum,
             end_epoch(CLUSTER, leader, epoch, successors),
             lambda body: answers.append(read_epoch_answer(body) or _whole(body)),
         )
@@ -248,7 +256,8 @@ class Alone(AroundQuorum):
 
     def fetch_as(self, request: FetchRequest) -> list[PartitionData | FetchResponse]:
         answers: list[PartitionData | FetchResponse] = []
-        self.quorum.handle_fetch(
+        handle_fetch(
+            self.quorum,
             request,
             lambda body: answers.append(body if body.error_code else body.responses[0].partitions[0]),
         )

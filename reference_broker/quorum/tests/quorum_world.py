@@ -10,6 +10,12 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.records import TopicRecord, encode
 from reference_broker.ports.node_ports import Now, Surroundings
 from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.requests import (
+    handle_begin_quorum_epoch,
+    handle_end_quorum_epoch,
+    handle_fetch,
+    handle_vote,
+)
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
 from reference_broker.quorum.tests.quorum_invariants import Invariants
 from reference_broker.quorum.tests.quorum_network import Asked, Network
@@ -67,13 +73,13 @@ class Process(AroundQuorum):
         self.world.after(delay_us, lambda: self.deliver(event))
 
     def serve(self, asked: Asked, answer: Callable[[object], None]) -> None:
-        handlers: dict[ApiKey, Callable[[Any, Callable[[object], None]], None]] = {
-            ApiKey.VOTE: self.quorum.handle_vote,
-            ApiKey.BEGIN_QUORUM_EPOCH: self.quorum.handle_begin_quorum_epoch,
-            ApiKey.END_QUORUM_EPOCH: self.quorum.handle_end_quorum_epoch,
-            ApiKey.FETCH: self.quorum.handle_fetch,
+        handlers: dict[ApiKey, Callable[[Quorum, Any, Callable[[object], None]], None]] = {
+            ApiKey.VOTE: handle_vote,
+            ApiKey.BEGIN_QUORUM_EPOCH: handle_begin_quorum_epoch,
+            ApiKey.END_QUORUM_EPOCH: handle_end_quorum_epoch,
+            ApiKey.FETCH: handle_fetch,
         }
-        handlers[ApiKey(asked.api_key)](asked.body, answer)
+        handlers[ApiKey(asked.api_key)](self.quorum, asked.body, answer)
 
     # raft.ports.Ports
 

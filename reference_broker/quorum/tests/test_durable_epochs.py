@@ -6,6 +6,7 @@ import pytest
 
 from reference_broker.quorum.messages import RaftResponse, begin_epoch
 from reference_broker.quorum.node_files import StartRefused
+from reference_broker.quorum.requests import handle_begin_quorum_epoch
 from reference_broker.quorum.roles import START_DELAY_US, Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
@@ -59,7 +60,7 @@ def test_a_quorum_of_one_waits_for_its_disk() -> None:
 def test_a_leader_is_not_told_before_it_is_durable() -> None:
     """Also not by what asks without waiting: clients that ask who the controller is, the broker that registers."""
     node = Alone(auto_sync=False).started()
-    node.quorum.handle_begin_quorum_epoch(begin_epoch("cluster", -1, 1, 5), lambda _: None)
+    handle_begin_quorum_epoch(node.quorum, begin_epoch("cluster", -1, 1, 5), lambda _: None)
     assert node.quorum.leader_id == node.quorum.shown_leader_id == -1
     node.sync_all()
     assert node.quorum.leader_id == node.quorum.shown_leader_id == 1

@@ -9,6 +9,12 @@ import pytest
 from reference_broker.quorum.messages import RaftResponse, Vote, begin_epoch, end_epoch, fetch, vote
 from reference_broker.quorum.messages import voted as vote_response
 from reference_broker.quorum.node_files import QUORUM_STATE, StartRefused, read_quorum_state, write_quorum_state
+from reference_broker.quorum.requests import (
+    handle_begin_quorum_epoch,
+    handle_end_quorum_epoch,
+    handle_fetch,
+    handle_vote,
+)
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone
 from reference_broker.quorum.values import MAX_EPOCH, LeaderChanged, OffsetAndEpoch
@@ -72,9 +78,11 @@ def test_requests_between_voters_need_the_id_of_the_cluster(cluster_id: str | No
     node = Alone().following(leader=1, epoch=5)
     sent = node.quorum.log.end
     answers: list[Any] = []
-    node.quorum.handle_vote(vote(Vote(cluster_id, 0, 2, 9, sent, False)), answers.append)
-    node.quorum.handle_begin_quorum_epoch(replace(begin_epoch(CLUSTER, 0, 2, 9), cluster_id=cluster_id), answers.append)
-    node.quorum.handle_end_quorum_epoch(replace(end_epoch(CLUSTER, 2, 9, ()), cluster_id=cluster_id), answers.append)
+    handle_vote(node.quorum, vote(Vote(cluster_id, 0, 2, 9, sent, False)), answers.append)
+    handle_begin_quorum_epoch(
+        node.quorum, replace(begin_epoch(CLUSTER, 0, 2, 9), cluster_id=cluster_id), answers.append
+    )
+    handle_end_quorum_epoch(node.quorum, replace(end_epoch(CLUSTER, 2, 9, ()), cluster_id=cluster_id), answers.append)
     assert [each.error_code for each in answers] == [ErrorCode.inconsistent_cluster_id] * 3
     assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
 
@@ -121,13 +129,13 @@ class Forger:
         answered: list[Any] = []
         quorum = node.quorum
         if api_key == ApiKey.FETCH:
-            quorum.handle_fetch(body, answered.append)
+            handle_fetch(quorum, body, answered.append)
         elif api_key == ApiKey.VOTE:
-            quorum.handle_vote(body, answered.append)
+            handle_vote(quorum, body, answered.append)
         elif api_key == ApiKey.BEGIN_QUORUM_EPOCH:
-            quorum.handle_begin_quorum_epoch(body, answered.append)
+            handle_begin_quorum_epoch(quorum, body, answered.append)
         else:
-            quorum.handle_end_quorum_epoch(body, answered.append)
+            handle_end_quorum_epoch(quorum, body, answered.append)
         node.sync_all()
         for answer in answered:
             encode_response(api_key, version, 1, answer)

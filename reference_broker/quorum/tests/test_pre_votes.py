@@ -3,6 +3,7 @@
 import pytest
 
 from reference_broker.quorum.messages import RaftResponse, Vote, vote, voted
+from reference_broker.quorum.requests import handle_vote
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests import quorum_roles as roles
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, Sent, granted
@@ -296,6 +297,6 @@ def test_who_is_no_voter_is_neither_asked_nor_served(is_pre_vote: bool) -> None:
     assert {each.peer for each in node.take(ApiKey.VOTE)} == {1, 2}
     body = vote(Vote(CLUSTER, 0, 7, 6, OffsetAndEpoch(9, 5), is_pre_vote))
     answers: list[object] = []
-    node.quorum.handle_vote(body, answers.append)
+    handle_vote(node.quorum, body, answers.append)
     assert answers == [voted(RaftResponse(ErrorCode.inconsistent_voter_set, NO_NODE, 6))]
     assert node.quorum.role is Role.CANDIDATE

@@ -7,6 +7,7 @@ from kio.schema.vote.v2.response import VoteResponse
 
 from reference_broker.quorum.messages import RaftResponse, Vote, begun, vote, voted
 from reference_broker.quorum.metadata_log import MetadataLog
+from reference_broker.quorum.requests import handle_vote
 from reference_broker.quorum.roles import START_DELAY_US, Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
 from reference_broker.quorum.values import OffsetAndEpoch
@@ -67,7 +68,7 @@ def test_a_vote_that_does_not_name_just_the_metadata_partition_is_refused(partit
     ((one,),) = (topic.partitions for topic in body.topics)
     topics = tuple(replace(body.topics[0], partitions=(one,) * (each != ())) for each in partitions)
     answers: list[VoteResponse] = []
-    Alone().following(1, 5).quorum.handle_vote(replace(body, topics=topics), answers.append)  # type: ignore[arg-type]
+    handle_vote(Alone().following(1, 5).quorum, replace(body, topics=topics), answers.append)  # type: ignore[arg-type]
     assert [answer.error_code for answer in answers] == [ErrorCode.invalid_request]
 
 

@@ -94,7 +94,7 @@ def test_nor_does_it_later_in_that_epoch(comes_back: bool) -> None:
         node.pass_ms(2000)
     role = node.quorum.role
     assert role is (Role.UNATTACHED if comes_back else Role.PROSPECTIVE)
-    assert not node.quorum.learn_leader(1, 1)
+    node.quorum.learn_leader(1, 1)
     assert node.begin(1, 1).error is ErrorCode.invalid_request
     assert (node.quorum.role, node.quorum.leader_id) == (role, -1)
     assert node.begin(1, 2).error is ErrorCode.none
