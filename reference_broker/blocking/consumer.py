@@ -22,7 +22,8 @@ from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
 from reference_broker.blocking.connections import LaneConnections, NoDraftError, TransportError
 from reference_broker.client.api_versions import announces_drafts
-from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
+from reference_broker.client.consumer_observer import PositionReset
+from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer, LaneRequest
 from reference_broker.client.group_membership import Revoked
 from reference_broker.client.group_requests import NO_GENERATION, MemberIdentity, name_of

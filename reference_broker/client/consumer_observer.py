@@ -14,7 +14,6 @@ from reference_broker.wire.fetch import FetchResponse, PartitionData
 
 if TYPE_CHECKING:
     from reference_broker.client.consumer import TakenBatch
-    from reference_broker.client.consumer_partitions import PositionReset
     from reference_broker.client.group_membership import GroupEvent
     from reference_broker.client.metadata_cache import MetadataUpdate
     from reference_broker.client.offset_commits import Committed, Fetched
@@ -50,6 +49,18 @@ class FetchAnswer:
     partitions: tuple[FetchedPartition, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PositionReset:
+    """A position that moved without reading or seeking. ``from_offset`` is -1 if there was no position. ``reason`` is
+    no_offset, out_of_range, truncated or tombstones_missed."""
+
+    partition: TopicPartition
+    from_offset: int
+    to_offset: int
+    reason: str
+    metadata_epoch: int
+
+
 class ConsumerObserver:
     """An observer that ignores everything. The top of the file says how to write another one."""
 
@@ -74,7 +85,7 @@ class ConsumerObserver:
     def fetched(self, answer: FetchAnswer) -> None:
         """A Fetch was answered."""
 
-    def position_reset(self, reset: "PositionReset") -> None:
+    def position_reset(self, reset: PositionReset) -> None:
         """A position has moved without reading or seeking."""
 
     def group_event(self, event: "GroupEvent") -> None:

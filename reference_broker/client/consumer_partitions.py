@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from reference_broker.client.consumer import ConsumerState, TakenBatch, is_damaged, remembered_after
-from reference_broker.client.consumer_observer import ConsumerObserver
+from reference_broker.client.consumer_observer import ConsumerObserver, PositionReset
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
 from reference_broker.client.offset_commits import NO_OFFSET, CommittedOffset, OffsetToCommit, may_consume
 from reference_broker.client.partitions import TopicPartition
@@ -47,18 +47,6 @@ class ConsumerRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[HeaderPair, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PositionReset:
-    """A position that moved without reading or seeking. ``from_offset`` is -1 if there was no position. ``reason`` is
-    no_offset, out_of_range, truncated or tombstones_missed."""
-
-    partition: TopicPartition
-    from_offset: int
-    to_offset: int
-    reason: str
-    metadata_epoch: int
 
 
 @dataclass(slots=True)

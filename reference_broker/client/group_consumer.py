@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from reference_broker.client.consumer_observer import ConsumerObserver
-from reference_broker.client.consumer_partitions import ConsumerRecord, HeldPartitions, Phase, PositionReset
+from reference_broker.client.consumer_observer import ConsumerObserver, PositionReset
+from reference_broker.client.consumer_partitions import ConsumerRecord, HeldPartitions, Phase
 from reference_broker.client.group_membership import Assigned, GroupConfig, GroupEvent, GroupMembership, Lost, Revoked
 from reference_broker.client.group_requests import (
     DRAFT_VERSION,

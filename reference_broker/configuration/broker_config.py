@@ -18,7 +18,6 @@ from reference_broker.configuration.broker_config_fields import (
     IdleSettings,
     TierSettings,
 )
-from reference_broker.configuration.consistency import check_limits, check_voters
 from reference_broker.configuration.listeners import ListenerPlan, Voter, listener_plan, voters_of
 from reference_broker.configuration.setting import (
     OTHER_UNITS,
@@ -287,8 +286,8 @@ def _built(values: dict[str, Value]) -> BrokerConfig:
     settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     config = BrokerConfig(given=given, **settings)
     config.listener_plan()
-    check_voters(config)
-    check_limits(config)
+    _check_voters(config)
+    _check_limits(config)
     return config
 
 
@@ -308,3 +307,30 @@ TOPICS_ALONE: Mapping[str, Value] = {
 """The topic settings that a broker has no value for, with their defaults."""
 _TOPIC_FIELDS = tuple((name, broker_name.replace(".", "_")) for name, broker_name in BROKER_SYNONYMS.items())
 """Each topic setting, with the field of ``BrokerConfig`` that holds this node's value for it."""
+
+
+def _check_voters(config: BrokerConfig) -> None:
+    """Raises ConfigError."""
+    for name, text in (
+        ("controller.quorum.voters", config.controller_quorum_voters),
+        ("crucible.peers", config.crucible_peers),
+    ):
+        numbers = [each.node_id for each in voters_of(text)]
+        if text and (len(numbers) != text.count(",") + 1 or len(dict.fromkeys(numbers)) != len(numbers)):
+            raise ConfigError(f"{name} is {text!r}: give ID@HOST:PORT,... with each ID once.")
+    if config.controller_quorum_voters and not config.crucible_cluster_id:
+        raise ConfigError("controller.quorum.voters needs crucible.cluster.id, the same on every node: give one.")
+
+
+def _check_limits(config: BrokerConfig) -> None:
+    """Raises ConfigError."""
+    if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
+        raise ConfigError(
+            f"log.cleaner.min.compaction.lag.ms is {config.log_cleaner_min_compaction_lag_ms}, above "
+            f"log.cleaner.max.compaction.lag.ms {config.log_cleaner_max_compaction_lag_ms}: lower it."
+        )
+    if 0 <= config.queued_max_request_bytes < config.socket_request_max_bytes * 4 // 3:
+        raise ConfigError(
+            f"queued.max.request.bytes is {config.queued_max_request_bytes}, and three quarters of it are less than "
+            f"socket.request.max.bytes {config.socket_request_max_bytes}: no such request could arrive; raise it."
+        )

@@ -4,44 +4,13 @@ A topic's settings are checked as by LogConfig.validateValues and validateTopicL
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
-from reference_broker.configuration.listeners import voters_of
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import WITHOUT_EFFECT, ConfigError, Value
 from reference_broker.log.config import AS_RETENTION
 
-if TYPE_CHECKING:
-    from reference_broker.configuration.broker_config import BrokerConfig
 
-
-def check_voters(config: "BrokerConfig") -> None:
-    """Raises ConfigError."""
-    for name, text in (
-        ("controller.quorum.voters", config.controller_quorum_voters),
-        ("crucible.peers", config.crucible_peers),
-    ):
-        numbers = [each.node_id for each in voters_of(text)]
-        if text and (len(numbers) != text.count(",") + 1 or len(dict.fromkeys(numbers)) != len(numbers)):
-            raise ConfigError(f"{name} is {text!r}: give ID@HOST:PORT,... with each ID once.")
-    if config.controller_quorum_voters and not config.crucible_cluster_id:
-        raise ConfigError("controller.quorum.voters needs crucible.cluster.id, the same on every node: give one.")
-
-
-def check_limits(config: "BrokerConfig") -> None:
-    """Raises ConfigError."""
-    if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
-        raise ConfigError(
-            f"log.cleaner.min.compaction.lag.ms is {config.log_cleaner_min_compaction_lag_ms}, above "
-            f"log.cleaner.max.compaction.lag.ms {config.log_cleaner_max_compaction_lag_ms}: lower it."
-        )
-    if 0 <= config.queued_max_request_bytes < config.socket_request_max_bytes * 4 // 3:
-        raise ConfigError(
-            f"queued.max.request.bytes is {config.queued_max_request_bytes}, and three quarters of it are less than "
-            f"socket.request.max.bytes {config.socket_request_max_bytes}: no such request could arrive; raise it."
-        )
-
-
-def doubtful(config: "BrokerConfig") -> Iterator[tuple[str, str]]:
+def doubtful(config: BrokerConfig) -> Iterator[tuple[str, str]]:
     """What was given and does not do what it seems to, as (setting, reason). Kafka starts with it, too."""
     for name in config.given:
         if name in WITHOUT_EFFECT:
@@ -61,7 +30,7 @@ DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 RETENTIONS = (("retention.bytes", "local.retention.bytes"), ("retention.ms", "local.retention.ms"))
 
 
-def check_topic(config: "BrokerConfig", before: Mapping[str, str], after: Mapping[str, str]) -> None:
+def check_topic(config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """``before`` and ``after`` are the settings that the topic itself has. Where it has none, the broker's count.
     Raises ConfigError with one sentence."""
     values = config.topic_values(after)

@@ -13,8 +13,8 @@ from bench.fleet.behaviours.consumer_lanes import LaneHistory
 from bench.fleet.behaviours.journal import AssignmentBook, Journal, Operation
 from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
 from bench.fleet.values import Run, compress, read_record, read_row
-from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
-from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
+from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition, PositionReset
+from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
 from reference_broker.client.group_membership import Assigned, GroupEvent, Joined, Left, Lost, Revoked
 from reference_broker.client.group_requests import (

@@ -48,7 +48,7 @@ from bench.fleet.behaviours.protocol import (
     TopicPartition,
     Wake,
 )
-from reference_broker.client.consumer_partitions import PositionReset
+from reference_broker.client.consumer_observer import PositionReset
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_membership import (
     COOPERATIVE_PROTOCOLS,

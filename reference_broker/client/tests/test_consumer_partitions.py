@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from reference_broker.client.consumer_partitions import HeldPartitions, Phase, PositionReset
+from reference_broker.client.consumer_observer import PositionReset
+from reference_broker.client.consumer_partitions import HeldPartitions, Phase
 from reference_broker.client.offset_commits import CommittedOffset, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import InvalidRecords

@@ -13,8 +13,7 @@ from kio.schema.list_offsets.v10.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer
-from reference_broker.client.consumer_partitions import PositionReset
+from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, PositionReset
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_membership import Assigned, GroupConfig, GroupEvent
 from reference_broker.client.group_requests import DRAFT_VERSION

@@ -1,20 +1,17 @@
 """Applies one partition's part of a leader's response to a follower's log: appends, truncates or empties it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused, UnexpectedOffset
+from reference_broker.log.producer_state import ProducerStates
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.follower.followed import Followed
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
-
-if TYPE_CHECKING:
-    from reference_broker.replication.follower.offset_lookups import TierState
-
 
 UNDEFINED = -1
 
@@ -49,6 +46,18 @@ class Outcome(Enum):
     """The follower retries later, with the same metadata or newer."""
     FENCED = 3
     """The leadership that the follower knows is over: it waits for newer metadata."""
+
+
+class TierState(NamedTuple):
+    """The state with which a log goes on at ``offset``."""
+
+    offset: int
+    epochs: Sequence[tuple[int, int]]
+    """(epoch, start offset)."""
+    snapshot: bytes
+    """Kafka's file of producers."""
+    producers: ProducerStates
+    """Its decoded content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,7 @@ class Intake:
         else:
             self._take_all(one, data)
 
-    def start_in_tier(self, one: Followed, state: "TierState", log_start_offset: int) -> None:
+    def start_in_tier(self, one: Followed, state: TierState, log_start_offset: int) -> None:
         """Begins the log behind records that are in the remote tier. Raises DiskError."""
         log = one.log
         now, producers = self.ports.now(), state.producers

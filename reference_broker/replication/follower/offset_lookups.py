@@ -8,7 +8,7 @@ then gives the leader epochs and the producers behind the segment of that record
 Kafka's ReplicaFetcherTierStateMachine).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -19,9 +19,8 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import ProducerStates
 from reference_broker.replication.follower.followed import Followed
-from reference_broker.replication.follower.intake import Intake, Outcome
+from reference_broker.replication.follower.intake import Intake, Outcome, TierState
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
 from reference_broker.wire.schema import LazySchema
@@ -182,18 +181,6 @@ def offset_results(response: object) -> Mapping[TopicPartition, "list_offsets_re
 
 
 EARLIEST_LOCAL = -4
-
-
-class TierState(NamedTuple):
-    """The state with which a log goes on at ``offset``."""
-
-    offset: int
-    epochs: Sequence[tuple[int, int]]
-    """(epoch, start offset)."""
-    snapshot: bytes
-    """Kafka's file of producers."""
-    producers: ProducerStates
-    """Its decoded content."""
 
 
 class Tier(Protocol):
