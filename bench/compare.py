@@ -14,7 +14,7 @@ from bench.peers.node import PeerError
 from bench.peers.systems import systems
 from bench.results import Results
 from bench.rows.context import MEASURES, Progress
-from reference_broker.blocking.connections import TransportError
+from reference_broker.blocking.transport import TransportError
 
 FAILURES = (PeerError, TransportError, OSError, subprocess.TimeoutExpired)
 """Raised when a broker cannot be had, refuses a request, hangs or goes away."""

@@ -31,7 +31,7 @@ from bench.fleet.behaviours.protocol import (
     Wake,
     Woken,
 )
-from reference_broker.blocking.connections import ConnectError, Connection, DeadlineError, LostError, Sent
+from reference_broker.blocking.transport import ConnectError, Connection, DeadlineError, EncodedRequest, LostError
 
 MAX_NAP_S = 0.5
 """A sleeping behaviour notices ``stop`` after this time at the latest."""
@@ -46,7 +46,7 @@ class InFlight:
     """A request without an answer. ``deadline_s`` is on the monotonic clock."""
 
     connection: Connection
-    sent: Sent
+    sent: EncodedRequest
     deadline_s: float
 
 
@@ -166,9 +166,8 @@ class BlockingDriver:
             return
         deadline_s = time.monotonic() + request.timeout_us / 1e6
         try:
-            sent = connection.send(
-                request.api_key, request.api_version, request.client_id, request.body, request.timeout_us
-            )
+            connection.client_id = request.client_id
+            sent = connection.send(request.api_key, request.api_version, request.body, request.timeout_us)
         except DeadlineError:
             self._events.append(TimedOut(lane))
         except LostError as error:

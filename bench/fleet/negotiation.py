@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address, Versions
-from reference_broker.blocking.connections import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -76,11 +76,8 @@ def _versions_of(address: Address, limit_us: int) -> "ApiVersionsResponse":
 
 def _call(address: Address, api_key: int, version: int, body: object, limit_us: int = CALL_LIMIT_US) -> object:
     """Sends one request on a connection of its own and returns the answer's body. Raises TransportError."""
-    connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
-    try:
-        return connection.call(api_key, version, CLIENT_ID, body, limit_us).body
-    finally:
-        connection.close()
+    with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
+        return connection.call(api_key, version, body, limit_us)
 
 
 def nodes_of(bootstrap: Address, metadata_version: int) -> list[Address]:

@@ -18,6 +18,7 @@ from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
 from bench.peers.systems import REFERENCE
 from bench.rows.context import make_topic
+from reference_broker.blocking.transport import TransportError
 
 MIB = 1 << 20
 BUDGET_BYTES = 256 * MIB
@@ -216,5 +217,5 @@ def _judge(plan: Plan, outcome: Outcome, cluster: Cluster, honest: Honest) -> No
         missing = honest.missing()
         if missing:
             outcome.broken.append(f"{len(missing)} acknowledged values are gone, the first is number {missing[0]}")
-    except (PeerError, OSError) as refusal:
+    except (PeerError, TransportError, OSError) as refusal:
         outcome.broken.append(f"what was written cannot be read back: {refusal}")

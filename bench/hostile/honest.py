@@ -8,7 +8,6 @@ distinguishes a slow node from a busy machine.
 """
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.hostile.lives import TOPIC
-from bench.peers.clients import FETCH_VERSION, RawConnection, RetryingClient
-from bench.peers.node import PeerError
+from bench.peers.clients import FETCH_VERSION, RetryingClient, connect
+from bench.peers.node import PeerError, responds
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -171,7 +170,7 @@ def read_back(ports: Sequence[int]) -> list[int]:
         led = client.led(TOPIC, 0, WRITE_LIMIT_S)
     numbers: list[int] = []
     offset = 0
-    with RawConnection(ports[led.leader]) as connection:
+    with connect(ports[led.leader]) as connection:
         while True:
             wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, offset, FETCH_BYTES)])
             request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=FETCH_BYTES, topics=[wanted])
@@ -187,8 +186,6 @@ def read_back(ports: Sequence[int]) -> list[int]:
             offset = records[-1].offset + 1
 
 
-API_VERSIONS_0 = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
-"""Length, key 18, version 0, correlation ID 1, no client ID."""
 NEWCOMER_TRY_S = 10.0
 NEWCOMER_BETWEEN_S = 0.05
 
@@ -217,17 +214,8 @@ class Newcomers:
         number = 0
         while not self._stops.wait(NEWCOMER_BETWEEN_S):
             since, began_s = Since(self.used), time.monotonic()
-            if not _is_answered(self.ports[number % len(self.ports)]):
+            if not responds(self.ports[number % len(self.ports)], NEWCOMER_TRY_S):
                 continue
             took_s, told = time.monotonic() - began_s, since.told()
             self.waits.append(Wait(began_s, took_s, told.starved_s, told.worked_s))
             number += 1
-
-
-def _is_answered(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=NEWCOMER_TRY_S) as connection:
-            connection.sendall(API_VERSIONS_0)
-            return bool(connection.recv(1))
-    except OSError:
-        return False

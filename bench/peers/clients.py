@@ -1,7 +1,5 @@
 """Blocking clients: a connection with nothing between the clock and the socket, and a client that retries."""
 
-import socket
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +12,13 @@ from kio.static.primitive import i32
 
 from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request, metadata_request, new_topic
 from bench.peers.node import PeerError
-from reference_broker.blocking.connections import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.messages import decode_response, encode_request
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
-_LENGTH = struct.Struct(">i")
 CLIENT_ID = "crucible-bench"
 FETCH_VERSION = 12
 """The newest that names topics. So every broker gets the same frames, and nobody must look up a topic's ID."""
@@ -32,62 +28,12 @@ TIMEOUT_MS = 10_000
 ALL_REPLICAS = -1
 
 
-class RawConnection:
-    """One connection. Raises OSError when the broker does not answer within ``timeout_s``."""
-
-    def __init__(self, port: int, timeout_s: float = 30.0) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._correlation_id = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def encode(self, api_key: int, version: int, body: object) -> bytes:
-        self._correlation_id += 1
-        return b"".join(encode_request(api_key, version, self._correlation_id, CLIENT_ID, body))
-
-    def exchange(self, frame: bytes) -> bytes:
-        """Sends one encoded request and returns the response frame, without its length."""
-        self.send(frame)
-        return self.receive()
-
-    def send(self, frames: bytes) -> None:
-        """Sends one encoded request or several. Each needs a ``receive`` afterwards."""
-        self._socket.sendall(frames)
-
-    def receive(self) -> bytes:
-        """Returns the next response frame, without its length."""
-        (length,) = _LENGTH.unpack(self._read(4))
-        return self._read(length)
-
-    def call(self, api_key: int, version: int, body: object) -> object:
-        """Sends a request and returns the decoded body of the response (wire.messages)."""
-        _, answer = decode_response(api_key, version, memoryview(self.exchange(self.encode(api_key, version, body))))
-        return answer
-
-    def _read(self, length: int) -> bytes:
-        parts = self._socket.recv(length)
-        if len(parts) == length:
-            return parts
-        buffer = bytearray(parts)
-        while len(buffer) < length:
-            part = self._socket.recv(min(1 << 20, length - len(buffer)))
-            if not part:
-                raise ConnectionError("the broker closed the connection")
-            buffer += part
-        return bytes(buffer)
+def connect(port: int, timeout_s: float = 30.0) -> Connection:
+    """Open a connection to a broker on this machine. Raises ConnectError."""
+    return Connection.open("127.0.0.1", port, int(timeout_s * 1e6), CLIENT_ID)
 
 
-def create_topic(connection: RawConnection, name: str, partitions: int) -> None:
+def create_topic(connection: Connection, name: str, partitions: int) -> None:
     """Requests a topic with one replica and default settings. A refusal shows at the next use of the topic."""
     body = create_topics_request([new_topic(name, partitions, 1, {})], TIMEOUT_MS)
     connection.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, body)
@@ -303,10 +249,9 @@ class RetryingClient:
             return None
         limit_us = int(self._call_limit_s * 1e6)
         try:
-            connection = self._connections.get(port)
-            if connection is None:
-                connection = self._connections[port] = Connection.open("127.0.0.1", port, limit_us)
-            return connection.call(api_key, version, RETRYING_CLIENT_ID, body, limit_us).body
+            if port not in self._connections:
+                self._connections[port] = Connection.open("127.0.0.1", port, limit_us, RETRYING_CLIENT_ID)
+            return self._connections[port].call(api_key, version, body, limit_us)
         except TransportError as failure:
             self.last_error = str(failure)
             if failure.reason == "timeout":

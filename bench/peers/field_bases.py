@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from bench.peers.clients import PRODUCE_VERSION, RawConnection, produce_request
+from bench.peers.clients import PRODUCE_VERSION, connect, produce_request
 from bench.probe.conversation import body
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
@@ -49,8 +50,8 @@ class Side:
     own_producer_id: int = -1
     own_producer_epoch: int = -1
     _made: int = field(default=0, init=False)
-    _connection: RawConnection | None = field(default=None, init=False)
-    _preparing: RawConnection | None = field(default=None, init=False)
+    _connection: Connection | None = field(default=None, init=False)
+    _preparing: Connection | None = field(default=None, init=False)
 
     def own(self, value: Any) -> Any:
         """Replace each OfSide in plain values."""
@@ -60,13 +61,13 @@ class Side:
             return {name: self.own(each) for name, each in value.items()}
         return [self.own(each) for each in value] if isinstance(value, list) else value
 
-    def exchange(self, frame: bytes) -> bytes:
-        """Send a request and return its response. Raises OSError; the next request then has a new connection."""
+    def exchange(self, frame: bytes) -> memoryview:
+        """Send a request and return its response. Raises TransportError; the next request then has a new connection."""
         if self._connection is None:
-            self._connection = RawConnection(self.port, SILENT_S)
+            self._connection = connect(self.port, SILENT_S)
         try:
             return self._connection.exchange(frame)
-        except OSError:
+        except TransportError:
             self._connection.close()
             self._connection = None
             raise
@@ -156,7 +157,7 @@ class Side:
 
     def _call(self, api_key: int, version: int, sent: object) -> object:
         if self._preparing is None:
-            self._preparing = RawConnection(self.port)
+            self._preparing = connect(self.port)
         return self._preparing.call(api_key, version, body(api_key, sent))
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from bench.peers.field_bases import BASES, OTHER_TOPIC, Side, Valid
 from bench.probe.conversation import body, entity_of
+from reference_broker.blocking.transport import DeadlineError, TransportError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ErrorCode, ProtocolError, error_name
@@ -193,12 +194,12 @@ def respond(side: Side, api_key: int, version: int, sent: bytes) -> Counter[str]
     """Send a request, and return what is compared of its response."""
     try:
         answer = side.exchange(sent)
-    except TimeoutError:
+    except DeadlineError:
         return Counter([SILENT])
-    except OSError:
+    except TransportError:
         return Counter([CLOSED])
     try:
-        return summary(decode_response(api_key, version, memoryview(answer))[1])
+        return summary(decode_response(api_key, version, answer)[1])
     except ProtocolError:
         return Counter([GARBLED])
 

@@ -3,9 +3,11 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bench.peers.clients import RawConnection, RetryingClient
+from bench.peers.clients import RetryingClient
 from bench.peers.node import PeerError
+from reference_broker.blocking.transport import Connection, EncodedRequest
 from reference_broker.client import group_requests as requests
 from reference_broker.client.consumer_protocol import Subscription, encode_subscription
 from reference_broker.client.group_requests import Joined, MemberIdentity
@@ -14,7 +16,6 @@ from reference_broker.client.offset_commits import OffsetToCommit, commit_errors
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name
-from reference_broker.wire.messages import decode_response
 
 VERSIONS = requests.GroupVersions()
 PROTOCOL = "bench"
@@ -23,7 +24,7 @@ REBALANCE_TIMEOUT_US = 60_000_000
 NOT_YET = (ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator)
 
 
-def await_coordinator(connection: RawConnection, group: str, limit_s: float) -> None:
+def await_coordinator(connection: Connection, group: str, limit_s: float) -> None:
     """Waits until the single node coordinates the group and has loaded it. It asks with a leave of an unknown member,
     because Kafka answers heartbeats without an error while it loads. Raises PeerError."""
     deadline = time.perf_counter() + limit_s
@@ -47,10 +48,11 @@ class RawMember:
     """One member on a connection of its own. The methods ``begin_`` send and the methods ``end_`` read the answer, so
     that many members can wait at once. They raise PeerError for an unexpected answer."""
 
-    connection: RawConnection
+    connection: Connection
     group: str
     member_id: str = ""
     joined: Joined | None = None
+    _sent: EncodedRequest | None = None
 
     def begin_join(self, subscription: bytes) -> None:
         body = requests.join(
@@ -59,11 +61,11 @@ class RawMember:
             SESSION_TIMEOUT_US,
             REBALANCE_TIMEOUT_US,
         )
-        self.connection.send(self.connection.encode(ApiKey.JOIN_GROUP, VERSIONS.join_group, body))
+        self._sent = self.connection.send(ApiKey.JOIN_GROUP, VERSIONS.join_group, body)
 
     def end_join(self) -> Error | int:
         """Reads the answer. After MEMBER_ID_REQUIRED the member has its ID and must join once more."""
-        answer = requests.joined(self._received(ApiKey.JOIN_GROUP, VERSIONS.join_group))
+        answer = requests.joined(self._received())
         self.member_id = answer.member_id or self.member_id
         self.joined = answer
         if answer.error not in (ErrorCode.none, ErrorCode.member_id_required):
@@ -75,18 +77,19 @@ class RawMember:
         assert self.joined is not None, "a member that has not joined"
         identity = MemberIdentity(self.group, self.joined.generation_id, self.member_id)
         body = requests.sync(identity, PROTOCOL, assignments)
-        self.connection.send(self.connection.encode(ApiKey.SYNC_GROUP, VERSIONS.sync_group, body))
+        self._sent = self.connection.send(ApiKey.SYNC_GROUP, VERSIONS.sync_group, body)
 
     def end_sync(self) -> bytes:
         """Returns the assignment."""
-        answer = self._received(ApiKey.SYNC_GROUP, VERSIONS.sync_group)
-        error = requests.error_of(answer.error_code)  # type: ignore[attr-defined]
+        answer = self._received()
+        error = requests.error_of(answer.error_code)
         if error:
             raise PeerError(f"a member could not sync in {self.group}: {error_name(int(error))}")
-        return bytes(answer.assignment)  # type: ignore[attr-defined]
+        return bytes(answer.assignment)
 
-    def _received(self, api_key: int, version: int) -> object:
-        return decode_response(api_key, version, memoryview(self.connection.receive()))[1]
+    def _received(self) -> Any:
+        assert self._sent is not None, "a response to no request"
+        return self.connection.receive(self._sent).body
 
 
 def subscription_of(topic: str, mark: bytes = b"") -> bytes:
@@ -120,7 +123,7 @@ def rebalance(members: Sequence[RawMember], subscription: bytes) -> None:
             raise PeerError("a member got another one's assignment")
 
 
-def commit_frame(connection: RawConnection, group: str, topic: str, offset: int) -> bytes:
+def encoded_commit(connection: Connection, group: str, topic: str, offset: int) -> EncodedRequest:
     """Encodes a commit for partition 0, as a consumer without membership sends it."""
     body = commit_request(
         {TopicPartition(topic, 0): OffsetToCommit(offset)}, MemberIdentity(group), VERSIONS.offset_commit
@@ -128,10 +131,9 @@ def commit_frame(connection: RawConnection, group: str, topic: str, offset: int)
     return connection.encode(ApiKey.OFFSET_COMMIT, VERSIONS.offset_commit, body)
 
 
-def check_committed(frame: bytes) -> None:
-    """Raises PeerError if the answer in ``frame`` refuses."""
-    answer = decode_response(ApiKey.OFFSET_COMMIT, VERSIONS.offset_commit, memoryview(frame))[1]
-    for error in commit_errors(answer).values():
+def check_committed(response: object) -> None:
+    """Raises PeerError if the response to a commit has an error."""
+    for error in commit_errors(response).values():
         if error:
             raise PeerError(f"a commit was refused: {error_name(int(error))}")
 

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from bench.children import ends_with_me
 from bench.ports import API_VERSIONS_0
+from reference_broker.blocking.transport import Connection, TransportError
 
 
 class PeerError(Exception):
@@ -68,7 +68,7 @@ class BrokerNode:
         while time.perf_counter() < deadline:
             if self.process.poll() is not None:
                 raise self._not_ready(f"ended with status {self.process.returncode} before it was ready")
-            if _answers(self.port):
+            if responds(self.port):
                 return
             time.sleep(0.01)
         raise self._not_ready("was not ready in time")
@@ -120,10 +120,11 @@ def end(nodes: Sequence[BrokerNode], number: signal.Signals = signal.SIGTERM) ->
             process.wait()
 
 
-def _answers(port: int) -> bool:
+def responds(port: int, timeout_s: float = 2.0) -> bool:
+    """Return whether a broker on this machine accepts a connection and responds to ApiVersions."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-            connection.sendall(API_VERSIONS_0)
-            return bool(connection.recv(4))
-    except OSError:
+        with Connection.open("127.0.0.1", port, int(timeout_s * 1e6)) as connection:
+            connection.exchange(API_VERSIONS_0)
+    except TransportError:
         return False
+    return True

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from bench.fleet.behaviours.bodies import list_offsets_request, set_topic_configs_request
 from bench.fleet.behaviours.protocol import TopicPartition
-from bench.peers.clients import RawConnection
+from bench.peers.clients import connect
 from bench.peers.cluster import Cluster, System
 from bench.peers.kafka import KAFKA_NAME, kafka_cluster
 from bench.peers.node import PeerError
 from bench.peers.reference import REFERENCE_NAME, reference_cluster
+from reference_broker.blocking.transport import Connection
 from reference_broker.wire.apis import ApiKey
 
 REFERENCE = System(REFERENCE_NAME, reference_cluster)
@@ -61,18 +62,18 @@ def _kafka(folder: Path, nodes: int, config: Mapping[str, str], advertised: Sequ
 def make_tiered(cluster: Cluster, topic: str) -> None:
     """Raises PeerError."""
     body = set_topic_configs_request([topic], {"remote.storage.enable": "true"})
-    with RawConnection(cluster.ports[0]) as connection:
+    with connect(cluster.ports[0]) as connection:
         answer = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body)
-    error = int(answer.responses[0].error_code)  # type: ignore[attr-defined]
+    error = int(answer.responses[0].error_code)
     if error:
         raise PeerError(f"{topic} did not become tiered on {cluster.name}: error {error}")
 
 
-def offsets(connection: RawConnection, topic: str, partitions: int, at: int) -> list[int]:
+def offsets(connection: Connection, topic: str, partitions: int, at: int) -> list[int]:
     """The offset that each partition tells for one of the special times, and -1 where it tells none."""
     named = [TopicPartition(topic, index) for index in range(partitions)]
     answer = connection.call(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, list_offsets_request(named, at))
-    told = answer.topics[0].partitions  # type: ignore[attr-defined]
+    told = answer.topics[0].partitions
     found = {int(each.partition_index): int(each.offset) for each in told if each.error_code == 0}
     return [found.get(index, -1) for index in range(partitions)]
 

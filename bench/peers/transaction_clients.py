@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.peers.clients import RawConnection
 from bench.peers.group_clients import RetryingCoordinator
 from bench.peers.node import PeerError
+from reference_broker.blocking.transport import Connection, EncodedRequest
 from reference_broker.client import group_requests
 from reference_broker.client import transaction_requests as requests
 from reference_broker.client.group_requests import GroupVersions
@@ -14,7 +14,6 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.transaction_requests import ProducerIdentity
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name
-from reference_broker.wire.messages import decode_response
 
 INIT_VERSION = 4
 ADD_VERSION = 3
@@ -33,12 +32,12 @@ NOT_YET = (
 class RawTransactions:
     """One transactional ID on a connection of its own, with the frames of a transaction with one partition."""
 
-    connection: RawConnection
-    add: bytes
-    end: bytes
+    connection: Connection
+    add: EncodedRequest
+    end: EncodedRequest
 
     @classmethod
-    def of(cls, connection: RawConnection, own_id: str, where: TopicPartition, limit_s: float) -> "RawTransactions":
+    def of(cls, connection: Connection, own_id: str, where: TopicPartition, limit_s: float) -> "RawTransactions":
         """Waits until the single node has given a producer ID. Raises PeerError."""
         find = group_requests.find_coordinator(own_id, requests.TRANSACTION_KEY_TYPE)
         init = requests.init_request(own_id, TIMEOUT_US, ProducerIdentity())
@@ -60,16 +59,12 @@ class RawTransactions:
         )
 
     def is_added(self) -> bool:
-        """Reads the answer to ``add``. The transaction before may not be complete yet. Raises PeerError."""
-        body = decode_response(ApiKey.ADD_PARTITIONS_TO_TXN, ADD_VERSION, memoryview(self.connection.receive()))[1]
-        (error,) = requests.added(body).values()
-        return _is_done(error)
+        """Read the response to ``add``. The transaction before may not be complete yet. Raises PeerError."""
+        return _is_done(_error_of_adding(self.connection.receive(self.add).body))
 
     def is_ended(self) -> bool:
-        """Reads the answer to ``end``. Raises PeerError."""
-        body = decode_response(ApiKey.END_TXN, END_VERSION, memoryview(self.connection.receive()))[1]
-        told = requests.ended(body)
-        return _is_done(ErrorCode.none if isinstance(told, ProducerIdentity) else told)
+        """Read the response to ``end``. Raises PeerError."""
+        return _is_done(_error_of_end(self.connection.receive(self.end).body))
 
 
 def commit_all(producers: Sequence[RawTransactions]) -> None:
@@ -77,12 +72,12 @@ def commit_all(producers: Sequence[RawTransactions]) -> None:
     waiting = list(producers)
     while waiting:
         for each in waiting:
-            each.connection.send(each.add)
+            each.connection.send_bytes(each.add.frame)
         waiting = [each for each in waiting if not each.is_added()]
     waiting = list(producers)
     while waiting:
         for each in waiting:
-            each.connection.send(each.end)
+            each.connection.send_bytes(each.end.frame)
         waiting = [each for each in waiting if not each.is_ended()]
 
 

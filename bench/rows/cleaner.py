@@ -7,11 +7,12 @@ from pathlib import Path
 
 from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.options import Options
-from bench.peers.clients import PRODUCE_VERSION, RawConnection, base_offset, produce_request
+from bench.peers.clients import PRODUCE_VERSION, base_offset, connect, produce_request
 from bench.peers.cluster import Cluster, System, until
 from bench.peers.node import PeerError
 from bench.results import Results, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
+from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 
@@ -52,7 +53,7 @@ def _pass(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple[f
     """Returns megabytes per second and seconds of processor time, both from the moment when the full log becomes a
     compacted one. Raises PeerError."""
     make_topic(cluster, topic, config=TOPIC_CONFIG | {"cleanup.policy": "delete"})
-    with RawConnection(cluster.ports[0]) as connection:
+    with connect(cluster.ports[0]) as connection:
         produced = 0
         for number in range(total_bytes // (RECORDS * VALUE_BYTES) + 1):
             produced += _produce(connection, topic, number)
@@ -71,7 +72,7 @@ def _held(cluster: Cluster, home: Path, topic: str, load_s: float) -> list[float
     shares: list[float] = []
     number = sent = 0
     began = time.perf_counter()
-    with RawConnection(cluster.ports[0]) as connection:
+    with connect(cluster.ports[0]) as connection:
         while (passed_s := time.perf_counter() - began) < load_s:
             if sent > passed_s * LOAD_BYTES_PER_S:
                 time.sleep(0.005)
@@ -83,7 +84,7 @@ def _held(cluster: Cluster, home: Path, topic: str, load_s: float) -> list[float
     return shares
 
 
-def _produce(connection: RawConnection, topic: str, number: int) -> int:
+def _produce(connection: Connection, topic: str, number: int) -> int:
     """Sends one batch, whose keys recur, and returns its size in bytes."""
     now_ms = int(time.time() * 1000)
     first = number * RECORDS * 7
@@ -96,10 +97,10 @@ def _produce(connection: RawConnection, topic: str, number: int) -> int:
     return len(batch)
 
 
-def _compact(connection: RawConnection, topic: str) -> None:
+def _compact(connection: Connection, topic: str) -> None:
     body = set_topic_configs_request([topic], {"cleanup.policy": "compact"})
     answer = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body)
-    error = int(answer.responses[0].error_code)  # type: ignore[attr-defined]
+    error = int(answer.responses[0].error_code)
     if error:
         raise PeerError(f"{topic} did not become compacted: error {error}")
 

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.options import Options, Sizes
-from bench.peers.clients import FETCH_VERSION, RawConnection
+from bench.peers.clients import FETCH_VERSION, connect
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import PeerError
 from bench.results import Curve, Results, Row, Samples, Series, alternate
 from bench.rows.context import Progress, all_up, make_topic, row
+from reference_broker.blocking.transport import Connection
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
@@ -124,7 +125,7 @@ def _sessions(cluster: Cluster, sizes: Sizes, memory: dict[int, Samples], times:
         sessions: list[_Session] = []
         for step in sizes.session_steps:
             while len(sessions) < step:
-                connection = stack.enter_context(RawConnection(cluster.ports[0]))
+                connection = stack.enter_context(connect(cluster.ports[0]))
                 sessions.append(_Session(connection, cluster.name, sizes.session_partitions))
             if step == sizes.session_steps[0]:  # Not counted: Java compiles what runs often.
                 _fetches_ms(sessions, WARM_FETCHES * sizes.session_fetches)
@@ -142,7 +143,7 @@ def _fetches_ms(sessions: "Sequence[_Session]", count: int) -> list[float]:
 class _Session:
     """One fetch session on one connection. Raises PeerError when it is refused or gone."""
 
-    def __init__(self, connection: RawConnection, name: str, partitions: int) -> None:
+    def __init__(self, connection: Connection, name: str, partitions: int) -> None:
         self._connection = connection
         self._name = name
         self._epoch = 0

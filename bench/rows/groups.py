@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.options import Options
-from bench.peers.clients import FETCH_VERSION, RawConnection, RetryingClient, batch_of
+from bench.peers.clients import FETCH_VERSION, RetryingClient, batch_of, connect
 from bench.peers.cluster import Cluster, System
 from bench.peers.group_clients import (
     RawMember,
     await_coordinator,
     check_committed,
-    commit_frame,
+    encoded_commit,
     learn_ids,
     rebalance,
     subscription_of,
@@ -27,6 +27,7 @@ from bench.peers.group_clients import (
 from bench.peers.node import PeerError
 from bench.results import Results, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, row
+from reference_broker.blocking.transport import Connection, EncodedRequest
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
@@ -66,7 +67,7 @@ def _prepare_join(cluster: Cluster) -> None:
 
 def _first_record_ms(cluster: Cluster, group: str) -> float:
     """Raises PeerError."""
-    with RawConnection(cluster.ports[0]) as connection:
+    with connect(cluster.ports[0]) as connection:
         began = time.perf_counter()
         await_coordinator(connection, group, LIMIT_S)
         member = RawMember(connection, group)
@@ -80,7 +81,7 @@ def _first_record_ms(cluster: Cluster, group: str) -> float:
         body = FetchRequest(max_wait_ms=1000, topics=[wanted])
         answer = connection.call(ApiKey.FETCH, FETCH_VERSION, body)
         taken_ms = (time.perf_counter() - began) * 1000
-    if not answer.responses[0].partitions[0].records:  # type: ignore[attr-defined]
+    if not answer.responses[0].partitions[0].records:
         raise PeerError(f"{cluster.name} gave a new member no record")
     return taken_ms
 
@@ -113,7 +114,7 @@ def measure_rebalance(
 
 def _formed(cluster: Cluster, count: int, stack: ExitStack) -> list[RawMember]:
     """Raises PeerError."""
-    connections = [stack.enter_context(RawConnection(cluster.ports[0])) for _ in range(count)]
+    connections = [stack.enter_context(connect(cluster.ports[0])) for _ in range(count)]
     await_coordinator(connections[0], "many", LIMIT_S)
     members = [RawMember(connection, "many") for connection in connections]
     learn_ids(members, subscription_of(SHARED_TOPIC))
@@ -151,32 +152,32 @@ def measure_commits(
 
 @dataclass(slots=True)
 class _CommitLoad:
-    """``frames`` holds IN_FLIGHT encoded commits for each connection. Each connection has a group of its own."""
+    """``commits`` has an encoded commit for each connection, of a group of its own. It is sent again and again."""
 
     cluster: Cluster
-    connections: list[RawConnection]
-    frames: list[bytes]
+    connections: list[Connection]
+    commits: list[EncodedRequest]
 
     @classmethod
     def at(cls, cluster: Cluster, stack: ExitStack) -> "_CommitLoad":
         """Raises PeerError."""
         make_topic(cluster, COMMITTED_TOPIC)
-        connections = [stack.enter_context(RawConnection(cluster.ports[0])) for _ in range(CONNECTIONS)]
-        frames = []
+        connections = [stack.enter_context(connect(cluster.ports[0])) for _ in range(CONNECTIONS)]
+        commits = []
         for number, connection in enumerate(connections):
             await_coordinator(connection, f"group-{number}", LIMIT_S)
-            frames.append(commit_frame(connection, f"group-{number}", COMMITTED_TOPIC, 42) * IN_FLIGHT)
-        return cls(cluster, connections, frames)
+            commits.append(encoded_commit(connection, f"group-{number}", COMMITTED_TOPIC, 42))
+        return cls(cluster, connections, commits)
 
     def commit(self, at_least: int) -> int:
         """Sends commits and returns how many were acknowledged. Raises PeerError for a refusal."""
-        done = 0
+        done, frames_in_flight = 0, [each.frame * IN_FLIGHT for each in self.commits]
         while done < at_least:
-            for connection, frames in zip(self.connections, self.frames, strict=True):
-                connection.send(frames)
-            for connection in self.connections:
+            for connection, frames in zip(self.connections, frames_in_flight, strict=True):
+                connection.send_bytes(frames)
+            for connection, commit in zip(self.connections, self.commits, strict=True):
                 for _ in range(IN_FLIGHT):
-                    last = connection.receive()
-                check_committed(last)
+                    last = connection.receive_frame()
+                check_committed(commit.decode(last))
             done += CONNECTIONS * IN_FLIGHT
         return done

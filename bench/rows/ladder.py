@@ -8,16 +8,16 @@ from itertools import groupby
 from pathlib import Path
 
 from bench.options import Options
-from bench.peers.clients import FETCH_VERSION, PRODUCE_VERSION, RawConnection, create_topic
+from bench.peers.clients import FETCH_VERSION, PRODUCE_VERSION, connect, create_topic
 from bench.peers.cluster import System
 from bench.peers.node import PeerError
 from bench.results import Curve, Figure, Results, Row, Samples, Series
 from bench.rows.context import Progress, all_up, row
+from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from reference_broker.wire.messages import decode_response
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 PARTITION_MAX_BYTES = 1 << 20
@@ -44,15 +44,15 @@ class LadderSession:
     session_id: int = 0
     epoch: int = 0
     next_changed: int = 0
-    fetching: RawConnection = field(init=False)
-    producing: RawConnection = field(init=False)
+    fetching: Connection = field(init=False)
+    producing: Connection = field(init=False)
     batch: bytes = field(init=False)
     moved: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.positions = [0] * self.partitions
-        self.fetching = RawConnection(self.port)
-        self.producing = RawConnection(self.port)
+        self.fetching = connect(self.port)
+        self.producing = connect(self.port)
         self.batch = build([Record(offset=0, timestamp_ms=0, key=None, value=b"x" * 100, headers=())])
         self._create_topics()
         self._open_session()
@@ -72,11 +72,11 @@ class LadderSession:
         self.next_changed = (self.next_changed + changed) % among
         if expected:
             self._append(expected)
-        frame = self.fetching.encode(ApiKey.FETCH, FETCH_VERSION, self._request(self.moved))
+        request = self.fetching.encode(ApiKey.FETCH, FETCH_VERSION, self._request(self.moved))
         started = time.perf_counter()
-        answer = self.fetching.exchange(frame)
+        frame = self.fetching.exchange(request.frame)
         took_us = (time.perf_counter() - started) * 1e6
-        answered = self._answered(answer)
+        answered = self._answered(request.decode(frame))
         if answered != sorted(expected):
             raise PeerError(f"{self.name} answered partitions {answered[:5]} where {expected[:5]} had changed")
         for partition in expected:
@@ -84,8 +84,7 @@ class LadderSession:
         self.moved = expected
         return took_us
 
-    def _answered(self, frame: bytes) -> list[int]:
-        response = self._decode(frame)
+    def _answered(self, response: FetchResponse) -> list[int]:
         if response.error_code != ErrorCode.none or response.session_id != self.session_id:
             raise PeerError(f"{self.name} refused an incremental fetch with error {response.error_code}")
         self.epoch += 1
@@ -102,11 +101,6 @@ class LadderSession:
 
     def _by_topic(self, numbers: Iterable[int]) -> list[tuple[str, list[int]]]:
         return [(topic, list(each)) for topic, each in groupby(numbers, lambda number: self._place(number)[0])]
-
-    def _decode(self, frame: bytes) -> FetchResponse:
-        _, body = decode_response(ApiKey.FETCH, FETCH_VERSION, memoryview(frame))
-        assert isinstance(body, FetchResponse)
-        return body
 
     def _request(self, partitions: Sequence[int]) -> FetchRequest:
         topics = [
@@ -148,15 +142,14 @@ class LadderSession:
         deadline = time.perf_counter() + 60
         while time.perf_counter() < deadline:
             self.session_id, self.epoch = 0, 0
-            frame = self.fetching.encode(ApiKey.FETCH, FETCH_VERSION, self._request(range(self.partitions)))
-            response = self._decode(self.fetching.exchange(frame))
+            response = self.fetching.call(ApiKey.FETCH, FETCH_VERSION, self._request(range(self.partitions)))
             errors = [p.error_code for topic in response.responses for p in topic.partitions if p.error_code]
             if not errors and response.session_id:
                 self.session_id, self.epoch = response.session_id, 1
                 return
             if response.session_id:  # The session is closed, because the next try must find the slot free.
                 self.session_id, self.epoch = response.session_id, -1
-                self.fetching.exchange(self.fetching.encode(ApiKey.FETCH, FETCH_VERSION, self._request([])))
+                self.fetching.call(ApiKey.FETCH, FETCH_VERSION, self._request([]))
             time.sleep(0.2)
         raise PeerError(f"{self.name} did not lead all {self.partitions} partitions within 60 s")
 

@@ -15,10 +15,10 @@ from bench.options import Options
 from bench.peers.clients import (
     FETCH_VERSION,
     PRODUCE_VERSION,
-    RawConnection,
     RetryingClient,
     base_offset,
     batch_of,
+    connect,
     produce_request,
 )
 from bench.peers.cluster import Cluster, System
@@ -26,9 +26,9 @@ from bench.peers.node import PeerError
 from bench.peers.stock_clients import java_consumer_s, librdkafka_s, producer_perf
 from bench.results import Curve, Results, Samples, Series, alternate
 from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place, row
+from reference_broker.blocking.transport import Connection
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
-from reference_broker.wire.messages import decode_response
 
 PARTITIONS = 8
 PRODUCED_BYTES = (100, 1_024)
@@ -179,13 +179,13 @@ class _Probe:
     """
 
     name: str
-    connection: RawConnection
+    connection: Connection
     end: int = 0
 
     @classmethod
     def at(cls, cluster: Cluster) -> "_Probe":
         make_topic(cluster, RECORDS_TOPIC, config={"max.message.bytes": str(2 << 20)})
-        return cls(cluster.name, RawConnection(cluster.ports[0]))
+        return cls(cluster.name, connect(cluster.ports[0]))
 
     def block_ms(self, record_bytes: int, rounds: int) -> tuple[float, float]:
         """Returns the median milliseconds of a produce, and of a fetch of what it wrote."""
@@ -209,8 +209,8 @@ class _Probe:
         return taken_ms
 
     def _timed(self, api_key: int, version: int, body: object) -> tuple[object, float]:
-        frame = self.connection.encode(api_key, version, body)
+        request = self.connection.encode(api_key, version, body)
         began = time.perf_counter()
-        answered = self.connection.exchange(frame)
+        frame = self.connection.exchange(request.frame)
         taken_ms = (time.perf_counter() - began) * 1000
-        return decode_response(api_key, version, memoryview(answered))[1], taken_ms
+        return request.decode(frame), taken_ms

@@ -6,6 +6,7 @@
 
 import compileall
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,14 +14,14 @@ from pathlib import Path
 from time import perf_counter
 
 from bench.options import Options
-from bench.peers.clients import PRODUCE_VERSION, RawConnection, RetryingClient, base_offset, batch_of, produce_request
+from bench.peers.clients import PRODUCE_VERSION, RetryingClient, base_offset, batch_of, connect, produce_request
 from bench.peers.cluster import Cluster, System
 from bench.peers.node import end
 from bench.results import Results, Row, Samples, alternate
 from bench.rows.context import LIMIT_S, Progress, make_topic, row
+from reference_broker.blocking.transport import EncodedRequest
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.messages import decode_response
 
 GOAL = 8.0
 READY_GOAL_S = 0.6
@@ -113,17 +114,17 @@ class _Log:
         segment_bytes = max(batches * BATCH_BYTES // SEGMENTS, 1_000_000)
         make_topic(self.cluster, CROWDED_TOPIC, config={"segment.bytes": str(segment_bytes)})
         value = bytes(BATCH_BYTES)
-        with RawConnection(self.cluster.ports[0]) as connection:
+        in_flight: deque[EncodedRequest] = deque()
+        with connect(self.cluster.ports[0]) as connection:
             for number in range(batches + IN_FLIGHT):
                 if number < batches:
                     turn, producer_id = divmod(number, producers)
                     records = [Record(timestamp_ms=0, value=value)]
                     batch = build(records, producer_id=producer_id, producer_epoch=0, base_sequence=turn)
                     request = produce_request(CROWDED_TOPIC, 0, batch)
-                    connection.send(connection.encode(ApiKey.PRODUCE, PRODUCE_VERSION, request))
+                    in_flight.append(connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, request))
                 if number >= IN_FLIGHT:
-                    answer = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, memoryview(connection.receive()))[1]
-                    base_offset(answer, self.cluster.name)
+                    base_offset(connection.receive(in_flight.popleft()).body, self.cluster.name)
 
     def restart_s(self, *, keeps_snapshots: bool) -> float:
         """Returns the seconds from exec to the next acknowledged record. Raises PeerError."""

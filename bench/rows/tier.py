@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.options import Options
-from bench.peers.clients import RawConnection
+from bench.peers.clients import connect
 from bench.peers.cluster import Cluster, System, until
 from bench.peers.stock_clients import librdkafka_s, producer_perf
 from bench.peers.systems import EARLIEST_LOCAL, LATEST_TIERED, closed_segments, make_tiered, offsets, tiered
@@ -99,7 +99,7 @@ def _upload(cluster: Cluster, home: Path, topic: str, total_bytes: int) -> tuple
     producer_perf(cluster.bootstrap, topic, total_bytes // RECORD_BYTES, RECORD_BYTES)
     closed = closed_segments(home, topic, UPLOAD_PARTITIONS)
     size_bytes = sum(size for _, size in closed)
-    with RawConnection(cluster.ports[0]) as connection:
+    with connect(cluster.ports[0]) as connection:
         began, cpu_s = time.perf_counter(), cluster.cpu_s()
         make_tiered(cluster, topic)
 
@@ -119,7 +119,7 @@ def _fill(cluster: Cluster, home: Path, total_bytes: int) -> int:
     config = {"segment.bytes": str(segment_bytes), "remote.storage.enable": "true", "local.retention.bytes": "1"}
     make_topic(cluster, COLD_TOPIC, config=config)
     producer_perf(cluster.bootstrap, COLD_TOPIC, total_bytes // RECORD_BYTES, RECORD_BYTES)
-    with RawConnection(cluster.ports[0]) as connection:
+    with connect(cluster.ports[0]) as connection:
 
         def is_cold() -> bool:
             ((end, _),) = closed_segments(home, COLD_TOPIC, 1)

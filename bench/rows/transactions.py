@@ -14,7 +14,7 @@ from statistics import median
 import confluent_kafka
 
 from bench.options import Options
-from bench.peers.clients import RawConnection, RetryingClient
+from bench.peers.clients import RetryingClient, connect
 from bench.peers.cluster import Cluster, System
 from bench.peers.stock_clients import librdkafka_s, producer_perf, transformed_s
 from bench.peers.transaction_clients import RawTransactions, commit_all
@@ -134,7 +134,7 @@ def _producers(cluster: Cluster, stack: ExitStack) -> list[RawTransactions]:
     make_topic(cluster, EMPTY, PARTITIONS)
     return [
         RawTransactions.of(
-            stack.enter_context(RawConnection(cluster.ports[0])),
+            stack.enter_context(connect(cluster.ports[0])),
             f"id-{number}",
             TopicPartition(EMPTY, number % PARTITIONS),
             LIMIT_S,

@@ -20,7 +20,7 @@ from chaos.frame_proxy.process import ProxyProcess, Spec
 from chaos.live.links import Links
 from chaos.live.local_cluster import ClusterPlan, started
 from chaos.live.toxiproxy_server import ToxiproxyServer
-from reference_broker.blocking.connections import Connection
+from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -46,8 +46,8 @@ def main() -> None:
         spec = Spec([(0, host, int(port))], {node.listen: link.listen})
         process = ProxyProcess(spec, root / "proxy.log", lambda _: None)
         stack.callback(process.terminate)
-        connections = [stack.enter_context(_open(each)) for each in (node.listen, link.listen, process.fronts[0])]
-        ways = dict(zip(WAYS, (each.ask for each in connections), strict=True))
+        connections = [stack.enter_context(_connect(each)) for each in (node.listen, link.listen, process.fronts[0])]
+        ways = dict(zip(WAYS, (each.call for each in connections), strict=True))
         topic_id = _prepared(ways["direct"])
         works: dict[str, tuple[Callable[[Ask], None], int, int]] = {
             "empty fetch": (_empty, CALLS, 0),
@@ -59,22 +59,9 @@ def main() -> None:
             _print(name, _measured(ways, work, calls), size)
 
 
-class _Opened:
-    def __init__(self, address: str) -> None:
-        host, _, port = address.partition(":")
-        self._connection = Connection.open(host, int(port), LIMIT_US)
-
-    def ask(self, key: ApiKey, version: int, body: object) -> Any:
-        return self._connection.call(int(key), version, "measure", body, LIMIT_US).body
-
-    def __enter__(self) -> "_Opened":
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self._connection.close()
-
-
-_open = _Opened
+def _connect(address: str) -> Connection:
+    host, _, port = address.partition(":")
+    return Connection.open(host, int(port), LIMIT_US, "measure")
 
 
 def _prepared(ask: Ask) -> bytes:

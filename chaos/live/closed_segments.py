@@ -16,7 +16,7 @@ from bench.fleet.behaviours.bodies import list_offsets_request, metadata_request
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.fleet.negotiation import CONNECT_LIMIT_US
 from bench.fleet.spec import address_of
-from reference_broker.blocking.connections import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from reports.manifest import Check
 from scenarios.model import Scenario
@@ -132,8 +132,5 @@ def _tiered(node: SegmentsNode, where: TopicPartition) -> int:
 
 def _asked(node: SegmentsNode, api_key: ApiKey, version: int, body: object) -> Any:
     address = address_of(node.listen)
-    connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
-    try:
-        return connection.call(int(api_key), version, CLIENT_ID, body, CALL_LIMIT_US).body
-    finally:
-        connection.close()
+    with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
+        return connection.call(api_key, version, body, CALL_LIMIT_US)

@@ -17,7 +17,7 @@ import psutil
 from bench.probe.conversation import body
 from chaos.live.errors import SetupError
 from chaos.live.local_cluster import Running, running
-from reference_broker.blocking.connections import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -103,18 +103,15 @@ def _ask(nodes: Running, processes: dict[int, psutil.Process], find: Callable[[C
     found = None
     for node in processes:
         with suppress(TransportError):
-            connection = Connection.open(*nodes.address(node), CALL_LIMIT_US)
-            try:
+            with Connection.open(*nodes.address(node), CALL_LIMIT_US, CLIENT_ID) as connection:
                 found = find(connection)
-            finally:
-                connection.close()
             if found != NOBODY:
                 return found
     return found
 
 
 def _call(connection: Connection, api_key: ApiKey, version: int, wanted: Mapping[str, Any]) -> Any:
-    return connection.call(api_key, version, CLIENT_ID, body(api_key, wanted), CALL_LIMIT_US).body
+    return connection.call(api_key, version, body(api_key, wanted))
 
 
 def _processes(data: Path, nodes: Running) -> Iterator[tuple[int, psutil.Process]]:

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from reference_broker.blocking.connections import LaneConnections, NoDraftError, TransportError
+from reference_broker.blocking.connections import LaneConnections, NoDraftError
+from reference_broker.blocking.transport import TransportError
 from reference_broker.client.group_requests import MemberIdentity
 from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition

@@ -23,7 +23,7 @@ import aiokafka
 import confluent_kafka
 
 from bench import golang
-from bench.peers.clients import RawConnection, create_topic
+from bench.peers.clients import connect, create_topic
 from bench.peers.kafka import KAFKA_VERSION, run_java
 from bench.peers.node import end
 from bench.peers.reference import ReferenceNode
@@ -194,7 +194,7 @@ def _broker(folder: Path) -> Iterator[Proxy]:
     try:
         node.launch()
         node.await_ready()
-        with RawConnection(behind) as connection:
+        with connect(behind) as connection:
             create_topic(connection, TOPIC, 1)
         with Proxy(port, behind) as proxy:
             yield proxy

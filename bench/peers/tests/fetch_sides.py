@@ -15,7 +15,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32, i32Timedelta, i64
 
 from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request
-from bench.peers.clients import RawConnection
+from reference_broker.blocking.transport import Connection
 from reference_broker.records.batch import iterate
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
@@ -49,12 +49,12 @@ class Side:
     """One broker, or a cluster whose nodes hold replicas of all partitions. Node 0 leads them. ``connections`` are to
     its nodes, by ID. ``topic_ids`` are by label, and ``session_ids`` by the number of the walk's session."""
 
-    connections: Sequence[RawConnection]
+    connections: Sequence[Connection]
     topic_ids: dict[str, bytes] = field(default_factory=lambda: {UNKNOWN: UNKNOWN_ID})
     session_ids: dict[int, int] = field(default_factory=dict)
 
     @property
-    def leader(self) -> RawConnection:
+    def leader(self) -> Connection:
         return self.connections[0]
 
     def learn_ids(self, topics: Mapping[str, int]) -> None:
@@ -63,10 +63,10 @@ class Side:
             while not self._knows(connection, topics):
                 time.sleep(AGAIN_AFTER_S)
 
-    def _knows(self, connection: RawConnection, topics: Mapping[str, int]) -> bool:
+    def _knows(self, connection: Connection, topics: Mapping[str, int]) -> bool:
         everything = MetadataRequest(topics=None, include_topic_authorized_operations=False)
         answer = connection.call(ApiKey.METADATA, METADATA_VERSION, everything)
-        found = {str(topic.name): topic for topic in answer.topics}  # type: ignore[attr-defined]
+        found = {str(topic.name): topic for topic in answer.topics}
         led = {name: sum(int(each.leader_id) >= 0 for each in topic.partitions) for name, topic in found.items()}
         if led == topics:
             self.topic_ids |= {name: topic.topic_id.bytes for name, topic in found.items()}
@@ -92,11 +92,11 @@ class Side:
             configs=(),
         )
         answer = self.leader.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, create_topics_request([topic], TIMEOUT_MS))
-        assert [int(each.error_code) for each in answer.topics] == [0], answer  # type: ignore[attr-defined]
+        assert [int(each.error_code) for each in answer.topics] == [0], answer
 
     def delete(self, name: str) -> None:
         answer = self.leader.call(ApiKey.DELETE_TOPICS, DELETE_VERSION, delete_topics_request([name], TIMEOUT_MS))
-        assert [int(each.error_code) for each in answer.responses] == [0], answer  # type: ignore[attr-defined]
+        assert [int(each.error_code) for each in answer.responses] == [0], answer
 
     def await_replicas(self, topic: str, partition: int, start: int, end: int) -> None:
         """Waits until each node serves all records from ``start`` to ``end``, all of them committed, and until the
@@ -223,5 +223,5 @@ def delete_records(side: Side, topic: str, partition: int, offset: int) -> None:
         timeout=i32Timedelta.parse(timedelta(milliseconds=TIMEOUT_MS)),
     )
     answer = side.leader.call(ApiKey.DELETE_RECORDS, 2, request)
-    assert [int(each.error_code) for each in answer.topics[0].partitions] == [0], answer  # type: ignore[attr-defined]
-    assert [int(each.low_watermark) for each in answer.topics[0].partitions] == [offset], answer  # type: ignore[attr-defined]
+    assert [int(each.error_code) for each in answer.topics[0].partitions] == [0], answer
+    assert [int(each.low_watermark) for each in answer.topics[0].partitions] == [offset], answer

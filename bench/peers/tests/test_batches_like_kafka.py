@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.fleet.behaviours.bodies import create_topics_request, new_topic
-from bench.peers.clients import CREATE_VERSION, PRODUCE_VERSION, TIMEOUT_MS, RawConnection
+from bench.peers.clients import CREATE_VERSION, PRODUCE_VERSION, TIMEOUT_MS, connect
 from bench.peers.systems import KAFKA, REFERENCE
 from bench.probe.data import altered
+from reference_broker.blocking.transport import Connection
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
@@ -85,7 +86,7 @@ def answers(port: int) -> dict[str, list[str]]:
     """Return the errors by topic and name. A name has one for each compression."""
     found: dict[str, list[str]] = {}
     numbers = iter(range(1000, 10_000))
-    with RawConnection(port) as connection:
+    with connect(port) as connection:
         for topic, configs in TOPICS.items():
             wanted = create_topics_request([new_topic(topic, 1, 1, configs)], TIMEOUT_MS)
             connection.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, wanted)
@@ -94,7 +95,7 @@ def answers(port: int) -> dict[str, list[str]]:
     return found
 
 
-def _error(connection: RawConnection, topic: str, data: bytes, transactional_id: str | None) -> str:
+def _error(connection: Connection, topic: str, data: bytes, transactional_id: str | None) -> str:
     """A new topic is not led at once."""
     named = [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(0, data)])]
     request = ProduceRequest(-1, TIMEOUT_MS, named, transactional_id)

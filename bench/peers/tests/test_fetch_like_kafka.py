@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from bench.peers.clients import RawConnection, create_topic
+from bench.peers.clients import connect, create_topic
 from bench.peers.systems import KAFKA, REFERENCE
 from bench.peers.tests.fetch_sides import OF_DELETED, Answer, Ask, Row, Side, fetch, one_batch, produce
 from bench.peers.tests.fetch_walk import Walk
@@ -54,7 +54,7 @@ def both(folder: Path, nodes: int, config: dict[str, str]) -> Iterator[tuple[Sid
         sides = []
         for system, name in ((REFERENCE, "ours"), (KAFKA, "kafka")):
             cluster = stack.enter_context(system.launched(folder / name, nodes, config))
-            sides.append(Side([stack.enter_context(RawConnection(port)) for port in cluster.ports]))
+            sides.append(Side([stack.enter_context(connect(port)) for port in cluster.ports]))
         yield sides[0], sides[1]
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from bench.peers.clients import RawConnection, create_topic
+from bench.peers.clients import connect, create_topic
 from bench.peers.node import BrokerNode
 from bench.peers.tests.java_tools import CONSUMER, FEATURES, JavaTools, run_tool
 from bench.peers.tests.one_node import reference_node
+from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
@@ -41,7 +42,7 @@ def rows_of(node: BrokerNode, *words: str) -> list[dict[str, str]]:
     return [dict(zip(lines[0], line, strict=False)) for line in lines[1:]]
 
 
-def read_committed(raw: RawConnection) -> tuple[int, list[tuple[int, int]]]:
+def read_committed(raw: Connection) -> tuple[int, list[tuple[int, int]]]:
     """How far a reader of committed records gets, and which transactions it is told as aborted."""
     wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, 0, 1 << 20)])
     answer: Any = raw.call(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0, isolation_level=1, topics=[wanted]))
@@ -53,7 +54,7 @@ def read_committed(raw: RawConnection) -> tuple[int, list[tuple[int, int]]]:
 def test_a_transaction_that_hangs_is_found_and_aborted(
     node: BrokerNode, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
-    with RawConnection(node.port) as raw:
+    with connect(node.port) as raw:
         create_topic(raw, TOPIC, 1)
         began_ms = int(time.time() * 1000) - TWO_HOURS_MS
         batch = build(
@@ -91,7 +92,7 @@ def test_the_java_producer_commits_and_a_java_consumer_reads_it(tmp_path: Path, 
     with reference_node(tmp_path) as node:
         if features:
             run_tool(FEATURES, "--bootstrap-server", node.bootstrap, "downgrade", *features)
-        with RawConnection(node.port) as raw:
+        with connect(node.port) as raw:
             create_topic(raw, TOPIC, 3)
         words = ("--topic", TOPIC, "--num-records", "3000", "--record-size", "100", "--throughput", "1500")
         transactional = ("--transactional-id", "perf", "--transaction-duration-ms", "100")

@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 
-from bench.peers.clients import RawConnection, create_topic
+from bench.peers.clients import connect, create_topic
 from bench.peers.systems import KAFKA
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.blocking.examples import consume_transform_produce
 from reference_broker.blocking.transactional_producer import BlockingTransactionalProducer
+from reference_broker.blocking.transport import Connection
 from reference_broker.client import api_versions
 from reference_broker.client.group_consumer import ConsumerConfig
 from reference_broker.client.group_membership import GroupConfig
@@ -33,14 +34,14 @@ names = (f"topic-{number}" for number in itertools.count())
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NodeAddress, RawConnection]]:
-    with KAFKA.launched(tmp_path_factory.mktemp("kafka"), 1, {}) as cluster, RawConnection(cluster.ports[0]) as raw:
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NodeAddress, Connection]]:
+    with KAFKA.launched(tmp_path_factory.mktemp("kafka"), 1, {}) as cluster, connect(cluster.ports[0]) as raw:
         yield NodeAddress(-1, "127.0.0.1", cluster.ports[0]), raw
 
 
 @pytest.fixture(params=[OLD, NEW])
 def node(
-    kafka: tuple[NodeAddress, RawConnection], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    kafka: tuple[NodeAddress, Connection], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> NodeAddress:
     """A node whose clients are all of one generation. A new cluster has ``transaction.version`` 2."""
     if request.param == OLD:
@@ -49,7 +50,7 @@ def node(
 
 
 @pytest.fixture
-def topic(kafka: tuple[NodeAddress, RawConnection]) -> str:
+def topic(kafka: tuple[NodeAddress, Connection]) -> str:
     name = next(names)
     create_topic(kafka[1], name, PARTITIONS)
     return name

@@ -1,23 +1,24 @@
 """Sees from outside which node leads what, and tells it as our own nodes do (``chaos.interceptor.roles``)."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
-
-from kio.schema.types import TopicName
-
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.negotiation import CONNECT_LIMIT_US
 from bench.fleet.spec import address_of
 from chaos.interceptor.roles import topic_of_roles
 from chaos.live.targets import Roles
-from reference_broker.blocking.connections import Connection, TransportError
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from kio.schema.types import TopicName
+from reference_broker.blocking.transport import Connection
+from reference_broker.blocking.transport import TransportError
 from reference_broker.wire.apis import ApiKey
 from scenarios.model import Scenario
 from scenarios.vocabulary import NODE_ROLES
+from typing import Any
 
 ASK_EVERY_S = 0.2
 CALL_LIMIT_US = 1_000_000
@@ -85,18 +86,13 @@ class RolesSeen:
 
     def _ask(self, address: Address) -> None:
         """Asks for the partition first, because an answer of the quorum waits for its leader."""
-        connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
-        try:
+        with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
             if self._topic:
-                body: object = bodies.metadata_request((self._topic,))
-                answer = connection.call(int(ApiKey.METADATA), self._version, CLIENT_ID, body, CALL_LIMIT_US).body
-                self._partition = newer(self._partition, led_partition(answer))
-            body, key = _quorum_request(), int(ApiKey.DESCRIBE_QUORUM)
-            self._quorum = newer(
-                self._quorum, led_quorum(connection.call(key, QUORUM_VERSION, CLIENT_ID, body, CALL_LIMIT_US).body)
-            )
-        finally:
-            connection.close()
+                wanted = bodies.metadata_request((self._topic,))
+                metadata = connection.call(ApiKey.METADATA, self._version, wanted, CALL_LIMIT_US)
+                self._partition = newer(self._partition, led_partition(metadata))
+            quorum = connection.call(ApiKey.DESCRIBE_QUORUM, QUORUM_VERSION, _quorum_request(), CALL_LIMIT_US)
+            self._quorum = newer(self._quorum, led_quorum(quorum))
 
 
 def newer(known: Office, told: Office) -> Office:

@@ -16,7 +16,7 @@ from chaos.frame_proxy.proxy import Node
 from chaos.live.errors import SetupError
 from chaos.live.fleet import Way
 from chaos.live.links import Links
-from reference_broker.blocking.connections import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
@@ -86,12 +86,9 @@ def nodes_of(target: str) -> list[Node]:
 
 
 def _asked(address: Address, version: int) -> list[Node]:
-    connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
-    try:
-        answer = connection.call(int(ApiKey.METADATA), version, CLIENT_ID, bodies.metadata_request(()), CALL_LIMIT_US)
-    finally:
-        connection.close()
-    brokers = cast("MetadataResponse", answer.body).brokers
+    with Connection.open(address.host, address.port, CONNECT_LIMIT_US, CLIENT_ID) as connection:
+        metadata = connection.call(ApiKey.METADATA, version, bodies.metadata_request(()), CALL_LIMIT_US)
+    brokers = cast("MetadataResponse", metadata).brokers
     return sorted(
         (Node(int(each.node_id), str(each.host), int(each.port)) for each in brokers), key=lambda node: node.node_id
     )

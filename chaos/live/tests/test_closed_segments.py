@@ -8,7 +8,7 @@ import pytest
 
 from chaos.live import closed_segments
 from chaos.live.closed_segments import ClosedSegments, segments_of
-from reference_broker.blocking.connections import TransportError
+from reference_broker.blocking.transport import TransportError
 from reference_broker.wire.apis import ApiKey
 from scenarios.loader import find
 

@@ -19,7 +19,7 @@ from bench.fleet.behaviours.bodies import ALL_TOPICS, create_topics_request, met
 from bench.ports import free_port
 from bench.probe.conversation import body
 from chaos.live.probe import probe
-from reference_broker.blocking.connections import Connection, TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.quorum.messages import begin_epoch
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
@@ -145,15 +145,10 @@ class Admin:
 def ask(address: str, api_key: int, version: int, body: object, within_us: int = 1_000_000) -> Any:
     host, _, port = address.rpartition(":")
     try:
-        connection = Connection.open(host, int(port), 1_000_000)
+        with Connection.open(host, int(port), 1_000_000, "test") as connection:
+            return connection.call(api_key, version, body, within_us)
     except TransportError:
         return None
-    try:
-        return connection.call(api_key, version, "test", body, within_us).body
-    except TransportError:
-        return None
-    finally:
-        connection.close()
 
 
 def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:

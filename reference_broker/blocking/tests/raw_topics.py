@@ -7,7 +7,7 @@ from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequ
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from reference_broker.blocking.connections import Connection
+from reference_broker.blocking.transport import Connection
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.records.record import Record, build
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -16,11 +16,8 @@ LIMIT_US = 10_000_000
 
 
 def call(node: NodeAddress, api_key: int, version: int, body: object) -> Any:
-    connection = Connection.open(node.host, node.port, LIMIT_US)
-    try:
-        return connection.call(api_key, version, "tests", body, LIMIT_US).body
-    finally:
-        connection.close()
+    with Connection.open(node.host, node.port, LIMIT_US, "tests") as connection:
+        return connection.call(api_key, version, body)
 
 
 def create_topic(node: NodeAddress, name: str, partitions: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 
-from reference_broker.blocking.connections import ConnectError, Connection, DeadlineError, LostError, Reply
+from reference_broker.blocking.transport import ConnectError, Connection, DeadlineError, LostError, Reply
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.messages import encode_response
 
@@ -28,7 +28,7 @@ def peer(serve: Callable[[socket.socket], None]) -> Iterator[Connection]:
 
         thread = threading.Thread(target=work)
         thread.start()
-        connection = Connection.open("127.0.0.1", server.getsockname()[1], LIMIT_US)
+        connection = Connection.open("127.0.0.1", server.getsockname()[1], LIMIT_US, "c")
         try:
             yield connection
         finally:
@@ -37,7 +37,8 @@ def peer(serve: Callable[[socket.socket], None]) -> Iterator[Connection]:
 
 
 def fetch(connection: Connection) -> Reply:
-    return connection.call(1, 17, "c", FetchRequest(), LIMIT_US)
+    deadline = time.monotonic() + LIMIT_US / 1e6
+    return connection.receive(connection.send(1, 17, FetchRequest()), deadline)
 
 
 def receive_request(sock: socket.socket) -> bytes:
@@ -123,4 +124,4 @@ def test_kio_bodies_travel_too() -> None:
 
     body = ApiVersionsRequest(client_software_name="crucible", client_software_version="1")
     with peer(serve) as connection, pytest.raises(LostError):
-        connection.call(18, 3, "c", body, LIMIT_US)
+        connection.call(18, 3, body)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reference_broker.blocking.connections import Connection
+from reference_broker.blocking.transport import Connection
 from reference_broker.core.events import Closed, Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.log_lines import LogLines
@@ -21,7 +21,7 @@ SECOND_US = 1_000_000
 
 
 def fetch(connection: Connection, request: FetchRequest) -> FetchResponse:
-    answer = connection.call(ApiKey.FETCH, 12, "reader", request, 5 * SECOND_US).body
+    answer = connection.call(ApiKey.FETCH, 12, request)
     assert isinstance(answer, FetchResponse)
     return answer
 
@@ -30,7 +30,7 @@ def fetch(connection: Connection, request: FetchRequest) -> FetchResponse:
 @pytest.mark.clause("F-23")
 def test_each_fetch_has_a_line_with_its_session_id_and_epoch(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker("--config", "crucible.request.log.enable=true")
-    connection = Connection.open(*broker.address, 5 * SECOND_US)
+    connection = Connection.open(*broker.address, 5 * SECOND_US, "reader")
     full = FetchRequest(
         max_wait_ms=0, session_epoch=0, topics=[FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 0, 100)])]
     )
@@ -47,7 +47,7 @@ def test_each_fetch_has_a_line_with_its_session_id_and_epoch(start_broker: "Call
 
 @pytest.mark.live
 def test_there_are_no_lines_unless_asked_for(broker: "Broker") -> None:
-    connection = Connection.open(*broker.address, 5 * SECOND_US)
+    connection = Connection.open(*broker.address, 5 * SECOND_US, "reader")
     fetch(connection, FetchRequest(max_wait_ms=0))
     connection.close()
     assert broker.stop() == 0
