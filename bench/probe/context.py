@@ -13,8 +13,9 @@ from uuid import uuid4
 
 from bench.probe.broker import Address, Broker, Target
 from bench.probe.case import ANY, PREPARING, Case, NotAdvertised, Observation, Unexpected, Unsupported
-from bench.probe.conversation import HAPPENED, Broken, Conversation, Line, PendingRequest, Silent, in_words
+from bench.probe.conversation import HAPPENED, Broken, Conversation, Line, Silent, in_words
 from bench.targets.model import TargetError
+from reference_broker.blocking.transport import EncodedRequest
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -166,7 +167,7 @@ class ProbeContext:
 
     def send(
         self, api_key: int, values: object, version: int | None = None, on: Conversation | None = None
-    ) -> PendingRequest:
+    ) -> EncodedRequest:
         """Sends a request, whose response is read with ``receive`` of the same connection."""
         return (on or self.main).send(api_key, self.version(api_key) if version is None else version, values)
 

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from reference_broker.wire.apis import ApiKey, api_name
-from reference_broker.wire.errors import ProtocolError
+from reference_broker.blocking.transport import ConnectError, Connection, DeadlineError, EncodedRequest, LostError
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.messages import body_class, decode_response, encode_request
+from reference_broker.wire.messages import body_class
 from reference_broker.wire.produce import ProduceRequest
 from reference_broker.wire.schema import SchemaField, schema_fields
 
@@ -152,18 +152,6 @@ class Garbled(Broken):
     """The bytes that came are no response to the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRequest:
-    """A request whose response has not been read yet."""
-
-    api_key: int
-    version: int
-    correlation_id: int
-
-    def __str__(self) -> str:
-        return f"{api_name(self.api_key)} {self.version}"
-
-
 @dataclass(slots=True)
 class Conversation:
     """One connection."""
@@ -173,17 +161,16 @@ class Conversation:
     left_s: Callable[[], float]  # the seconds that remain for the case
     number: int = 1
     client_id: str | None = CLIENT_ID
-    _socket: socket.socket = field(init=False)
-    _correlation_id: int = 0
+    _connection: Connection = field(init=False)
 
     def __post_init__(self) -> None:
         host, port = self.address
         try:
-            self._socket = socket.create_connection(self.address, timeout=self._patience(None))
-        except (OSError, UnicodeError) as error:  # UnicodeError: the host can be no name.
-            self._note(f"cannot connect to {host}:{port}: {error}")
-            raise Closed(f"{host}:{port} accepts no connection: {error}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connection = Connection.open(host, port, self._limit_us(None), self.client_id)
+        except ConnectError as error:
+            self._note(f"cannot connect to {host}:{port}: {error.detail}")
+            raise Closed(f"{host}:{port} accepts no connection: {error.detail}") from None
+        self._connection.max_response_bytes = LONGEST_FRAME
 
     def __enter__(self) -> Self:
         return self
@@ -194,13 +181,12 @@ class Conversation:
         self.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self._connection.close()
 
     def reset(self) -> None:
-        """Ends the connection at once with RST, whatever is on its way."""
+        """Ends the connection at once with RST, whatever is in flight."""
         self._note("we reset the connection")
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._socket.close()
+        self._connection.reset()
 
     # Whole requests
 
@@ -211,69 +197,61 @@ class Conversation:
         """
         return self.receive(self.send(api_key, version, values), limit_s)
 
-    def send(self, api_key: int, version: int, values: object, correlation_id: int | None = None) -> PendingRequest:
+    def send(self, api_key: int, version: int, values: object) -> EncodedRequest:
         """Sends a request. Its response must be read with ``receive``, in the order of the requests."""
-        asked, frame, words = self.encoded(api_key, version, values, correlation_id)
-        self.send_bytes(frame, words)
-        return asked
+        request, words = self.encoded(api_key, version, values)
+        self.send_bytes(request.frame, words)
+        return request
 
-    def encoded(
-        self, api_key: int, version: int, values: object, correlation_id: int | None = None
-    ) -> tuple[PendingRequest, bytes, str]:
-        """Returns a request that is not sent yet, its frame with the length, and its words."""
-        if correlation_id is None:
-            self._correlation_id += 1
-            correlation_id = self._correlation_id
-        request = body(api_key, values)
-        frame = b"".join(encode_request(api_key, version, correlation_id, self.client_id, request))
-        return (
-            PendingRequest(api_key, version, correlation_id),
-            frame,
-            f"{api_name(api_key)} {version} {in_words(request)}",
-        )
+    def encoded(self, api_key: int, version: int, values: object) -> tuple[EncodedRequest, str]:
+        """Returns a request that is not sent yet, and its words."""
+        sent = body(api_key, values)
+        request = self._connection.encode(api_key, version, sent)
+        return request, f"{request} {in_words(sent)}"
 
-    def receive(self, asked: PendingRequest, limit_s: float | None = None) -> Any:
-        """Reads the next response, which must be that of ``asked``."""
-        frame = self.receive_frame(limit_s, str(asked))
+    def receive(self, request: EncodedRequest, limit_s: float | None = None) -> Any:
+        """Reads the next response, which must be that of ``request``."""
+        frame = self.receive_frame(limit_s, str(request))
         try:
-            correlation_id, body = decode_response(asked.api_key, asked.version, memoryview(frame))
-        except ProtocolError as error:
-            self._write_down(RECEIVED, f"{asked}, which cannot be decoded: {error}", frame)
-            raise Garbled(f"the answer to {asked} cannot be decoded: {error}") from None
-        self._write_down(RECEIVED, f"{asked} {in_words(body)}", frame, body)
-        if correlation_id != asked.correlation_id:
-            problem = f"correlation ID {correlation_id} instead of {asked.correlation_id}"
-            raise Garbled(f"the answer to {asked} has {problem}")
-        return body
+            response = request.decode(frame)
+        except LostError as error:
+            self._write_down(RECEIVED, f"{request}, which {error.detail}", frame)
+            raise Garbled(f"the answer to {request} {error.detail}") from None
+        self._write_down(RECEIVED, f"{request} {in_words(response)}", frame, response)
+        return response
 
     # Bytes
 
     def send_bytes(self, frame: bytes, words: str) -> None:
         """Sends bytes as they are. ``words`` say what they are."""
         self.lines.append(Line(self.number, SENT, words, frame))
-        self._socket.settimeout(self._patience(None))
         try:
-            self._socket.sendall(frame)
-        except TimeoutError:
+            self._connection.send_bytes(frame, self._limit_us(None))
+        except DeadlineError:
             raise Silent("the broker reads no further") from None
-        except OSError as error:
-            self._note(f"the broker closed the connection: {error}")
+        except LostError as error:
+            self._note(f"the broker closed the connection: {error.detail}")
             raise Closed("the broker closed the connection while it was sent a request") from None
 
-    def receive_frame(self, limit_s: float | None = None, what: str = "the request") -> bytes:
+    def receive_frame(self, limit_s: float | None = None, what: str = "the request") -> memoryview:
         """Reads the next frame and returns it without its length."""
-        until = time.monotonic() + self._patience(limit_s)
-        (length,) = _LENGTH.unpack(self._read(4, until, what))
-        if not 4 <= length <= LONGEST_FRAME:
-            self._note(f"a frame that claims {length} bytes")
-            raise Garbled(f"the answer to {what} claims {length} bytes")
-        return self._read(length, until, what)
+        try:
+            return self._connection.receive_frame(time.monotonic() + self._limit_us(limit_s) / 1e6)
+        except DeadlineError:
+            self._note(f"no answer to {what} in time")
+            raise Silent(f"the broker does not answer {what}") from None
+        except LostError as error:
+            if error.reason == "garbled":
+                self._note(error.detail)
+                raise Garbled(f"the answer to {what} is {error.detail}") from None
+            self._note("the broker closed the connection")
+            raise Closed(f"the broker closed the connection instead of answering {what}") from None
 
     def is_closed(self, within_s: float = 5.0) -> bool:
         """Whether the broker closes the connection within that time, without another response."""
-        self._socket.settimeout(min(within_s, self._patience(None)))
+        self._connection.sock.settimeout(self._limit_us(within_s) / 1e6)
         try:
-            came = self._socket.recv(1)
+            came = self._connection.sock.recv(1)
         except TimeoutError:
             self._note("the connection stays open")
             return False
@@ -285,30 +263,14 @@ class Conversation:
     def end_sending(self) -> None:
         """Closes our half of the connection."""
         self._note("we close our half of the connection")
-        self._socket.shutdown(socket.SHUT_WR)
+        self._connection.sock.shutdown(socket.SHUT_WR)
 
-    def _read(self, length: int, until: float, what: str) -> bytes:
-        buffer = bytearray()
-        while len(buffer) < length:
-            self._socket.settimeout(max(0.001, until - time.monotonic()))
-            try:
-                part = self._socket.recv(min(1 << 20, length - len(buffer)))
-            except TimeoutError:
-                self._note(f"no answer to {what} in time")
-                raise Silent(f"the broker does not answer {what}") from None
-            except OSError:
-                part = b""
-            if not part:
-                self._note("the broker closed the connection")
-                raise Closed(f"the broker closed the connection instead of answering {what}")
-            buffer += part
-        return bytes(buffer)
-
-    def _patience(self, limit_s: float | None) -> float:
+    def _limit_us(self, limit_s: float | None) -> int:
+        """Returns the smaller of this limit and what the case has left, at least a millisecond."""
         left_s = max(0.001, self.left_s())
-        return left_s if limit_s is None else min(limit_s, left_s)
+        return int((left_s if limit_s is None else min(limit_s, left_s)) * 1e6)
 
-    def _write_down(self, direction: str, words: str, frame: bytes, body: Any = None) -> None:
+    def _write_down(self, direction: str, words: str, frame: memoryview, body: Any = None) -> None:
         self.lines.append(Line(self.number, direction, words, _LENGTH.pack(len(frame)) + frame, body))
 
     def _note(self, words: str) -> None:

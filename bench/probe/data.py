@@ -6,7 +6,8 @@ from typing import Any
 
 from bench.probe.case import NotAdvertised
 from bench.probe.context import ByKey, ProbeContext, Topic, single
-from bench.probe.conversation import Conversation, PendingRequest
+from bench.probe.conversation import Conversation
+from reference_broker.blocking.transport import EncodedRequest
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, read_header, write_header
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build, read_records
@@ -122,7 +123,7 @@ def fetch(
     return answer
 
 
-def send_fetch(at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> PendingRequest:
+def send_fetch(at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> EncodedRequest:
     """Sends a fetch on the case's own connection, whose answer is taken with ``at.main.receive``."""
     return at.send(FETCH, fetch_request(at, [(topic, partitions or (wanted(),))], **fields))
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.probe.context import ProbeContext, single
-from bench.probe.conversation import Conversation, PendingRequest
+from bench.probe.conversation import Conversation
+from reference_broker.blocking.transport import EncodedRequest
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -54,7 +55,7 @@ class Member:
 
     # Joining
 
-    def send_join(self, version: int | None = None, **other: object) -> PendingRequest:
+    def send_join(self, version: int | None = None, **other: object) -> EncodedRequest:
         """Sends a JoinGroup as the member is. ``other``: fields with other values."""
         identity = {name: value for name, value in self.identity.items() if name != "generation_id"}
         asked = {
@@ -78,7 +79,7 @@ class Member:
             answer = self.join(**other)
         return answer
 
-    def send_entry(self) -> PendingRequest:
+    def send_entry(self) -> EncodedRequest:
         """Sends the JoinGroup that makes it a member. If it needs an ID it asks for one before."""
         if not self.member_id and self.instance is None and self.at.version(JOIN) >= IDS_SINCE:
             answer = self.join()
@@ -86,7 +87,7 @@ class Member:
             self.member_id = str(answer.member_id)
         return self.send_join()
 
-    def joined(self, asked: PendingRequest, limit_s: float | None = None) -> Any:
+    def joined(self, asked: EncodedRequest, limit_s: float | None = None) -> Any:
         """Takes the answer to a JoinGroup, which must succeed and come in that time."""
         answer = self.on.receive(asked, limit_s)
         self.at.expect("error code of a join", answer.error_code, ErrorCode.none)
@@ -100,7 +101,7 @@ class Member:
 
     # Being a member
 
-    def send_sync(self, assignments: Mapping[str, bytes] | None = None, **other: object) -> PendingRequest:
+    def send_sync(self, assignments: Mapping[str, bytes] | None = None, **other: object) -> EncodedRequest:
         """``assignments``: by member ID."""
         given = [{"member_id": name, "assignment": data} for name, data in (assignments or {}).items()]
         asked = {"protocol_type": self.protocol_type, "protocol_name": self.protocol, "assignments": given}

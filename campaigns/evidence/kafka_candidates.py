@@ -20,10 +20,11 @@ from bench.peers.cluster import launched
 from bench.probe.broker import Broker, meet
 from bench.probe.case import ANY, MUST, Case
 from bench.probe.context import Belongings, ProbeContext, Topic, single
-from bench.probe.conversation import Conversation, PendingRequest, body
+from bench.probe.conversation import Conversation, body
 from bench.probe.data import FETCH, Session, fetch_request, rows, wanted
 from bench.probe.transactional import COMMIT_OFFSETS, Transactional
 from bench.targets.loader import find
+from reference_broker.blocking.transport import EncodedRequest
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 
@@ -93,7 +94,7 @@ def mixed_errors(at: ProbeContext, _folder: Path) -> Iterator[str]:
             yield f"version {version} {words}: {dict(codes)}"
 
 
-def _committer(at: ProbeContext, topic: Topic, version: int) -> Callable[[], tuple[Conversation, PendingRequest]]:
+def _committer(at: ProbeContext, topic: Topic, version: int) -> Callable[[], tuple[Conversation, EncodedRequest]]:
     """Sends the request each time that it is called."""
     producer, group_id = Transactional(at).take(), at.group()
     on = at.coordinator(group_id)

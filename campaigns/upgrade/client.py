@@ -1,20 +1,21 @@
 """Requests of an upgrade, to either broker: topics with their IDs, their settings, and offsets."""
 
-from bench.fleet.behaviours.bodies import LATEST
-from bench.fleet.behaviours.bodies import create_topics_request
-from bench.fleet.behaviours.bodies import list_offsets_request
-from bench.fleet.behaviours.bodies import metadata_request
-from bench.fleet.behaviours.bodies import new_topic
-from bench.fleet.behaviours.bodies import set_topic_configs_request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.fleet.behaviours.bodies import (
+    LATEST,
+    create_topics_request,
+    list_offsets_request,
+    metadata_request,
+    new_topic,
+    set_topic_configs_request,
+)
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.peers.clients import connect
 from campaigns.upgrade.kafka_files import UpgradeError
-from collections.abc import Mapping
-from collections.abc import Sequence
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.errors import error_name
-from typing import Any
+from reference_broker.wire.errors import ErrorCode, error_name
 
 CREATE_VERSION = 7
 METADATA_VERSION = 12

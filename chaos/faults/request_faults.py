@@ -2,30 +2,21 @@
 
 import threading
 import time
-from bench.fleet.behaviours.protocol import Address
-from bench.fleet.behaviours.protocol import Now
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.fleet.behaviours.protocol import Address, Now
 from bench.fleet.driver import BlockingDriver
 from bench.fleet.spec import address_of
-from chaos.faults.node_requests import Forger
-from chaos.faults.node_requests import NodeRequest
-from chaos.faults.timed import Begin
-from chaos.faults.timed import End
-from chaos.faults.timed import Ended
-from chaos.faults.timed import FaultContext
-from chaos.faults.timed import node_of
+from chaos.faults.node_requests import Forger, NodeRequest
+from chaos.faults.timed import Begin, End, Ended, FaultContext, node_of
 from chaos.live.node_side.inside import recorded
-from chaos.live.quorum import CLUSTER_ID_KEY
-from chaos.live.quorum import VOTERS_KEY
+from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY
 from chaos.live.targets import Target
 from chaos.seeds import random_for
 from chaos.sim.stepwise_faults import FeatureSwitch
-from collections.abc import Callable
-from collections.abc import Sequence
-from pathlib import Path
-from reference_broker.blocking.transport import Connection
-from reference_broker.blocking.transport import LostError
-from reference_broker.blocking.transport import TransportError
-from typing import Final
+from reference_broker.blocking.transport import Connection, LostError, TransportError
 
 REPLY_LIMIT_US = 1_500_000
 RETRY_S = 0.1

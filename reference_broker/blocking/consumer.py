@@ -14,37 +14,24 @@ heartbeats itself meanwhile. ``metadata_epoch`` and ``wait_for_metadata_update``
 
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import wraps
-from reference_broker.blocking.connections import LaneConnections
-from reference_broker.blocking.connections import NoDraftError
+from types import TracebackType
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar
+
+from reference_broker.blocking.connections import LaneConnections, NoDraftError
 from reference_broker.blocking.transport import TransportError
 from reference_broker.client.api_versions import announces_drafts
 from reference_broker.client.consumer_observer import PositionReset
 from reference_broker.client.consumer_partitions import ConsumerRecord
-from reference_broker.client.group_consumer import ConsumerConfig
-from reference_broker.client.group_consumer import GroupConsumer
-from reference_broker.client.group_consumer import LaneRequest
+from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer, LaneRequest
 from reference_broker.client.group_membership import Revoked
-from reference_broker.client.group_requests import MemberIdentity
-from reference_broker.client.group_requests import NO_GENERATION
-from reference_broker.client.group_requests import name_of
+from reference_broker.client.group_requests import NO_GENERATION, MemberIdentity, name_of
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.offset_commits import Committed
-from reference_broker.client.offset_commits import OffsetToCommit
+from reference_broker.client.offset_commits import Committed, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from types import TracebackType
-from typing import Concatenate
-from typing import Final
-from typing import ParamSpec
-from typing import Self
-from typing import TypeVar
+from reference_broker.wire.errors import Error, ErrorCode
 
 HEARTBEAT_THREAD: Final = "consumer-heartbeats"
 """The name of the thread."""

@@ -60,9 +60,9 @@ class EncodedRequest:
         try:
             correlation_id, body = decode_response(self.api_key, self.api_version, response)
         except ProtocolError as error:
-            raise LostError("garbled", str(error)) from error
+            raise LostError("garbled", f"cannot be decoded: {error}") from error
         if correlation_id != self.correlation_id:
-            raise LostError("garbled", f"correlation ID {correlation_id} instead of {self.correlation_id}")
+            raise LostError("garbled", f"has correlation ID {correlation_id} instead of {self.correlation_id}")
         return body
 
 
@@ -137,10 +137,9 @@ class Connection:
         self.send_bytes(request.frame, timeout_us)
         return request
 
-    def encode(self, api_key: int, api_version: int, body: object, correlation_id: int | None = None) -> EncodedRequest:
-        """Return a request that is not sent yet, by default with the next correlation ID."""
-        if correlation_id is None:
-            correlation_id = self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+    def encode(self, api_key: int, api_version: int, body: object) -> EncodedRequest:
+        """Return a request that is not sent yet, with the next correlation ID."""
+        correlation_id = self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         frame = b"".join(encode_request(api_key, api_version, correlation_id, self.client_id, body))
         return EncodedRequest(api_key, api_version, correlation_id, frame)
 

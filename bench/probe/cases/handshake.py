@@ -97,7 +97,7 @@ def produce_from_0(at: ProbeContext) -> None:
     at.expect("lowest version of Produce", lowest, [0])
 
 
-def _beyond(at: ProbeContext, version: int) -> bytes:
+def _beyond(at: ProbeContext, version: int) -> memoryview:
     """Asks ApiVersions in a version that the broker does not have, and returns the frame of the answer."""
     frame = _frame(API_VERSIONS, version, 77, b"\x00\x09crucible\x021\x00")
     at.main.send_bytes(frame, f"ApiVersions {version}")
@@ -154,9 +154,8 @@ def beyond_range_goes_on(at: ProbeContext) -> None:
 @case("handshake/api-versions/response-header-0", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
 def response_header_0(at: ProbeContext) -> None:
     """The answer to a flexible ApiVersions request has response header 0, without tagged fields."""
-    asked, frame, words = at.main.encoded(API_VERSIONS, at.version(API_VERSIONS), _software())
-    at.main.send_bytes(frame, words)
-    answer = at.main.receive_frame(5, str(asked))
+    request = at.send(API_VERSIONS, _software())
+    answer = at.main.receive_frame(5, str(request))
     at.expect("error code right behind the correlation ID", int.from_bytes(answer[4:6], "big"), ErrorCode.none)
     count = answer[6] if answer[6] < 0x80 else (answer[6] & 0x7F) | answer[7] << 7
     at.expect("length of the compact array that follows", count, len(at.broker.versions) + 1)
@@ -244,12 +243,10 @@ def utf_8_client_id(at: ProbeContext) -> None:
 def order(at: ProbeContext) -> None:
     """Requests that are sent at once are answered in their order, on one connection."""
     requests = [(API_VERSIONS, 0, {}), (METADATA, at.version(METADATA), {"topics": ()})] * 10
-    encoded = [at.main.encoded(*each) for each in requests]
-    at.main.send_bytes(b"".join(frame for _, frame, _ in encoded), "20 requests, ApiVersions and Metadata in turn")
-    told = []
-    for asked, _, _ in encoded:
-        told.append(int.from_bytes(at.main.receive_frame(5, str(asked))[:4], "big"))
-    at.expect("correlation IDs", told, [asked.correlation_id for asked, _, _ in encoded])
+    encoded = [at.main.encoded(*each)[0] for each in requests]
+    at.main.send_bytes(b"".join(each.frame for each in encoded), "20 requests, ApiVersions and Metadata in turn")
+    received = [int.from_bytes(at.main.receive_frame(5, str(each))[:4], "big") for each in encoded]
+    at.expect("correlation IDs", received, [each.correlation_id for each in encoded])
 
 
 @case("handshake/pipelining/slow-first", GUIDE, {ApiKey.FETCH: (4, 12)}, since="0.8")

@@ -64,7 +64,7 @@ def end_of(connection: Conversation, api_key: int = API_VERSIONS, version: int =
     except Silent:
         return SILENT
     try:
-        return "an error" if any(_errors(decode_response(api_key, version, memoryview(frame))[1])) else ANSWERED
+        return "an error" if any(_errors(decode_response(api_key, version, frame)[1])) else ANSWERED
     except ProtocolError:
         return "bytes that are no answer"
 
@@ -225,12 +225,11 @@ def not_utf_8(at: ProbeContext) -> None:
 def many_topics(at: ProbeContext) -> None:
     """Ten thousand topics that do not exist are all told as unknown, or the request is refused. Others are served."""
     names = [{"name": f"crucible-probe-none-{each}"} for each in range(10_000)]
-    asked, frame, _ = at.main.encoded(
-        METADATA, at.version(METADATA), {"topics": names, "allow_auto_topic_creation": False}
-    )
-    at.main.send_bytes(frame, "Metadata of 10,000 topics")
+    version = at.version(METADATA)
+    request, _ = at.main.encoded(METADATA, version, {"topics": names, "allow_auto_topic_creation": False})
+    at.main.send_bytes(request.frame, "Metadata of 10,000 topics")
     serves(at)
-    at.expect("what came of it", end_of(at.main, METADATA, asked.version), CLOSED, "an error")
+    at.expect("what came of it", end_of(at.main, METADATA, version), CLOSED, "an error")
 
 
 @case("hostile/many/partitions", GUIDE, {LIST: since_version(1), CREATE: ANY}, since="0.10.1", hostile=True)
@@ -239,10 +238,11 @@ def many_partitions(at: ProbeContext) -> None:
     served."""
     partitions = [{"partition_index": each, "timestamp": -1} for each in range(1, 20_001)]
     wanted = {"replica_id": -1, "topics": [{"name": at.topic().name, "partitions": partitions}]}
-    asked, frame, _ = at.main.encoded(LIST, at.version(LIST), wanted)
-    at.main.send_bytes(frame, "ListOffsets of 20,000 partitions")
+    version = at.version(LIST)
+    request, _ = at.main.encoded(LIST, version, wanted)
+    at.main.send_bytes(request.frame, "ListOffsets of 20,000 partitions")
     serves(at)
-    at.expect("what came of it", end_of(at.main, LIST, asked.version), CLOSED, "an error")
+    at.expect("what came of it", end_of(at.main, LIST, version), CLOSED, "an error")
 
 
 @case("hostile/many/new-partitions", "KAFKA-17870", {CREATE: ANY}, since="4.0", level=SHOULD, hostile=True)
@@ -262,9 +262,9 @@ def bomb(at: ProbeContext) -> None:
     """A small batch that expands to 32 MiB is taken or refused in time, and others are served."""
     data = batch(bytes(BOMB_MIB * MIB), compression=GZIP)
     version = at.version(PRODUCE)
-    asked = at.send(PRODUCE, produce_request(at.topic(), version, {0: data}), version)
+    at.send(PRODUCE, produce_request(at.topic(), version, {0: data}), version)
     serves(at)
-    at.expect("what came of it", end_of(at.main, PRODUCE, asked.version), *NOT_SILENT)
+    at.expect("what came of it", end_of(at.main, PRODUCE, version), *NOT_SILENT)
 
 
 @case("hostile/records/cut-gzip", VALIDATOR, WRITES, since="0.11", level=SHOULD, hostile=True)

@@ -33,10 +33,11 @@ def bytes_behind(at: ProbeContext) -> None:
     """Bytes behind the end of a request are ignored. Clients exist that write some: librdkafka, where it wants all
     topics."""
     values = {"topics": [{"name": at.topic_name()}], "allow_auto_topic_creation": False}
-    asked, frame, words = at.main.encoded(METADATA, at.version(METADATA), values)
+    request, words = at.main.encoded(METADATA, at.version(METADATA), values)
+    frame = request.frame
     at.main.send_bytes(struct.pack(">i", len(frame) - 4 + 3) + frame[4:] + bytes(3), words)
-    told = single(at.main.receive(asked), "topics")
-    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+    topic = single(at.main.receive(request), "topics")
+    at.expect("error code of the topic", topic.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("handshake/client-id/not-utf-8", "Apache Kafka's RequestHeader", {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
