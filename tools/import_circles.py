@@ -1,7 +1,7 @@
-"""Circles among imports at run time, with or without those inside functions.
+"""Circles among imports: at run time, inside functions, and by type hints. ``python -m tools.import_circles`` lists them.
 
-Imports under ``if TYPE_CHECKING`` never happen. Imports inside functions happen later: such a circle does no harm, but
-it shows two modules that are one mechanism.
+Imports under ``if TYPE_CHECKING`` never happen, and imports inside functions happen later. A circle of those does no
+harm, but it shows modules that are one mechanism.
 """
 
 import ast
@@ -23,10 +23,48 @@ def first_circle(imports: Mapping[str, Collection[str]]) -> list[str]:
     return []
 
 
-def imports_at_run_time(root: Path, packages: Sequence[str], *, inside_functions: bool = False) -> dict[str, set[str]]:
+def circles(imports: Mapping[str, Collection[str]]) -> list[set[str]]:
+    """Return all sets of two or more modules each of which imports all others, directly or by way of others of the set.
+
+    The search is Tarjan's for strongly connected components, without recursion.
+    """
+    found: list[set[str]] = []
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    for root in imports:
+        pending = [] if root in order else [(root, iter(imports[root]))]
+        if pending:
+            order[root] = lowest[root] = len(order)
+            path.append(root)
+        while pending:
+            module, following = pending[-1]
+            for imported in following:
+                if imported not in order:
+                    order[imported] = lowest[imported] = len(order)
+                    path.append(imported)
+                    pending.append((imported, iter(imports[imported])))
+                    break
+                if imported in path:
+                    lowest[module] = min(lowest[module], order[imported])
+            else:
+                pending.pop()
+                if pending:
+                    lowest[pending[-1][0]] = min(lowest[pending[-1][0]], lowest[module])
+                if lowest[module] == order[module]:
+                    at = path.index(module)
+                    if len(path) > at + 1:
+                        found.append(set(path[at:]))
+                    del path[at:]
+    return found
+
+
+def imports_at_run_time(
+    root: Path, packages: Sequence[str], *, inside_functions: bool = False, for_type_hints: bool = False
+) -> dict[str, set[str]]:
     """Return by module what it imports of these packages. ``root`` is the folder that holds the packages."""
     files = {_module(path.relative_to(root)): path for name in packages for path in (root / name).rglob("*.py")}
-    return {name: _imported(name, path, files, inside_functions) for name, path in files.items()}
+    return {name: _imported(name, path, files, inside_functions, for_type_hints) for name, path in files.items()}
 
 
 def _module(path: Path) -> str:
@@ -34,21 +72,25 @@ def _module(path: Path) -> str:
     return ".".join(parts[:-1] if path.stem == "__init__" else parts)
 
 
-def _imported(module: str, path: Path, known: Collection[str], inside_functions: bool) -> set[str]:
+def _imported(
+    module: str, path: Path, known: Collection[str], inside_functions: bool, for_type_hints: bool
+) -> set[str]:
     package = module if path.stem == "__init__" else module.rpartition(".")[0]
     body = ast.parse(path.read_text(encoding="utf-8")).body
-    statements = _at_run_time(body, inside_functions)
+    statements = _imports(body, inside_functions, for_type_hints)
     return {name for each in statements for name in _names(each, package, known) if name in known}
 
 
-def _at_run_time(nodes: Iterable[ast.AST], inside_functions: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+def _imports(
+    nodes: Iterable[ast.AST], inside_functions: bool, for_type_hints: bool
+) -> Iterator[ast.Import | ast.ImportFrom]:
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        elif isinstance(node, ast.If) and _is_type_checking(node.test):
-            yield from _at_run_time(node.orelse, inside_functions)
+        elif isinstance(node, ast.If) and not for_type_hints and _is_type_checking(node.test):
+            yield from _imports(node.orelse, inside_functions, for_type_hints)
         elif inside_functions or not isinstance(node, Function):
-            yield from _at_run_time(ast.iter_child_nodes(node), inside_functions)
+            yield from _imports(ast.iter_child_nodes(node), inside_functions, for_type_hints)
 
 
 def _is_type_checking(test: ast.expr) -> bool:
@@ -63,3 +105,15 @@ def _names(statement: ast.Import | ast.ImportFrom, package: str, known: Collecti
     for each in statement.names:
         below = f"{source}.{each.name}"
         yield below if below in known else source
+
+
+def main() -> None:
+    """List the circles, those of type hints included. One line each."""
+    root = Path(__file__).resolve().parents[1]
+    packages = sorted(path.parent.name for path in root.glob("*/__init__.py"))
+    for circle in circles(imports_at_run_time(root, packages, inside_functions=True, for_type_hints=True)):
+        print(*sorted(circle))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.import_circles import first_circle, imports_at_run_time
+from tools.import_circles import circles, first_circle, imports_at_run_time
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bench", "campaigns", "chaos", "crucible_kafka", "reference_broker", "reports", "scenarios", "tools")
@@ -22,6 +22,15 @@ def test_our_modules_import_each_other_in_no_circle(inside_functions: bool) -> N
     imports = imports_at_run_time(ROOT, PACKAGES, inside_functions=inside_functions)
     assert imports["tools.tests.test_import_circles"] == {"tools.import_circles"}
     assert " imports ".join(first_circle(imports)) == ""
+
+
+def test_circles_of_type_hints_are_found(tmp_path: Path) -> None:
+    hints = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import room."
+    root = planted(
+        tmp_path, a=hints + "b", b="import room.a", c="import room.a\nimport room.d", d=hints + "e", e="import room.c"
+    )
+    imports = imports_at_run_time(root, ["room"], for_type_hints=True)
+    assert sorted(map(sorted, circles(imports))) == [["room.a", "room.b"], ["room.c", "room.d", "room.e"]]
 
 
 def test_a_circle_that_a_function_closes_is_found_if_wanted(tmp_path: Path) -> None:
