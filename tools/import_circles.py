@@ -1,4 +1,6 @@
-"""Circles among imports: at run time, inside functions, and by type hints. ``python -m tools.import_circles`` lists them.
+"""Circles among imports: at run time, inside functions, and by type hints.
+
+``python -m tools.import_circles`` lists them all.
 
 Imports under ``if TYPE_CHECKING`` never happen, and imports inside functions happen later. A circle of those does no
 harm, but it shows modules that are one mechanism.
@@ -9,6 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
+
+import click
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -112,7 +116,7 @@ def main() -> None:
     root = Path(__file__).resolve().parents[1]
     packages = sorted(path.parent.name for path in root.glob("*/__init__.py"))
     for circle in circles(imports_at_run_time(root, packages, inside_functions=True, for_type_hints=True)):
-        print(*sorted(circle))
+        click.echo(" ".join(sorted(circle)))
 
 
 if __name__ == "__main__":

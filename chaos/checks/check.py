@@ -8,22 +8,18 @@ jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check o
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from chaos.checks.history import TopicPartition, without_node
-from reference_broker.core.events import Effect, Event, Note, Reply, Request
+from chaos.checks.fetch_model import AnsweredFetch
+from chaos.checks.history import History, TopicPartition
+from chaos.checks.quorum_view import Member, QuorumObserver, QuorumView
+from chaos.checks.replica_view import ReplicaObserver, ReplicaView
+from reference_broker.core.events import Effect, Event, Note
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow
 
 if TYPE_CHECKING:
-    from chaos.checks.fetch_model import AnsweredFetch
-    from chaos.checks.history import History
-    from chaos.checks.quorum_view import Member, QuorumView
-    from chaos.checks.replica_view import ReplicaView
     from reference_broker.core.node import Node
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,8 @@ class CheckContext:
     """What a check is made from: the cluster's settings, and the views of it that all checks share."""
 
     settings: Settings
-    quorum: "QuorumView"
-    replicas: "ReplicaView"
+    quorum: QuorumView
+    replicas: ReplicaView
     alone: bool = False
     """whether the check runs inside one node's process and sees no other node"""
     tier: Mapping[str, bytes] = field(default_factory=dict)
@@ -97,7 +93,7 @@ class Check:
         super().__init_subclass__()
         assert not cls.guarantee or cls.guarantee in GUARANTEES, f"{cls.__name__} judges an unknown guarantee"
 
-    def __init__(self, context: "CheckContext") -> None:
+    def __init__(self, context: CheckContext) -> None:
         self.context = context
         self.violations: list[Violation] = []
         """in the order of their times"""
@@ -107,7 +103,7 @@ class Check:
     def trace(self, row: TraceRow) -> None:
         """Called with each trace row of its ``rows``, in order."""
 
-    def note(self, at_us: int, member: "Member", note: Note) -> None:
+    def note(self, at_us: int, member: Member, note: Note) -> None:
         """Called with each note of its ``notes``, before it sees the state that the note is about."""
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
@@ -117,7 +113,7 @@ class Check:
         """Called with what a node did with an event (None for its start), before ``node`` is called. An event may touch
         none of ``acts_on``."""
 
-    def fetched(self, at_us: int, fetch: "AnsweredFetch") -> None:
+    def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
         """Called with each answered fetch of a client without a top-level error; see ``judges_followers``."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
@@ -133,7 +129,7 @@ class Check:
     def quiet(self, at_us: int) -> None:
         """Called when the run is over: all faults are healed, and the nodes had their time."""
 
-    def end(self, history: "History") -> None:
+    def end(self, history: History) -> None:
         """Called after ``quiet``, when all is recorded."""
 
     def violated(self, at_us: int, story: str) -> None:
@@ -141,31 +137,30 @@ class Check:
         del self.violations[MAX_VIOLATIONS:]
 
 
-class PendingRequests(Generic[T]):
-    """What a check keeps of requests until their responses, by node and connection, then by correlation ID."""
+class QuorumCheck(Check, QuorumObserver):
+    """Base of checks of the quorum's view."""
 
-    def __init__(self) -> None:
-        self._pending: dict[tuple[int, int], dict[int, T]] = {}
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.view = context.quorum
+        for method, observers in (
+            ("changed", self.view.of_changes),
+            ("appended", self.view.of_appends),
+            ("committed", self.view.of_commits),
+            ("recomputed", self.view.of_digests),
+            ("ended", self.view.of_ends),
+        ):
+            if getattr(type(self), method) is not getattr(QuorumObserver, method):
+                observers.append(self)
 
-    def __bool__(self) -> bool:
-        return bool(self._pending)
 
-    def add(self, node_id: int, request: Request, kept: T) -> None:
-        self._pending.setdefault((node_id, request.connection), {})[request.correlation_id] = kept
+class ReplicaCheck(Check, ReplicaObserver):
+    """Base of checks of the replicas' view."""
 
-    def pop(self, node_id: int, reply: Reply) -> T | None:
-        """Remove and return what was kept of the request that this is the reply to."""
-        return self._pending.get((node_id, reply.connection), {}).pop(reply.correlation_id, None)
-
-    def get(self, node_id: int, request: Request) -> T | None:
-        """Return what was kept of the request, if it still waits."""
-        return self._pending.get((node_id, request.connection), {}).get(request.correlation_id)
-
-    def closed(self, node_id: int, connection: int) -> None:
-        self._pending.pop((node_id, connection), None)
-
-    def restarted(self, node_id: int) -> None:
-        self._pending = without_node(self._pending, node_id)
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.replicas = context.replicas
+        self.replicas.checks.append(self)
 
 
 def overriding(checks: Iterable[Check], method: str) -> list[Check]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext, PendingRequests
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import History, TopicPartition, grouped, partition_of
+from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.reads import reads
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.groups.committed_offsets import OffsetKey

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from chaos.checks.check import PendingRequests
 from chaos.checks.history import without_node
+from chaos.checks.pending_requests import PendingRequests
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData

@@ -6,9 +6,8 @@
 from dataclasses import dataclass, field
 
 from chaos.checks.batches import batches_of, read_batches, record_count
-from chaos.checks.check import Check
+from chaos.checks.check import Check, ReplicaCheck
 from chaos.checks.fetch_model import AnsweredFetch, PartitionName, WantedPartition
-from chaos.checks.replica_view import ReplicaCheck
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import PartitionData
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 
-from chaos.checks.check import Check, CheckContext, PendingRequests
+from chaos.checks.check import Check, CheckContext
+from chaos.checks.pending_requests import PendingRequests
 from chaos.faults.node_requests import BY_CLIENTS, FORGED, tells_a_lie
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.wire.apis import ApiKey, api_name

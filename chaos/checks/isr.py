@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from chaos.checks.check import Check, CheckContext
-from chaos.checks.replica_view import Copy, Held, ReplicaCheck, Replicated
+from chaos.checks.check import Check, CheckContext, ReplicaCheck
+from chaos.checks.replica_view import Copy, Held, Replicated
 from reference_broker.core.events import Event, Note
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 

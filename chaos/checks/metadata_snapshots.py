@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext, PendingRequests
+from chaos.checks.check import Check, CheckContext, QuorumCheck
 from chaos.checks.fetch_model import AnsweredFetch
-from chaos.checks.quorum_view import Member, QuorumCheck, Seen
+from chaos.checks.pending_requests import PendingRequests
+from chaos.checks.quorum_view import Member, Seen
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.metrics.metrics import Gauge, Histogram

@@ -4,8 +4,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from chaos.checks.batches import Batch, records_in
-from chaos.checks.check import CheckContext
-from chaos.checks.quorum_view import Member, QuorumCheck
+from chaos.checks.check import CheckContext, QuorumCheck
+from chaos.checks.quorum_view import Member
 from reference_broker.core.events import Note
 
 BEGIN, END, ABORT = 23, 24, 25

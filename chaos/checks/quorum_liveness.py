@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chaos.checks.check import Check, CheckContext
-from chaos.checks.quorum_view import Member, QuorumCheck, Seen
+from chaos.checks.check import Check, CheckContext, QuorumCheck
+from chaos.checks.quorum_view import Member, Seen
 from chaos.hooks.metadata_digest import digest_of
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
 from reference_broker.wire.apis import ApiKey

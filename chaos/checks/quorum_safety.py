@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from chaos.checks.batches import Batch
-from chaos.checks.check import CheckContext
-from chaos.checks.quorum_view import Member, QuorumCheck, Seen
+from chaos.checks.check import CheckContext, QuorumCheck
+from chaos.checks.quorum_view import Member, Seen
 from reference_broker.core.events import Note
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.check import Check, CheckContext
 from reference_broker.core.events import Note
 
 if TYPE_CHECKING:
@@ -60,6 +59,29 @@ class Member:
         return self.replica is not None and self.seen.leads
 
 
+class QuorumObserver:
+    """What a view of the quorum reports. An observer overrides the methods for what it wants to see."""
+
+    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
+        """Called when something of ``Seen`` changed, not only how far the log reaches.
+
+        ``before`` is the last state of the same node, in this or an earlier incarnation.
+        """
+
+    def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
+        """Called when batches were appended to the member's log. After a start all are read again."""
+
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
+        """Called when this member is the first in the run to know that these batches are committed. Each comes with its
+        bytes."""
+
+    def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
+        """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
+
+    def ended(self, at_us: int, node_id: int, story: str) -> None:
+        """Called when a node has ended itself although no fault had hit its disk."""
+
+
 class QuorumView:
     """The replicas of the metadata log, and the checks that observe them."""
 
@@ -71,11 +93,11 @@ class QuorumView:
         """all batches known to be committed, by base offset, ascending"""
         self.committed_end = 0
         """offset after them"""
-        self.of_changes: list[QuorumCheck] = []
-        self.of_appends: list[QuorumCheck] = []
-        self.of_commits: list[QuorumCheck] = []
-        self.of_digests: list[QuorumCheck] = []
-        self.of_ends: list[QuorumCheck] = []
+        self.of_changes: list[QuorumObserver] = []
+        self.of_appends: list[QuorumObserver] = []
+        self.of_commits: list[QuorumObserver] = []
+        self.of_digests: list[QuorumObserver] = []
+        self.of_ends: list[QuorumObserver] = []
 
     @property
     def majority(self) -> int:
@@ -157,39 +179,3 @@ class QuorumView:
         self.committed_end = high_watermark
         for check in self.of_commits:
             check.committed(at_us, member, fresh)
-
-
-class QuorumCheck(Check):
-    """A check overrides the methods for what it wants to see."""
-
-    def __init__(self, context: CheckContext) -> None:
-        super().__init__(context)
-        self.view = context.quorum
-        for method, told in (
-            ("changed", self.view.of_changes),
-            ("appended", self.view.of_appends),
-            ("committed", self.view.of_commits),
-            ("recomputed", self.view.of_digests),
-            ("ended", self.view.of_ends),
-        ):
-            if getattr(type(self), method) is not getattr(QuorumCheck, method):
-                told.append(self)
-
-    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
-        """Called when something of ``Seen`` changed, not only how far the log reaches.
-
-        ``before`` is the last state of the same node, in this or an earlier incarnation.
-        """
-
-    def appended(self, at_us: int, member: Member, batches: Sequence[Batch]) -> None:
-        """Called when batches were appended to the member's log. After a start all are read again."""
-
-    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
-        """Called when this member is the first in the run to know that these batches are committed. Each comes with its
-        bytes."""
-
-    def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
-        """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
-
-    def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """Called when a node has ended itself although no fault had hit its disk."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.check import Check, CheckContext
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
 from chaos.checks.history import OFFSETS_TOPIC, TopicPartition
@@ -153,6 +152,16 @@ class Replicated:
             copy.equal_to = 0
 
 
+class ReplicaObserver:
+    """What a view of the replicas reports. An observer overrides the methods for what it wants to see."""
+
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
+        """Called when a node's replica has changed. ``partition`` knows of it already."""
+
+    def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
+        """Called when a node has published a state of the partition that is newer than all seen before."""
+
+
 class ReplicaView:
     """All partitions that have several replicas.
 
@@ -177,7 +186,7 @@ class ReplicaView:
         self.leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
         """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
         again"""
-        self.checks: list[ReplicaCheck] = []
+        self.checks: list[ReplicaObserver] = []
         self._min_insync = min_insync
         self._flushed = flushed
         self._unclean_ends = UncleanEnds()
@@ -447,18 +456,3 @@ def _is_settled(node: "Node") -> bool:
 
 def _key_of(log: PartitionLog) -> PartitionKey:
     return log.topic_id, int(log.directory.rpartition("-")[2])
-
-
-class ReplicaCheck(Check):
-    """A check overrides the methods for what it wants to see."""
-
-    def __init__(self, context: CheckContext) -> None:
-        super().__init__(context)
-        self.replicas = context.replicas
-        self.replicas.checks.append(self)
-
-    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
-        """Called when a node's replica has changed. ``partition`` knows of it already."""
-
-    def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
-        """Called when a node has published a state of the partition that is newer than all seen before."""

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import Batch, read_batches
-from chaos.checks.check import CheckContext, PendingRequests
+from chaos.checks.check import CheckContext, ReplicaCheck
 from chaos.checks.compacted_log import Compacted, Remains, marker_in, records_of, wrongly_cleaned
-from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
+from chaos.checks.pending_requests import PendingRequests
+from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import NO_LEADER

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from chaos.checks.batches import newest_offsets
-from chaos.checks.check import Check, CheckContext, Kind
+from chaos.checks.check import Check, CheckContext, Kind, ReplicaCheck
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.history import History, TopicPartition, grouped, partition_of
-from chaos.checks.replica_view import Copy, Held, PartitionKey, ReplicaCheck, Replicated
+from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.metadata.image import NO_LEADER
 from reports.rows import PositionRow

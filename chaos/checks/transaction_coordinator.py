@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext, PendingRequests
+from chaos.checks.check import Check, CheckContext
 from chaos.checks.history import History, TopicPartition, grouped, partition_of
+from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.transactions import Transaction, transactions
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reports.rows import ToldTransactionRow

@@ -12,10 +12,10 @@ from time import perf_counter_ns
 from typing import Any
 from unittest.mock import patch
 
-from chaos.checks.check import Check
+from chaos.checks.check import Check, QuorumCheck, ReplicaCheck
 from chaos.checks.fetch_model import FetchModel
-from chaos.checks.quorum_view import QuorumCheck, QuorumView
-from chaos.checks.replica_view import ReplicaCheck, ReplicaView
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import CheckSuite, check_kinds
 from chaos.hooks.metadata_digest import Digest
 from chaos.interceptor.interceptor import Interceptor

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from chaos.checks.check import CheckContext, Settings
+from chaos.checks.check import CheckContext, ReplicaCheck, Settings
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.quorum_view import QuorumView
-from chaos.checks.replica_view import ReplicaCheck, ReplicaView
+from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replication import NoAckedLost
 from chaos.checks.suite import check_kinds
 from reference_broker.core.events import Reply, Request

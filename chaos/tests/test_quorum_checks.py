@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.check import Check, CheckContext, Settings
+from chaos.checks.check import Check, CheckContext, QuorumCheck, Settings
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.metadata_snapshots import SnapshotTransfer
-from chaos.checks.quorum_view import QuorumCheck, QuorumView
+from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import CheckSuite, check_kinds
 from reference_broker.core.events import Note

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chaos.checks.check import Check, CheckContext, Settings, Violation, overriding
+from chaos.checks.check import Check, CheckContext, QuorumCheck, Settings, Violation, overriding
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.fetch_model import FetchModel
-from chaos.checks.quorum_view import QuorumCheck, QuorumView
+from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import check_kinds
 from chaos.hooks.trace import PassiveHook

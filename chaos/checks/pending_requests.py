@@ -1,0 +1,35 @@
+"""Requests that a check has seen and whose responses it awaits."""
+
+from typing import Generic, TypeVar
+
+from chaos.checks.history import without_node
+from reference_broker.core.events import Reply, Request
+
+T = TypeVar("T")
+
+
+class PendingRequests(Generic[T]):
+    """What a check keeps of requests until their responses, by node and connection, then by correlation ID."""
+
+    def __init__(self) -> None:
+        self._pending: dict[tuple[int, int], dict[int, T]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def add(self, node_id: int, request: Request, kept: T) -> None:
+        self._pending.setdefault((node_id, request.connection), {})[request.correlation_id] = kept
+
+    def pop(self, node_id: int, reply: Reply) -> T | None:
+        """Remove and return what was kept of the request that this is the reply to."""
+        return self._pending.get((node_id, reply.connection), {}).pop(reply.correlation_id, None)
+
+    def get(self, node_id: int, request: Request) -> T | None:
+        """Return what was kept of the request, if it still waits."""
+        return self._pending.get((node_id, request.connection), {}).get(request.correlation_id)
+
+    def closed(self, node_id: int, connection: int) -> None:
+        self._pending.pop((node_id, connection), None)
+
+    def restarted(self, node_id: int) -> None:
+        self._pending = without_node(self._pending, node_id)
