@@ -23,7 +23,7 @@ STOP_AGAIN_S = 0.05
 COLLECTED = {
     "bench": "crucible_kafka.commands.bench",
     "clauses": "crucible_kafka.commands.scenarios",
-    "compare": "crucible_kafka.commands.runs",
+    "compare": "crucible_kafka.commands.compare",
     "completion": "crucible_kafka.commands.tools",
     "demo": "crucible_kafka.commands.runs",
     "doctor": "crucible_kafka.commands.tools",
@@ -39,7 +39,7 @@ COLLECTED = {
     "report": "crucible_kafka.commands.reports",
     "run": "crucible_kafka.commands.runs",
     "runs": "crucible_kafka.commands.chaos",
-    "sim": "crucible_kafka.commands.runs",
+    "sim": "crucible_kafka.commands.sim",
     "test": "crucible_kafka.commands.tools",
     "upgrade-path": "crucible_kafka.commands.campaigns",
 }

@@ -1,8 +1,8 @@
 """Compare runs of one scenario on one page: several revisions of the fetch session beside each other.
 
 Where a mirror copied, runs with and without metadata epochs are compared instead. The runs had the same load, faults
-and seed, and were played one after the other. Each is judged by itself. The page shows what sessions cost and saved:
-bytes, partitions sent again, time to recover from a lost response, and the node's time.
+and seed, and were played one after the other. Each has a verdict of its own. The page shows costs and savings of
+sessions: bytes, partitions sent again, time to recover from a lost response, and the node's time.
 """
 
 import json
@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from reports.jobs.mirror import SLOT_US
-from reports.judge import Judged, Progress, judge_whole, silent
+from reports.judge import Progress, RunReport, compute_reports, silent
 from reports.mirrored import mirrored, rewinds, tracks
 from reports.page import words
 from reports.page.render import environment, run_seconds
@@ -102,31 +102,31 @@ def compare_runs(
 ) -> Compared:
     """Judge the runs (each report goes to its RUN_DIR/report) and write the comparison to ``out``.
 
-    Raises ManifestError and SetupError as ``judge`` does.
+    Raises ManifestError and SetupError as ``compute_reports`` does.
     """
 
-    found = judge_whole(run_dirs, None, None, spark, progress)
-    judged = sorted(found, key=lambda one: _place(one.manifest.revision))
-    measured = tuple(measure(_name(one), one.findings) for one in judged)
+    found = compute_reports(run_dirs, None, None, spark, progress)
+    reports = sorted(found, key=lambda one: _place(one.manifest.revision))
+    measured = tuple(measure(_name(one), one.findings) for one in reports)
     out.mkdir(parents=True, exist_ok=True)
-    mirrors = [mirror_numbers(_name(one), one) for one in judged if one.manifest.variant and one.findings.mirrors]
-    page = write_mirror_comparison(out, judged, mirrors) if mirrors else write_comparison(out, judged, measured)
+    mirrors = [mirror_numbers(_name(one), one) for one in reports if one.manifest.variant and one.findings.mirrors]
+    page = write_mirror_comparison(out, reports, mirrors) if mirrors else write_comparison(out, reports, measured)
     numbers = {
         "version": COMPARISON_VERSION,
-        "scenario": judged[0].manifest.scenario,
-        "seed": judged[0].manifest.seed,
+        "scenario": reports[0].manifest.scenario,
+        "seed": reports[0].manifest.seed,
         "runs": [asdict(one) for one in measured],
         "mirrors": [asdict(one) for one in mirrors],
     }
     (out / NUMBERS_NAME).write_text(json.dumps(numbers, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    return Compared(page, tuple(one.verdict for one in judged), measured)
+    return Compared(page, tuple(one.verdict for one in reports), measured)
 
 
 def _place(revision: str) -> int:
     return ORDER.index(revision) if revision in ORDER else len(ORDER)
 
 
-def _name(one: Judged) -> str:
+def _name(one: RunReport) -> str:
     return one.manifest.variant or one.manifest.revision or one.manifest.run_id or one.manifest.scenario
 
 
@@ -250,30 +250,30 @@ _LINES: Mapping[str, Lines] = {
 }
 
 
-def write_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[Measured]) -> Path:
+def write_comparison(folder: Path, reports: Sequence[RunReport], runs: Sequence[Measured]) -> Path:
     """``folder`` must exist. Figures are copied there as PNG."""
     return write_page(
         folder,
-        judged,
+        reports,
         [run.revision for run in runs],
         compared="fetch sessions compared",
         differs="sessions",
         groups=table(_LINES, runs),
-        notes=comparison_notes(judged, runs),
-        drawings=drawn(_makers(judged, runs), _CAPTIONS, folder, "comparison-"),
+        notes=comparison_notes(reports, runs),
+        drawings=drawn(_makers(reports, runs), _CAPTIONS, folder, "comparison-"),
     )
 
 
-def write_page(folder: Path, judged: Sequence[Judged], names: Sequence[str], **context: Any) -> Path:
+def write_page(folder: Path, reports: Sequence[RunReport], names: Sequence[str], **context: Any) -> Path:
     """``names`` tell the runs apart. ``context`` is what else the template shows."""
-    runs = [_head(one, name, folder) for one, name in zip(judged, names, strict=True)]
+    runs = [_head(one, name, folder) for one, name in zip(reports, names, strict=True)]
     template = environment().get_template("comparison.html.j2")
     page = folder / PAGE_NAME
-    page.write_text(template.render(manifest=judged[0].manifest, runs=runs, **context), encoding="utf-8")
+    page.write_text(template.render(manifest=reports[0].manifest, runs=runs, **context), encoding="utf-8")
     return page
 
 
-def _head(one: Judged, name: str, folder: Path) -> dict[str, Any]:
+def _head(one: RunReport, name: str, folder: Path) -> dict[str, Any]:
     report = one.verdict.report
     return {
         "revision": name,
@@ -301,29 +301,29 @@ def table(groups: Mapping[str, Lines], runs: Sequence[Any]) -> list[tuple[str, l
     return shown
 
 
-def comparison_notes(judged: Sequence[Judged], runs: Sequence[Measured]) -> list[str]:
+def comparison_notes(reports: Sequence[RunReport], runs: Sequence[Measured]) -> list[str]:
     found = [
         "The runs were played one after the other with the same load, faults and seed. Fetchers are a closed loop: one "
         "that is answered faster asks more often. So compare what one fetch costs, and not sums of bytes."
     ]
-    if judged[0].manifest.world == "sim":
+    if reports[0].manifest.world == "sim":
         found.append("The runs were simulated. Partitions are exact, times are virtual, and bytes are not counted.")
     if not any(one.clients.fetches for one in runs):
         found.append("The nodes left no costs of single fetches (table fetch_costs).")
-    seconds = [one.manifest.duration_us / 1e6 for one in judged]
+    seconds = [one.manifest.duration_us / 1e6 for one in reports]
     if max(seconds) > 1.1 * min(seconds):
         told = ", ".join(f"{each:.0f} s" for each in seconds)
         found.append(f"The runs were not equally long ({told}), so compare only what one fetch costs.")
     found += [
         f"The run of {run.revision} did not pass: {one.verdict.summary}"
-        for one, run in zip(judged, runs, strict=True)
+        for one, run in zip(reports, runs, strict=True)
         if one.verdict.exit_code
     ]
     return found
 
 
-def _makers(judged: Sequence[Judged], runs: Sequence[Measured]) -> Makers:
-    curves = {run.revision: one.findings.costs_by_size for one, run in zip(judged, runs, strict=True)}
+def _makers(reports: Sequence[RunReport], runs: Sequence[Measured]) -> Makers:
+    curves = {run.revision: one.findings.costs_by_size for one, run in zip(reports, runs, strict=True)}
     return {
         "overview": lambda: draw_overview(runs),
         "bytes": lambda: draw_bytes_per_fetch(runs),
@@ -365,7 +365,7 @@ class MirrorNumbers:
     """in the cluster that was copied to, at the end"""
 
 
-def mirror_numbers(name: str, one: Judged) -> MirrorNumbers:
+def mirror_numbers(name: str, one: RunReport) -> MirrorNumbers:
     copies, facts = mirrored(one.findings), one.findings.facts
     return MirrorNumbers(
         name,
@@ -411,9 +411,9 @@ _MIRROR_LINES: Mapping[str, Lines] = {
 }
 
 
-def write_mirror_comparison(folder: Path, judged: Sequence[Judged], runs: Sequence[MirrorNumbers]) -> Path:
+def write_mirror_comparison(folder: Path, reports: Sequence[RunReport], runs: Sequence[MirrorNumbers]) -> Path:
     """``folder`` must exist. Figures are copied there as PNG. Each of the ``runs`` had a mirror."""
-    with_mirror = [one for one in judged if one.manifest.variant and one.findings.mirrors]
+    with_mirror = [one for one in reports if one.manifest.variant and one.findings.mirrors]
     return write_page(
         folder,
         with_mirror,
@@ -426,12 +426,12 @@ def write_mirror_comparison(folder: Path, judged: Sequence[Judged], runs: Sequen
     )
 
 
-def mirror_notes(judged: Sequence[Judged]) -> list[str]:
+def mirror_notes(reports: Sequence[RunReport]) -> list[str]:
     found = [
         "The runs were played one after the other with the same load, faults and seed. A run without the mechanism is "
         "expected to rewind, and what only the mechanism gives is not asked of it."
     ]
-    if judged[0].manifest.world == "sim":
+    if reports[0].manifest.world == "sim":
         found.append("The runs were simulated. Their times are virtual.")
     found.append(
         "Positions and lags are shown in steps of a quarter of a second, so a line does not show shorter rewinds."
@@ -440,16 +440,16 @@ def mirror_notes(judged: Sequence[Judged]) -> list[str]:
     return found
 
 
-def _mirror_makers(judged: Sequence[Judged], runs: Sequence[MirrorNumbers]) -> Makers:
+def _mirror_makers(reports: Sequence[RunReport], runs: Sequence[MirrorNumbers]) -> Makers:
     shown = [
-        _moved(MirrorRun(run.name, tracks(one.findings), rewinds(one.findings), one.findings.fault_hits), judged[0])
-        for one, run in zip(judged, runs, strict=True)
+        _moved(MirrorRun(run.name, tracks(one.findings), rewinds(one.findings), one.findings.fault_hits), reports[0])
+        for one, run in zip(reports, runs, strict=True)
     ]
-    seconds = max(run_seconds(one.manifest, one.findings) for one in judged)
+    seconds = max(run_seconds(one.manifest, one.findings) for one in reports)
     return {"positions": lambda: draw_positions(shown, seconds), "lag": lambda: draw_lags(shown, seconds)}
 
 
-def _moved(run: MirrorRun, other: Judged) -> MirrorRun:
+def _moved(run: MirrorRun, other: RunReport) -> MirrorRun:
     """Move a run in time by whole steps, so that its first fault strikes when that of the other run does."""
     ours, theirs = (
         min((int(hit["at_us"]) for hit in hits), default=None) for hits in (run.hits, other.findings.fault_hits)

@@ -50,7 +50,7 @@ class EarlyVerdict:
     breaches: tuple[Breach, ...]
 
 
-def judge_early(run_dir: Path, scratch: Path, spark: "SparkSession", take_trace: TakeTrace) -> EarlyVerdict | None:
+def early_verdict(run_dir: Path, scratch: Path, spark: "SparkSession", take_trace: TakeTrace) -> EarlyVerdict | None:
     """Judge the whole parts of the run, or return None if there are none. Keep the folder ``scratch`` between calls.
 
     The traces are read after the clients' history, because they explain it and must therefore reach further.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from reports.collect import Findings
-    from reports.warm_judge.rehearsal import Rehearsal
+    from reports.standby.rehearsal import Rehearsal
 
 Progress = Callable[[str], None]
 OURS = "reference"
@@ -34,13 +34,15 @@ def silent(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RunReport:
+    """A finished run with its findings and its verdict."""
+
     manifest: Manifest
     findings: "Findings"
     verdict: Verdict
 
 
-def judge_many(
+def report_runs(
     run_dirs: Sequence[Path],
     out: Path | None = None,
     baseline: Path | None = None,
@@ -51,16 +53,16 @@ def judge_many(
     """Compute the verdicts of all runs in one Spark session, and write their reports.
 
     The report has index.html, figures, verdict.json and junit.xml. It goes to ``out`` (default RUN_DIR/report), or with
-    several runs to a folder for each in ``out``. ``baseline`` is a run to compare with; it is read, not judged.
+    several runs to a folder for each in ``out``. ``baseline`` is a run to compare with; it gets no report.
     ``progress`` is called with short texts, from several threads. ``rehearsal`` has prepared the queries in ``spark``.
 
-    Raises ManifestError (not a run) and SetupError (no Java), each one sentence for the person at the terminal.
+    Raise ManifestError (not a run) or SetupError (no Java), each one sentence for the person at the terminal.
     """
-    return [one.verdict for one in judge_whole(run_dirs, out, baseline, spark, progress, rehearsal)]
+    return [one.verdict for one in compute_reports(run_dirs, out, baseline, spark, progress, rehearsal)]
 
 
-def verdicts_of(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -> list[Verdict]:
-    """Compute the verdicts as ``judge_many`` does, without writing files."""
+def compute_verdicts(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -> list[Verdict]:
+    """Compute the verdicts as ``report_runs`` does, without writing files."""
     from reports.decide import decide
 
     folders = [Path(one).resolve() for one in run_dirs]
@@ -69,28 +71,28 @@ def verdicts_of(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -
     return [decide(*each) for each in zip(manifests, findings, folders, strict=True)]
 
 
-def judge_whole(
+def compute_reports(
     run_dirs: Sequence[Path],
     out: Path | None = None,
     baseline: Path | None = None,
     spark: "SparkSession | None" = None,
     progress: Progress = silent,
     rehearsal: "Rehearsal | None" = None,
-) -> "list[Judged]":
-    """Do what ``judge_many`` does, and also return the manifest and the findings behind each verdict."""
+) -> "list[RunReport]":
+    """Do what ``report_runs`` does, and also return the manifest and the findings behind each verdict."""
     started = time.monotonic()
     folders = [Path(one).resolve() for one in (*run_dirs, *([baseline] if baseline else []))]
     manifests = [read_manifest(one) for one in folders]
     findings = _findings(folders, manifests, spark, progress, rehearsal)
     compared = (manifests[-1], findings[-1]) if baseline else None
-    judged = []
+    reports = []
     for number, run_dir in enumerate(folders[: len(run_dirs)]):
         target = _target(run_dir, number, len(run_dirs), out)
         verdict = _report(manifests[number], findings[number], run_dir, target, compared)
-        judged.append(Judged(manifests[number], findings[number], verdict))
+        reports.append(RunReport(manifests[number], findings[number], verdict))
         progress(f"wrote {target / 'index.html'}")
-    progress(f"judged {len(judged)} run{'s' * (len(judged) != 1)} in {time.monotonic() - started:.1f} s")
-    return judged
+    progress(f"judged {len(reports)} run{'s' * (len(reports) != 1)} in {time.monotonic() - started:.1f} s")
+    return reports
 
 
 def _findings(
@@ -123,13 +125,13 @@ def _findings(
         config = JobConfig(runs=settings)
         if rehearsal is not None and rehearsal.suits(folders, config):
             progress("the queries are planned already")
-            found = rehearsal.judge(folders, progress)
+            found = rehearsal.findings(folders, progress)
         else:
             at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
             with sized_for(session, size), reading(session, folders, config) as tables:
                 found = collect(tables, len(folders), progress, at_once)
         # Frames refer to each other in cycles, and Java keeps the plans of all frames that Python holds: about 100 MB
-        # for each judging.
+        # for each call.
         gc.collect()
         return found
 
@@ -165,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--baseline", type=Path, metavar="RUN_DIR", help="a run to compare with")
     options = parser.parse_args(arguments)
     try:
-        verdicts = judge_many(options.run_dirs, options.out, options.baseline, progress=_to_stderr)
+        verdicts = report_runs(options.run_dirs, options.out, options.baseline, progress=_to_stderr)
     except (SetupError, ManifestError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

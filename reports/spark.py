@@ -52,7 +52,7 @@ _CALLED_OFTEN = {
     "PythonUtils": "toSeq",
 }
 CLASS_ARCHIVES = Path(sys.prefix) / "crucible-classes"
-"""The folder with the archive of classes, which ``reports.warm_judge.class_archive`` makes."""
+"""The folder with the archive of classes, which ``reports.standby.class_archive`` makes."""
 
 
 def require_java() -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.errors import SetupError
-from reports.judge import verdicts_of
+from reports.judge import compute_verdicts
 from reports.manifest import MANIFEST_NAME
 from reports.spark import LARGE_HISTORY_BYTES, spark_session
 from reports.verdict import Verdict
@@ -47,17 +47,17 @@ class Watch:
                     return []
                 while not self._ended and time.monotonic() - began_s < self.every_s:
                     time.sleep(LOOKS_EVERY_S)
-            return verdicts_of([self.run_dir], spark)
+            return compute_verdicts([self.run_dir], spark)
 
     @property
     def _ended(self) -> bool:
         return (self.run_dir / MANIFEST_NAME).exists()
 
     def _look(self, scratch: Path, spark: "SparkSession") -> None:
-        from reports.early import judge_early
+        from reports.early import early_verdict
 
         began_s = time.monotonic()
-        seen = judge_early(self.run_dir, scratch, spark, self.take_trace)
+        seen = early_verdict(self.run_dir, scratch, spark, self.take_trace)
         if seen is None:
             self.say("no part of the history is whole yet")
         else:

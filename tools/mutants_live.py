@@ -90,11 +90,13 @@ def _is_playable(scenario: Scenario, mutant: str) -> bool:
     return True
 
 
-Judge = Callable[[Sequence[Search]], None]
-"""Plays each search's next seed, judges, and lets the search take what that showed."""
+PlayNext = Callable[[Sequence[Search]], None]
+"""Play the next seed of each search, compute the verdicts, and let the searches take them."""
 
 
-def search(wanted: Sequence[Search], tries: int, minutes: float, judge: Judge, kept: Callable[[Search], None]) -> int:
+def search(
+    wanted: Sequence[Search], tries: int, minutes: float, play_next: PlayNext, kept: Callable[[Search], None]
+) -> int:
     """Plays until each mutant was caught or tried often enough, and begins nothing new when the time is over.
 
     ``kept`` is called with each search that has ended and had a try. Returns the number of searches that were skipped.
@@ -102,7 +104,7 @@ def search(wanted: Sequence[Search], tries: int, minutes: float, judge: Judge, k
     until, open_ones = time.monotonic() + minutes * 60, deque(wanted)
     while open_ones and time.monotonic() < until:
         current = [open_ones.popleft() for _ in range(min(AT_ONCE, len(open_ones)))]
-        judge(current)
+        play_next(current)
         for one in current:
             if not one.is_over(tries):
                 open_ones.append(one)
@@ -114,8 +116,8 @@ def search(wanted: Sequence[Search], tries: int, minutes: float, judge: Judge, k
 def play_and_judge(
     current: Sequence[Search], folder: Path, spark: "SparkSession", report: Callable[[str], None]
 ) -> None:
-    """Plays what is not in ``folder`` yet, and judges all."""
-    from reports.judge import verdicts_of
+    """Play what is not in ``folder`` yet, and compute all verdicts."""
+    from reports.judge import compute_verdicts
 
     played = []
     for one in current:
@@ -130,7 +132,7 @@ def play_and_judge(
             one.take(None)
     if not played:
         return
-    for (one, out), verdict in zip(played, verdicts_of([out for _, out in played], spark), strict=True):
+    for (one, out), verdict in zip(played, compute_verdicts([out for _, out in played], spark), strict=True):
         one.take(verdict, read_manifest(out).commit)
         report(f"{verdict.outcome.name}: {verdict.scenario} --seed {verdict.seed}: {verdict.summary}")
 

@@ -5,7 +5,7 @@ does with mutants and presets.
 """
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from, unknown_among
-from reports.warm_judge.expected import SELDOM
+from reports.standby.expected import SELDOM
 from scenarios.fields import ScenarioError
 from scenarios.load import Load
 from scenarios.model import Scenario

@@ -93,7 +93,7 @@ def play(
     show: Show = lambda _: None,
     variant: str = "",
 ) -> RunFolder:
-    """Plays a scenario and leaves the run's folder at ``out``, for reports to judge. Raises SetupError (exit code 2).
+    """Play a scenario that ``check_playable`` accepts, and write the run's folder ``out``. Raises SetupError.
 
     ``progress`` gets a line for what happens, and ``show`` once a second how the run stands. ``variant`` goes into the
     manifest. It says what was chosen for this run when runs are compared. A node that ends
@@ -101,7 +101,6 @@ def play(
     a node or of the fleet, or a failure of the suite itself, raises nothing but stands in the manifest as ``crash``. A
     run that could not be set up, or was stopped, leaves no folder.
     """
-    check_playable(scenario, target, mutant)
     scenario = select_live_faults(scenario if target == REFERENCE else from_outside(scenario), seed)
     folder = RunFolder(out)
     folder.make()
@@ -140,7 +139,7 @@ def play(
 
 
 def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = "") -> None:
-    """Raises SetupError for what cannot be played, before anything is started or written."""
+    """Raise SetupError for what cannot be played. Call it before anything is started or written."""
     for fault in select_live_faults(scenario, 0).faults:  # Any seed shows it: live alternatives are drawn.
         if not is_live(fault):
             raise SetupError(f"{scenario.name}: {fault.kind} exists only in the simulator; run `crucible sim` instead.")
@@ -150,15 +149,22 @@ def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = ""
         presets_for(scenario.state)
     except PresetError as wrong:
         raise SetupError(f"{scenario.name}: {wrong}") from wrong
-    if target != REFERENCE:
-        check_target(scenario, target, mutant)
     if mutant:
-        try:
-            revisions = by_name(mutant).revisions
-        except MutantError as wrong:
-            raise SetupError(str(wrong)) from wrong
-        if revision_of(scenario) in REVISIONS and revision_of(scenario) not in revisions:
-            raise SetupError(f"{scenario.name}: mutant {mutant} lacks a mechanism that only {revisions[0]} has.")
+        check_mutant(scenario, target, mutant)
+    if target != REFERENCE:
+        check_target(scenario, target)
+
+
+def check_mutant(scenario: Scenario, target: str, mutant: str) -> None:
+    """Raise SetupError if the target or the scenario's revision cannot have the mutant."""
+    if target != REFERENCE:
+        raise SetupError("A mutant changes the reference broker: leave --target out.")
+    try:
+        revisions = by_name(mutant).revisions
+    except MutantError as wrong:
+        raise SetupError(str(wrong)) from wrong
+    if revision_of(scenario) in REVISIONS and revision_of(scenario) not in revisions:
+        raise SetupError(f"{scenario.name}: mutant {mutant} lacks a mechanism that only {revisions[0]} has.")
 
 
 class LiveRun:

@@ -1,4 +1,4 @@
-"""Does work in child processes, a new one for each part of the work.
+"""Work in child processes, a new one for each part of the work.
 
 A world is one large cycle of objects. A long-lived process would have to look for the garbage of each, which takes a
 twelfth of a search's time. A child just ends, and its memory goes with it. It is forked, so it has all modules at once.
@@ -27,10 +27,10 @@ def in_children(
     processes: int,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[Result]:
-    """Yields ``work(part)`` for each part, in the order of ``parts``. At most so many children run at a time.
+    """Yields ``work(part)`` for each part, in the order of ``parts``, with at most ``processes`` children at a time.
 
     This process does ``meanwhile`` in place of the last of the first children. What it builds and caches is forked with
-    all later ones. Raises ChildDiedError. Children that still run when the caller stops asking are ended.
+    all later ones. Raises ChildDiedError. Children that still run when the caller stops iterating are ended.
     """
     running: dict[Connection, tuple[int, BaseProcess]] = {}
     done: dict[int, Result] = {}
@@ -39,8 +39,8 @@ def in_children(
     def fill(most: int) -> None:
         nonlocal begun
         while begun < len(parts) and len(running) < most:
-            told, child = _started(work, parts[begun])
-            running[told] = begun, child
+            reader, child = _started(work, parts[begun])
+            running[reader] = begun, child
             begun += 1
 
     try:
@@ -56,32 +56,32 @@ def in_children(
                     del running[each]
             yield done.pop(number)
     finally:
-        for told, (_, child) in running.items():
-            told.close()
+        for reader, (_, child) in running.items():
+            reader.close()
             child.terminate()
             child.join()
 
 
 def _started(work: Callable[[Part], Result], part: Part) -> tuple[Connection, BaseProcess]:
-    told, tell = FORK.Pipe(duplex=False)
-    child = FORK.Process(target=_work, args=(work, part, tell))
+    reader, writer = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=_work, args=(work, part, writer))
     child.start()
-    tell.close()
-    return told, child
+    writer.close()
+    return reader, child
 
 
-def _work(work: Callable[[Part], Result], part: Part, tell: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent hears Ctrl-C too, and ends its children.
+def _work(work: Callable[[Part], Result], part: Part, writer: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent gets Ctrl-C too, and ends its children.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    tell.send(work(part))
+    writer.send(work(part))
 
 
-def _received(told: Connection, child: BaseProcess) -> Any:
+def _received(reader: Connection, child: BaseProcess) -> Any:
     try:
-        return told.recv()
+        return reader.recv()
     except EOFError:
         child.join()
         raise ChildDiedError(f"a child process ended with exit code {child.exitcode}") from None
     finally:
-        told.close()
+        reader.close()
         child.join()

@@ -1,4 +1,4 @@
-"""Plays one seed of a scenario in the simulator, and judges the run."""
+"""Play one seed of a scenario in the simulator, and compute the verdict of the run."""
 
 import traceback
 from collections import Counter
@@ -54,7 +54,7 @@ def play(
             stuck = str(error)
         except Exception as error:
             crash = _crash(error, world.stage)
-        return _verdict(world, at_work, crash, stuck), world
+        return _compute_verdict(world, at_work, crash, stuck), world
 
 
 def _crash(error: Exception, stage: str) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def _crash(error: Exception, stage: str) -> tuple[str, ...]:
     return (what, f"it worked on {' at '.join(where)}") if where else (what,)
 
 
-def _verdict(world: World, at_work: Applied | None, crash: tuple[str, ...], stuck: str) -> SimVerdict:
+def _compute_verdict(world: World, at_work: Applied | None, crash: tuple[str, ...], stuck: str) -> SimVerdict:
     scenario, history = world.scenario, world.history
     fired = Counter(row.name for row in world.faults if is_strike(row.kind))
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)

@@ -1,4 +1,4 @@
-"""The command ``crucible sim``: plays scenarios with one seed or many, and prints outcome, coverage and failures."""
+"""The command ``crucible sim``: play scenarios with one seed or many, and print outcome, coverage and failures."""
 
 import time
 from collections import Counter
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from chaos.checks.guarantee_selection import checked
 from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.many_seeds import Search, search, verdicts
 from chaos.search.run_sim import play
@@ -16,37 +15,34 @@ from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome, worst_outcome
 from scenarios import ledger, loader
 from scenarios.loader import Scenario
-from scenarios.revisions import each_revision
 
 
 def simulate(
-    names: Sequence[str],
+    scenarios: Sequence[Scenario],
     seeds: int | None = None,
     seed: int | None = None,
     mutant: str | None = None,
     processes: int = 2,
     out: Path | None = None,
     with_mutants: bool = False,
-    revision: str = "",
     profile: bool = False,
     shrinks: bool = True,
 ) -> int:
-    """Does what ``crucible sim`` does: plays, prints, and returns the exit code (0, 1, 2, 3 or 4).
+    """Play the scenarios, each as it is, print the results, and return the exit code (0, 1, 2, 3 or 4).
 
-    - ``seed`` alone plays that seed, with its trace hash. ``seeds`` (default 100) plays so many, from ``seed`` or 1 on.
+    - ``seed`` alone plays that seed, with its trace hash. Otherwise ``seeds`` of them (default 100) are played, from
+      ``seed`` or 1 on.
     - ``out`` is a folder for a single seed's run, for ``crucible report``. Several scenarios get a folder each below
       it.
     - With ``with_mutants`` each scenario must pass without a mutant, and must fail with each of its mutants in at least
       one seed. The exit code is 0 if that is so, else 1.
-    - With ``profile`` all seeds are played in this process, and a table tells where the time went.
-    - A failing seed is made smaller, unless ``shrinks`` is off.
-    - ``revision`` names the only revision to play. Without it each scenario is played in all its revisions.
+    - With ``profile`` all seeds are played in this process, and a table of the time by part is printed.
+    - The scenario of a failing seed is made smaller, unless ``shrinks`` is off.
     """
     first = 1 if seed is None else seed
     wanted = range(first, first + (seeds or 100))
     single = seed is not None and seeds in (None, 1)
     try:
-        scenarios = [each for name in names for each in each_revision(checked(loader.find(name)), revision)]
         if with_mutants:
             return _prove(scenarios, wanted, processes)
         if mutant:
@@ -64,7 +60,7 @@ def simulate(
             failing = found.first_failing
             is_kept = shrinks and (single or not mutant)
             if failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED) and is_kept:
-                _shrink_and_tell(scenario, failing)
+                _shrink_and_report(scenario, failing)
             code = worst_outcome((code, found.outcome))
     except (loader.ScenarioError, MutantError, OSError) as error:
         click.echo(f"crucible sim: {error}", err=True)
@@ -93,9 +89,8 @@ def report(found: Search) -> str:
     return "\n".join(lines)
 
 
-def _shrink_and_tell(scenario: Scenario, failing: SimVerdict) -> None:
-    """Prints the faults of a smaller scenario that fails in the same way. Without a mutant that scenario is written to
-    a file."""
+def _shrink_and_report(scenario: Scenario, failing: SimVerdict) -> None:
+    """Print the faults of a smaller scenario that fails in the same way. Without a mutant write it to a file."""
     from chaos.search.shrink import keep_as_regression, shrink, told
 
     small = shrink(scenario, failing)
@@ -116,7 +111,7 @@ def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None)
 
 
 def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> Search:
-    from chaos.search.profile import Profile  # It needs the whole simulator's classes, and only few plays want it.
+    from chaos.search.profile import Profile  # It imports the whole simulator, and few plays need it.
 
     times = Profile()
     with times.measured():
@@ -126,8 +121,8 @@ def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> S
 
 
 def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) -> int:
-    """Plays each scenario without a mutant over all seeds, and each of its mutants until a seed catches it. At the end
-    it prints a line for each mutant: how many seeds it took, and which guarantees broke."""
+    """Play each scenario without a mutant over all seeds, and each of its mutants until a seed kills it. At the end
+    print a line for each mutant: the number of seeds, and the guarantees that broke."""
     wrong: list[str] = []
     table = [("mutant", "scenario", "seeds to catch", "by")]
     for scenario in scenarios:

@@ -16,7 +16,8 @@ import msgspec
 from chaos.mutants import mutants_of
 from chaos.search.run_sim import run
 from scenarios import loader
-from scenarios.revisions import each_revision, marked, revision_of
+from scenarios.model import Scenario
+from scenarios.revisions import each_revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class Play:
         return self.scenario, self.mutant, self.seed
 
 
-def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> tuple[tuple[str, str, int], ...]:
-    """Returns what to play: each scenario in all its revisions over all seeds, and its mutants on the first seed."""
+def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> tuple[tuple[Scenario, str, int], ...]:
+    """Return what to play: each scenario in all its revisions over all seeds, and its mutants on the first seed."""
     kept = tuple(seeds)
     wanted = [loader.find(name) for name in names] if names else loader.load_all()
     return tuple(
-        (marked(spoken.path, revision_of(spoken)), mutant, seed)
+        (spoken, mutant, seed)
         for scenario in wanted
         for spoken in each_revision(scenario)
         for mutant in ("", *(mutants_of(spoken) if with_mutants else ()))
@@ -49,15 +50,15 @@ def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> 
     )
 
 
-def played(plays: Sequence[tuple[str, str, int]], processes: int) -> Iterator[Play]:
+def played(plays: Sequence[tuple[Scenario, str, int]], processes: int) -> Iterator[Play]:
     """Yields each play with its verdict, in the order of ``plays``."""
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(_play, plays)
 
 
-def _play(wanted: tuple[str, str, int]) -> Play:
-    file, mutant, seed = wanted
-    found = run(loader.find(file), seed, mutant or None, hashed=True)
+def _play(wanted: tuple[Scenario, str, int]) -> Play:
+    scenario, mutant, seed = wanted
+    found = run(scenario, seed, mutant or None, hashed=True)
     broken = tuple(sorted(found.broken))
     return Play(found.scenario, mutant, seed, found.outcome.name, broken, found.events, found.trace_hash)
 
@@ -65,17 +66,17 @@ def _play(wanted: tuple[str, str, int]) -> Play:
 def differences(before: Iterable[Play], after: Iterable[Play], *, verdicts_only: bool = False) -> list[str]:
     """Returns a sentence for each play of ``after`` that differs from the same play of ``before``, or is not there."""
     known = {each.key: each for each in before}
-    told = []
+    lines = []
     for play in after:
         old = known.get(play.key)
         name = " ".join(filter(None, (play.scenario, play.mutant, f"seed {play.seed}")))
         if old is None:
-            told.append(f"{name} was not played before")
+            lines.append(f"{name} was not played before")
         elif (old.verdict, old.broken) != (play.verdict, play.broken):
-            told.append(f"{name}: {old.verdict} {list(old.broken)} became {play.verdict} {list(play.broken)}")
+            lines.append(f"{name}: {old.verdict} {list(old.broken)} became {play.verdict} {list(play.broken)}")
         elif not verdicts_only and old.trace_hash != play.trace_hash:
-            told.append(f"{name}: another trace hash ({old.events} events, now {play.events})")
-    return told
+            lines.append(f"{name}: another trace hash ({old.events} events, now {play.events})")
+    return lines
 
 
 def read(path: Path) -> list[Play]:
@@ -97,13 +98,13 @@ def main() -> int:
     found = list(played(plays_of(wanted.scenarios, seeds, wanted.with_mutants), wanted.processes))
     if wanted.out is not None:
         wanted.out.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
-    told = (
+    lines = (
         [] if wanted.against is None else differences(read(wanted.against), found, verdicts_only=wanted.verdicts_only)
     )
-    for each in told:
+    for each in lines:
         click.echo(each)
-    click.echo(f"{len(found)} plays" + (f", {len(told)} differ" if wanted.against is not None else ""))
-    return 1 if told else 0
+    click.echo(f"{len(found)} plays" + (f", {len(lines)} differ" if wanted.against is not None else ""))
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":

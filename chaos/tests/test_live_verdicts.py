@@ -14,7 +14,7 @@ from _pytest.mark.structures import ParameterSet
 
 from chaos.live.runner import play
 from chaos.live.tests import foreign_sessions
-from reports.judge import judge_many
+from reports.judge import report_runs
 from reports.verdict import Outcome, Verdict
 from scenarios import loader
 
@@ -65,7 +65,7 @@ def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]]) -> Verd
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         folders = list(pool.map(lambda each: played(*each), wanted))
-    found = judge_many(folders)
+    found = report_runs(folders)
     return {(name, mutant): verdict for (name, mutant, _), verdict in zip(wanted, found, strict=True)}
 
 

@@ -17,7 +17,7 @@ from chaos.live.s3_server import BUCKET, CREDENTIALS, S3Server
 from crucible_kafka import cli
 from reports import s3
 from reports.errors import SetupError
-from reports.judge import judge_many
+from reports.judge import report_runs
 from reports.scale.breaches import Place, Planted
 from reports.scale.writing import write_history
 from reports.verdict import Outcome
@@ -32,14 +32,14 @@ JUDGE_IN_PLACE = """
 import os, sys
 from reports import s3
 from reports.errors import SetupError
-from reports.judge import judge_many
+from reports.judge import report_runs
 from crucible_kafka.terminal import one_sentence
 
 with one_sentence(SetupError), s3.local_folders(sys.argv[2:], most_copied_bytes=0) as folders:
     os.environ[s3.ENDPOINT] = sys.argv[1]
     stand_ins = [folder for place, folder in zip(sys.argv[2:], folders) if s3.is_remote(place)]
     assert not any((each / "history").exists() for each in stand_ins)
-    judge_many(folders)
+    report_runs(folders)
 """
 """Spark reads from the endpoint that is named first. It is a process of its own, because the Java of this one may have
 started without the S3 jars."""
@@ -126,7 +126,7 @@ def test_a_run_in_s3_is_copied_and_judged_and_its_report_is_put_beside_it(store:
     place = put(tmp_path / "run", store, "copied")
     with s3.local_folders([place]) as folders:
         assert (folders[0] / "history").exists()
-        (verdict,) = judge_many(folders)
+        (verdict,) = report_runs(folders)
     assert verdict.outcome is Outcome.PASSED
     (lost,) = [each for each in verdict.guarantees if each.name == "lost-write"]
     assert (lost.status, lost.evidence > 1_000) == ("holds", True)

@@ -516,16 +516,16 @@ def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.search.shrink.shrink", partial(shrink, max_runs=2))
-    assert simulate(["1"], seed=1) == 0
+    both, final = (ALL["01-lost-response"], ALL["01-lost-response@first"]), [ALL["01-lost-response"]]
+    assert simulate(both, seed=1) == 0
     assert "trace hash " in capsys.readouterr().out
-    assert simulate(["1"], seed=1, mutant="change_mark_cleared_when_sent", revision="final") == 1
+    assert simulate(final, seed=1, mutant="change_mark_cleared_when_sent") == 1
     assert "enough for it" in capsys.readouterr().out
-    assert simulate(["1"], seed=1, mutant="change_mark_cleared_when_sent", revision="final", shrinks=False) == 1
+    assert simulate(final, seed=1, mutant="change_mark_cleared_when_sent", shrinks=False) == 1
     assert "enough for it" not in capsys.readouterr().out
-    assert simulate(["no-such-thing"]) == 2
-    assert simulate(["1"], mutant="no_such_mutant") == 2
-    assert capsys.readouterr().err.count("\n") == 2
-    assert simulate(["1"], mutant="epoch_wraps_to_zer") == 2
+    assert simulate(final, mutant="no_such_mutant") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert simulate(final, mutant="epoch_wraps_to_zer") == 2
     assert "there is no mutant 'epoch_wraps_to_zer', did you mean epoch_wraps_to_zero?" in capsys.readouterr().err
 
 
@@ -533,14 +533,14 @@ def test_control_and_mutants_together(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(ledger, "FILE", tmp_path / "runs" / "mutants.jsonl")
-    assert simulate(["6"], seeds=2, processes=1, with_mutants=True) == 0
+    wraps = [ALL["06-epoch-wrap"], ALL["06-epoch-wrap@first"]]
+    assert simulate(wraps, seeds=2, processes=1, with_mutants=True) == 0
     assert "epoch_wraps_to_zero: caught by seed 1: session-epoch-order" in capsys.readouterr().out
     caught = ledger.last()["epoch_wraps_to_zero", "sim"]
     assert str(replace(caught, commit="")) == "sim: session-epoch-order after 1 seed of 06-epoch-wrap"
     assert (caught.seed, caught.room) == (1, "reference_broker/sessions")
     toothless = replace(ALL["plain-load"], mutants=("negative_idle_time_evicts",))
-    monkeypatch.setattr(loader, "find", lambda _: toothless)
-    assert simulate(["plain-load"], seeds=1, processes=1, with_mutants=True) == 1
+    assert simulate([toothless], seeds=1, processes=1, with_mutants=True) == 1
     assert "NOT caught" in capsys.readouterr().out
     assert ledger.last()["negative_idle_time_evicts", "sim"].guarantees == ()
 
@@ -573,7 +573,7 @@ def test_a_run_can_be_written_out(tmp_path: Path) -> None:
     from reports.manifest import read_manifest
 
     folder = tmp_path / "run"
-    assert simulate(["6"], seed=2, out=folder, revision="final") == 0
+    assert simulate([ALL["06-epoch-wrap"]], seed=2, out=folder) == 0
     manifest = read_manifest(folder)
     assert (manifest.world, manifest.seed, manifest.number) == ("sim", 2, 6)
     assert all(check.holds for check in manifest.checks)

@@ -1,6 +1,7 @@
 """A simulated run that is written out gets from the Spark jobs, guarantee by guarantee, what the simulator said of it.
 
-One control and one mutant of each mechanism are played here. ``python -m tools.two_judges`` plays all, with many seeds.
+One control and one mutant of each mechanism are played here. ``python -m tools.compare_verdicts`` plays all,
+with many seeds.
 """
 
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from chaos.mutants import all_mutants, by_name
 from reports.verdict import Outcome
-from tools.two_judges import COMPARED, EXCUSED, Played, Run, differences, played
+from tools.compare_verdicts import COMPARED, EXCUSED, Played, Run, differences, played
 
 SEEDS = range(1, 30)
 MECHANISMS = (
@@ -62,11 +63,11 @@ def as_wanted(scenario: str, mutant: str, folder: Path) -> Played:
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_spark_agrees_with_the_simulator(tmp_path: Path) -> None:
-    from reports.judge import verdicts_of
+    from reports.judge import compute_verdicts
 
     controls = {scenario: "" for scenario, _ in MECHANISMS}
     runs = [as_wanted(scenario, mutant, tmp_path) for scenario, mutant in (*controls.items(), *MECHANISMS)]
-    verdicts = verdicts_of([each.folder for each in runs])
+    verdicts = compute_verdicts([each.folder for each in runs])
     assert not [line for one, verdict in zip(runs, verdicts, strict=True) for line in differences(one, verdict)]
     said = {opinion.status for each in runs for opinion in each.opinions.values()}
     assert said == {"holds", "broken", "nothing to judge"}

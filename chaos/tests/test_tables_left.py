@@ -7,7 +7,7 @@ import pytest
 from chaos.checks.guarantee_selection import tables_left
 from chaos.search.run_sim import play
 from reports.columns import ROW_TABLES
-from reports.warm_judge.expected import SELDOM
+from reports.standby.expected import SELDOM
 from scenarios.loader import load_all
 
 ALL = {each.name: each for each in load_all()}

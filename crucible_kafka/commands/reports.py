@@ -27,8 +27,8 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
     A run may lie in S3 (s3://BUCKET/RUN), and its report is written there, or into runs if S3 refuses it. The AWS_*
     variables supply the credentials, and AWS_ENDPOINT_URL names another server.
     """
-    from crucible_kafka.live_run import ROOT, judge, open_worst, worst
     from crucible_kafka.terminal import need_java, one_sentence
+    from crucible_kafka.verdicts import ROOT, open_worst, report_runs, worst
     from reports import s3
     from reports.errors import SetupError
 
@@ -40,7 +40,7 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
 
     with one_sentence(SetupError), s3.local_folders(places, kept_in=ROOT / "runs", on_rejected=kept) as folders:
         away = [folder for place, folder in zip(places, folders, strict=True) if s3.is_remote(place) and out is None]
-        verdicts = judge(folders[: len(run_dirs)], out, folders[-1] if baseline else None, away=away)
+        verdicts = report_runs(folders[: len(run_dirs)], out, folders[-1] if baseline else None, away=away)
         if opened:
             open_worst(verdicts)
     for each in run_dirs if out is None else ():
@@ -100,25 +100,25 @@ def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_ru
     With --watch the run may still go on. A line says how far it was judged, and a red one what is broken. Guarantees
     that something may still excuse wait for the end.
     """
-    from crucible_kafka.live_run import print_verdicts, worst
     from crucible_kafka.terminal import need_java, one_sentence, progress
+    from crucible_kafka.verdicts import print_verdicts, worst
 
     if fail_fast and not watch:
         raise click.UsageError("--fail-fast ends a --watch: give both")
     if beside_run is not None:
-        from reports.warm_judge.process import end_with_parent
+        from reports.standby.process import end_with_parent
 
         end_with_parent(beside_run)
     need_java()
     from chaos.live.run_folder import RunFolder, SpoolFollower
     from reports.errors import SetupError
-    from reports.judge import verdicts_of
+    from reports.judge import compute_verdicts
     from reports.manifest import ManifestError
     from reports.watch import Watch
 
     with one_sentence(SetupError, ManifestError):
         if not watch:
-            verdicts, broken = verdicts_of([run_dir]), {}
+            verdicts, broken = compute_verdicts([run_dir]), {}
         else:
             watched = Watch(run_dir, SpoolFollower(RunFolder(run_dir).spools).take, progress, every_s)
             verdicts, broken = watched.until_red_or_ended(fail_fast), watched.broken

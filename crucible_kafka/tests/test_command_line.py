@@ -21,7 +21,9 @@ import pytest
 from click.testing import CliRunner, Result
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from crucible_kafka import cli, live_run, shell_completion
+from crucible_kafka import cli, shell_completion, verdicts
+from crucible_kafka.commands.scenario_options import find_scenarios, in_revisions
+from crucible_kafka.live_run import live_plays
 from reports.decide import decide
 from reports.manifest import write_manifest
 from reports.s3 import RemoteRun
@@ -86,16 +88,18 @@ def test_a_revision_or_comparison_that_cannot_be_is_refused(words: list[str], se
 
 
 def test_each_revision_is_played_unless_one_is_named() -> None:
-    (both,) = live_run.find_scenarios(["1"], False)
+    (both,) = find_scenarios(["1"], False)
     assert both.revisions == ("final", "first")
-    (one,) = live_run.find_scenarios(["1@first"], False)
+    (one,) = find_scenarios(["1@first"], False)
+    (final,) = find_scenarios(["1@final"], False)
     for scenario, wanted, names in (
         (both, None, ["01-lost-response", "01-lost-response@first"]),
         (both, "first", ["01-lost-response@first"]),
         (one, None, ["01-lost-response@first"]),
         (one, "final", ["01-lost-response"]),
+        (final, None, ["01-lost-response"]),
     ):
-        assert [each.name for each in live_run.in_revisions(scenario, wanted)] == names
+        assert [each.name for each in in_revisions(scenario, wanted)] == names
 
 
 @pytest.mark.parametrize(
@@ -277,7 +281,7 @@ class OneBucket:
 def test_a_report_that_s3_refuses_is_kept_here_and_the_verdict_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Outcome, exit_code: int
 ) -> None:
-    def judge_many(folders: Sequence[Path], **_: object) -> list[Verdict]:
+    def report_runs(folders: Sequence[Path], **_: object) -> list[Verdict]:
         for folder in folders:
             (folder / "report").mkdir()
             (folder / "report" / "index.html").write_text(f"page of {folder.name}")
@@ -288,8 +292,8 @@ def test_a_report_that_s3_refuses_is_kept_here_and_the_verdict_stays(
         write_manifest(tmp_path / "s3" / "nights" / name, MANIFEST)
     (tmp_path / "here" / "runs" / "refused").mkdir(parents=True)
     monkeypatch.setattr("reports.s3._store", lambda: OneBucket(tmp_path / "s3", "refused/report"))
-    monkeypatch.setattr("reports.judge.judge_many", judge_many)
-    monkeypatch.setattr(live_run, "ROOT", tmp_path / "here")
+    monkeypatch.setattr("reports.judge.report_runs", report_runs)
+    monkeypatch.setattr(verdicts, "ROOT", tmp_path / "here")
     result = typed_in("report", "s3://nights/taken", "s3://nights/refused/")
     assert result.exit_code == exit_code
     verdict, *_ = result.stdout.splitlines()
@@ -309,7 +313,7 @@ def test_a_report_that_s3_refuses_is_kept_here_and_the_verdict_stays(
 def test_a_report_that_no_folder_takes_either_is_told_and_the_verdict_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, takes: str
 ) -> None:
-    def judge_many(folders: Sequence[Path], **_: object) -> list[Verdict]:
+    def report_runs(folders: Sequence[Path], **_: object) -> list[Verdict]:
         (folders[0] / "report").mkdir()
         (folders[0] / "report" / "index.html").write_text("page")
         return [replace(decided, outcome=Outcome.FAILED, report=folders[0] / "report" / "index.html")]
@@ -327,8 +331,8 @@ def test_a_report_that_no_folder_takes_either_is_told_and_the_verdict_stays(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr("reports.s3._store", lambda: OneBucket(tmp_path / "s3", "refused/report"))
     monkeypatch.setattr("reports.s3.shutil.move", move)
-    monkeypatch.setattr("reports.judge.judge_many", judge_many)
-    monkeypatch.setattr(live_run, "ROOT", tmp_path / "here")
+    monkeypatch.setattr("reports.judge.report_runs", report_runs)
+    monkeypatch.setattr(verdicts, "ROOT", tmp_path / "here")
     result = typed_in("report", "s3://nights/refused")
     assert result.exit_code == 1
     (sentence,) = result.stderr.splitlines()
@@ -411,8 +415,8 @@ def test_under_nohup_a_hang_up_ends_nothing(tmp_path: Path, command: str) -> Non
 
 
 def test_everything_live_leaves_out_what_only_the_simulator_has_and_mutants_of_the_other_revision() -> None:
-    everything = [each for each in live_run.find_scenarios([], True) if not each.swarm]
-    plays = {(each.name, mutant) for each, mutant in live_run.live_plays(everything, None, None, "reference", True)}
+    everything = [each for each in find_scenarios([], True) if not each.swarm]
+    plays = {(each.name, mutant) for each, mutant in live_plays(everything, None, None, "reference", True)}
     assert {("01-lost-response@first", ""), ("04-forget-cut@first", "replaced_partitions_kept")} <= plays
     assert ("04-forget-cut", "replaced_partitions_kept") not in plays
     assert not {name for name, _ in plays} & {"voter-loses-power", "failed-sync"}
@@ -432,10 +436,10 @@ def test_runs_that_cannot_be_compared_are_told_apart_from_scenarios(tmp_path: Pa
 
 
 def test_all_words_after_with_are_of_the_second_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(live_run, "compare_runs", lambda *sides: asked.extend(sides))
+    compared: list[object] = []
+    monkeypatch.setattr("crucible_kafka.commands.compare._compare_runs", lambda *sides: compared.extend(sides))
     typed_in("compare", "a", "b", "--with", "c", "d", "--out", "e")
-    assert asked == [[Path("a"), Path("b")], (Path("c"), Path("d")), Path("e")]
+    assert compared == [[Path("a"), Path("b")], (Path("c"), Path("d")), Path("e")]
 
 
 def test_a_folder_without_nights_has_no_index(tmp_path: Path) -> None:
@@ -472,5 +476,5 @@ def test_the_page_of_the_worst_run_is_opened(monkeypatch: pytest.MonkeyPatch, tm
     browser = Mock(return_value=0)
     monkeypatch.setattr("click.launch", browser)
     good, bad = (Mock(exit_code=code, report=tmp_path / f"{code}.html") for code in (0, 1))
-    live_run.open_worst([good, bad, good])
+    verdicts.open_worst([good, bad, good])
     browser.assert_called_once_with(str(tmp_path / "1.html"))

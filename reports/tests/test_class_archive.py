@@ -26,7 +26,7 @@ def test_an_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest.Monk
 
 MAKE = (
     "import sys, pathlib, reports.spark as at; at.CLASS_ARCHIVES = pathlib.Path(sys.argv[1]);"
-    "import reports.warm_judge.class_archive as it; sys.exit(it.main())"
+    "import reports.standby.class_archive as it; sys.exit(it.main())"
 )
 USE = (
     "import sys, pathlib, reports.spark as at; at.CLASS_ARCHIVES = pathlib.Path(sys.argv[1]);"

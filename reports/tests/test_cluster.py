@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from reports.judge import verdicts_of
+from reports.judge import compute_verdicts
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
 from reports.verdict import Outcome, write_verdict
@@ -102,7 +102,7 @@ def test_a_cluster_gives_the_same_verdicts(master: str, spark: "SparkSession", t
 
     assert _broken(runs[0]) == ("PASSED", [])
     assert _broken(runs[1]) == ("FAILED", ["lost-write", "unseen"])
-    for run, here in zip(runs, verdicts_of(runs, spark), strict=True):
+    for run, here in zip(runs, compute_verdicts(runs, spark), strict=True):
         write_verdict(tmp_path / "here.json", here)
         assert _told(run / "report" / "verdict.json") == _told(tmp_path / "here.json")
         assert (run / "report" / "index.html").exists()

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.judge import verdicts_of
+from reports.judge import compute_verdicts
 from reports.rows import (
     END_OF_RUN_US,
     AssignmentRow,
@@ -438,7 +438,7 @@ def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         history = Table().play()
         plant(history)
         folders.append(history.write(root / f"{number}", expectations=EXPECTATIONS))
-    found = verdicts_of([Path(each) for each in folders], spark)  # type: ignore[arg-type]
+    found = compute_verdicts([Path(each) for each in folders], spark)  # type: ignore[arg-type]
     return dict(zip(PLANTED, found, strict=True))
 
 

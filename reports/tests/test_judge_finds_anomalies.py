@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reports.judge import verdicts_of
+from reports.judge import compute_verdicts
 from reports.manifest import Expectations
 from reports.rows import END_OF_RUN_US
 from reports.tests.history import TOPIC, History, Row, Shape, int_of
@@ -349,7 +349,7 @@ def judged(spark: "SparkSession", root: Path) -> dict[str, Verdict]:
         existed = generate(98, SHORT)
         plant_topic_that_existed(existed)
         folders[target] = existed.write(root / target, target=target)
-    found = verdicts_of(list(folders.values()), spark)
+    found = compute_verdicts(list(folders.values()), spark)
     return dict(zip(folders, found, strict=True))
 
 

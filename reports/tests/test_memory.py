@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reports.judge import verdicts_of
+from reports.judge import compute_verdicts
 from reports.tests.played import generate
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ def _held_for_python() -> int:
 def test_what_a_judging_held_is_given_back(spark: "SparkSession", tmp_path: Path) -> None:
     """Without Python's own collector, which seldom looks at old objects in a large process."""
     run = generate(43).write(tmp_path / "run")
-    verdicts_of([run], spark)
+    compute_verdicts([run], spark)
     before = _held_for_python()
     gc.disable()
     try:
-        verdicts_of([run], spark)
+        compute_verdicts([run], spark)
         after = _held_for_python()
     finally:
         gc.enable()

@@ -12,12 +12,12 @@ from reports.judge import _findings, silent
 from reports.manifest import read_manifest
 from reports.read_tables import DECIDING, JobConfig, RunConfig, present_in
 from reports.schema import REMOTE_FILES, TABLES, files_of
+from reports.standby import rehearsal
+from reports.standby.expected import SELDOM, Expected
+from reports.standby.rehearsal import rehearsing, write_history
 from reports.tests.planted_groups import plant_committed_records_read_again
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
-from reports.warm_judge import rehearsal
-from reports.warm_judge.expected import SELDOM, Expected
-from reports.warm_judge.rehearsal import rehearsing, write_history
 
 SOME = {"unseen", "lost-write", "redelivery", "facts", "percentiles", "faults", "groups", "load"}
 
@@ -61,7 +61,7 @@ def test_what_was_rehearsed_leaves_nothing_in_the_findings(
         assert rehearsed.rehearse(tmp_path / "rehearsed") is not None
         for some in (runs[2:], runs):
             assert rehearsed.suits(some, config_of(some))
-            judged.append(rehearsed.judge(some, silent))
+            judged.append(rehearsed.findings(some, silent))
     for some, found in zip((runs[2:], runs), judged, strict=True):
         assert found == plainly(some, spark)
     broken = [{name for name, each in one.found.items() if each.total} for one in judged[-1]]
@@ -91,7 +91,7 @@ def test_what_was_begun_is_finished_when_the_run_is_there(
         left = iter(range(asked))
         with rehearsing(spark, expected_of([run])) as rehearsed:
             rehearsed.prepare(lambda left=left: next(left, None) is None)  # type: ignore[misc]
-            assert rehearsed.judge([run], silent) == plainly([run], spark)
+            assert rehearsed.findings([run], silent) == plainly([run], spark)
 
 
 def without(table: str) -> Callable[[Path], None]:

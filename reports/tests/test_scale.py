@@ -68,12 +68,12 @@ def test_what_was_measured_is_kept_told_and_drawn(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_each_planted_breach_is_found_and_nothing_else(spark: "SparkSession", tmp_path: Path) -> None:
-    from reports.judge import verdicts_of
+    from reports.judge import compute_verdicts
 
     breaches = planted(appends_for(OPERATIONS), 5)
     write_history(tmp_path / "planted", OPERATIONS, 5, breaches)
     write_history(tmp_path / "clean", OPERATIONS, 6)
-    found, clean = verdicts_of([tmp_path / "planted", tmp_path / "clean"], spark)
+    found, clean = compute_verdicts([tmp_path / "planted", tmp_path / "clean"], spark)
     broken = {one.name: one for one in found.guarantees if one.status == "broken"}
     assert {name: one.anomalies for name, one in broken.items()} == dict.fromkeys((*BROKEN, UNSEEN), 1)
     for name in ("inconsistent-offsets", "corrupt-value", "poll-skip", "nonmonotonic-poll", "fetch-gap"):

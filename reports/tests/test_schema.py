@@ -8,7 +8,7 @@ import pytest
 
 from reports.columns import ROW_TABLES, Column, Later, Moment, Row, table
 from reports.errors import SetupError
-from reports.judge import judge_many
+from reports.judge import report_runs
 from reports.schema import TABLES, arrow_schema, damaged_file, documented
 from reports.tests.history import Shape
 from reports.tests.played import generate
@@ -94,5 +94,5 @@ def test_a_file_that_was_cut_short_is_named_before_spark_starts(tmp_path: Path, 
     whole = file.read_bytes()
     file.write_bytes(whole[: int(len(whole) * keep)] if keep > 0 else whole[:-1])
     with pytest.raises(SetupError) as told:
-        judge_many([run])
+        report_runs([run])
     assert str(told.value) == f"{file} is damaged or cut short: restore it from a copy, or play the run again."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reports.judge import verdicts_of
+from reports.judge import compute_verdicts
 from reports.tests.history import History, int_of
 from reports.tests.ledger import (
     COMMITTED,
@@ -311,7 +311,7 @@ def judged(spark: "SparkSession", root: Path) -> dict[str, Verdict]:
         history = Ledger().play()
         plant(history)
         folders.append(history.write(root / name.replace(" ", "_"), expectations=EXPECTATIONS))
-    found = verdicts_of(folders, spark)
+    found = compute_verdicts(folders, spark)
     return dict(zip(PLANTED, found, strict=True))
 
 

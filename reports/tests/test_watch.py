@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from reports import watch
-from reports.early import judge_early, link_whole_parts
+from reports.early import early_verdict, link_whole_parts
 from reports.parts import Progress, part_of, write_progress
 from reports.schema import TABLES, arrow_schema
 from reports.tests.cuts import part_of as rows_until
@@ -63,12 +63,12 @@ def test_a_breach_turns_red_in_the_look_that_first_holds_it(spark: "SparkSession
     shown_us = int_of(read, "complete_us")
     run_dir, scratch = tmp_path / "run", tmp_path / "scratch"
     write_part(run_dir, history, -1, shown_us - 1, 0)
-    first = judge_early(run_dir, scratch, spark, lambda _: None)
+    first = early_verdict(run_dir, scratch, spark, lambda _: None)
     assert first is not None
     assert first.breaches == ()
     assert "inconsistent-offsets" in first.judged
     write_part(run_dir, history, shown_us - 1, shown_us, 1)
-    second = judge_early(run_dir, scratch, spark, lambda _: None)
+    second = early_verdict(run_dir, scratch, spark, lambda _: None)
     assert second is not None
     assert [(each.guarantee, each.total, each.at_us) for each in second.breaches] == [("corrupt-value", 1, shown_us)]
     assert second.operations > first.operations

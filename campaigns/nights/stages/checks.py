@@ -36,7 +36,7 @@ def checks(seed: int, minutes: float) -> dict[str, Check]:
     return {
         "quick tests": Check((*tests, "--part", "quick"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)),
         "nightly tests": Check((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
-        "two judges": Check(("-m", "tools.two_judges", "--seeds", "20", *within)),
+        "two judges": Check(("-m", "tools.compare_verdicts", "--seeds", "20", *within)),
         "revisions compared": Check(("-m", "campaigns.experiments.revisions", "--seeds", "5")),
     }
 

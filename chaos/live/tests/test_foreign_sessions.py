@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.live.tests.foreign_sessions import MUTANTS, played
-from reports.judge import judge_many
+from reports.judge import report_runs
 from reports.verdict import Outcome
 
 
@@ -18,7 +18,7 @@ from reports.verdict import Outcome
 @pytest.mark.timeout(900)
 @pytest.mark.clause("F-2", "F-3", "F-10", "F-12", "F-14")
 def test_frames_show_each_mutant_that_lacks_a_part_of_sessions(tmp_path: Path) -> None:
-    verdicts = judge_many([played(tmp_path, mutant) for mutant in MUTANTS])
+    verdicts = report_runs([played(tmp_path, mutant) for mutant in MUTANTS])
     for (mutant, guarantees), caught in zip(MUTANTS.items(), verdicts, strict=True):
         assert caught.outcome is Outcome.FAILED, f"{mutant}: {caught.summary}"
         assert {each.name for each in caught.guarantees if each.status == "broken"} >= guarantees, mutant

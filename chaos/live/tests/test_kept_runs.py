@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from chaos.live.kept_runs import KEEP, listed, surplus
-from crucible_kafka import cli, live_run, terminal
+from crucible_kafka import cli, live_run, terminal, verdicts
 from crucible_kafka.commands import chaos as commands
 
 DAY = "20260101"
@@ -92,13 +92,13 @@ def test_the_command_deletes_them_and_says_what(tmp_path: Path, monkeypatch: pyt
 def test_a_hint_names_the_command_once_there_is_something_to_delete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(live_run, "ROOT", tmp_path)
+    monkeypatch.setattr(verdicts, "ROOT", tmp_path)
     for second in range(KEEP):
         run_of(tmp_path / "runs", f"demo-{DAY}-{second:06}")
-    live_run.hint_at_old_runs()
+    verdicts.hint_at_old_runs()
     assert capsys.readouterr().err == ""
     run_of(tmp_path / "runs", f"demo-{DAY}-{KEEP:06}")
-    live_run.hint_at_old_runs()
+    verdicts.hint_at_old_runs()
     assert "./crucible runs --prune" in capsys.readouterr().err
 
 

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from chaos.live.errors import SetupError
-from chaos.live.runner import play
+from chaos.live.runner import check_playable, play
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
 from scenarios.loader import load
@@ -131,11 +131,11 @@ def offsets_of(folder: Path, kind: str) -> set[tuple[int, int]]:
     return {(run["partition"], run["first_offset"] + each) for run in runs for each in range(run["count"])}
 
 
-def test_what_a_target_lacks_is_named(scenario_file: Path, tmp_path: Path) -> None:
+def test_what_a_target_lacks_is_named(scenario_file: Path) -> None:
     with pytest.raises(SetupError, match=r"127\.0\.0\.1:1 lacks what small needs"):
-        play(load(scenario_file), tmp_path / "run", seed=1, target="127.0.0.1:1")
+        check_playable(load(scenario_file), "127.0.0.1:1")
 
 
-def test_an_unknown_mutant_is_refused(scenario_file: Path, tmp_path: Path) -> None:
+def test_an_unknown_mutant_is_refused(scenario_file: Path) -> None:
     with pytest.raises(SetupError, match="no mutant 'nonsense'"):
-        play(load(scenario_file), tmp_path / "run", seed=1, mutant="nonsense")
+        check_playable(load(scenario_file), mutant="nonsense")

@@ -1,9 +1,9 @@
-"""Plan and run the queries of a verdict before there is a run to judge.
+"""Plan and run the queries of a verdict before a run has ended.
 
 For a small history it takes longer to describe a query to Spark and to plan it than to run it, and a cold Java needs
 twice the time of a warm one. So all queries are described over files that stand in for the tables. The rows in these
 files are replaced several times: by one row in each table, then by the whole parts of the current run, and finally by
-the run that is to be judged.
+the whole run.
 """
 
 import tempfile
@@ -35,7 +35,7 @@ from reports.read_tables import (
     tables_over,
 )
 from reports.spark import sized_for
-from reports.warm_judge.expected import Expected
+from reports.standby.expected import Expected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,7 +113,7 @@ class Rehearsal:
             and not any((folder / schema.REMOTE_FILES).exists() for folder in run_dirs)
         )
 
-    def judge(self, run_dirs: Sequence[Path], progress: Progress) -> list[Findings]:
+    def findings(self, run_dirs: Sequence[Path], progress: Progress) -> list[Findings]:
         """Return the findings of ``collect`` in these runs. ``suits`` must be true for them."""
         if self._has_rows:
             self._forget()

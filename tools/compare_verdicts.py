@@ -1,14 +1,14 @@
-"""Compares the two judges of simulated runs, guarantee by guarantee: the simulator's checks, and the Spark jobs.
+"""Compare two verdicts on simulated runs, guarantee by guarantee: that of the simulator's checks, and Spark's.
 
-``python -m tools.two_judges [SCENARIO...] [--seeds 20]`` plays each scenario without a mutant and with each of its own,
-computes both verdicts, and prints each difference. A run's guarantee is broken, holds, or could not be
-judged. Where both say broken they must also name the same time for the first breach.
+``python -m tools.compare_verdicts [SCENARIO...] [--seeds 20]`` plays each scenario without a mutant and with each
+of its own, computes both verdicts, and prints each difference. A run's guarantee is broken, holds, or could not be
+judged. Where both are broken they must also have the same time for the first violation.
 
 What only one side can judge is not compared: guarantees that are seen from inside a node (``SeenFrom.INSIDE``), and
 ``EXCUSED``.
 
-``--done FILE`` notes there each run that was compared, and leaves out those that the file names. So a comparison that
-was ended goes on where it stood. Delete the file when the code has changed.
+``--done FILE`` records each run that was compared, and skips those that are recorded. So a comparison that was stopped
+continues. Delete the file when the code has changed.
 """
 
 import argparse
@@ -44,13 +44,13 @@ Status = Literal["holds", "broken", "nothing to judge", "no breach"]
 """``no breach``: it holds, or there was nothing to judge. The verdict does not say which."""
 COMPARED = names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE)
 EXCUSED: dict[tuple[str, str], str] = {}
-"""(mutant, guarantee): the physical reason why only one of the judges can see what the mutant breaks."""
+"""(mutant, guarantee): the physical reason why only one of the two can see what the mutant breaks."""
 BATCH = 60
 """The number of runs that Spark judges together."""
 
 
 class Opinion(NamedTuple):
-    """What one judge says of one guarantee. ``at_us`` is the time of the first breach, -1 if there is none."""
+    """The status of one guarantee in a verdict. ``at_us`` is the time of the first violation, -1 if there is none."""
 
     status: Status
     at_us: int = -1
@@ -120,7 +120,7 @@ def opinions_of_jobs(verdict: "Verdict") -> dict[str, Opinion]:
 
 
 def differences(one: Played, verdict: "Verdict") -> Iterator[str]:
-    """Yields in a sentence each what the two judges say differently of a run."""
+    """Yield a sentence for each difference between the two verdicts on a run."""
     if one.outcome is not verdict.outcome:
         yield f"{one.run}: the simulator says {one.outcome.name}, Spark {verdict.outcome.name}: {verdict.summary}"
     jobs = opinions_of_jobs(verdict)
@@ -225,7 +225,7 @@ def compare(runs: Sequence[Run], minutes: float, processes: int, done: Done, rep
             is_last = number == len(batches) or time.monotonic() > until
             if not is_last:  # It is played while Spark judges.
                 following = _begin(pool, batches[number], scratch / str(number))
-            _judge(current, done, spark, report)
+            _compare(current, done, spark, report)
             shutil.rmtree(scratch / str(number - 1))
             judged += len(current)
             report(f"{judged:,} of {len(wanted):,} runs, {len(done.found.differing)} differences")
@@ -238,17 +238,17 @@ def _begin(pool: ProcessPoolExecutor, runs: Sequence[Run], folder: Path) -> list
     return [pool.submit(played, run, folder / str(number)) for number, run in enumerate(runs)]
 
 
-def _judge(current: Sequence[Played], done: Done, spark: "SparkSession", report: Any) -> None:
-    from reports.judge import verdicts_of
+def _compare(current: Sequence[Played], done: Done, spark: "SparkSession", report: Any) -> None:
+    from reports.judge import compute_verdicts
 
-    for one, verdict in zip(current, verdicts_of([each.folder for each in current], spark), strict=True):
+    for one, verdict in zip(current, compute_verdicts([each.folder for each in current], spark), strict=True):
         for line in done.note(one, verdict):
             report(f"DIFFERENT: {line}")
 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="crucible-judges-") as folder:
+    with tempfile.TemporaryDirectory(prefix="crucible-verdicts-") as folder:
         yield Path(folder)
 
 
@@ -261,8 +261,8 @@ def _spark() -> "Iterator[SparkSession]":
 
 
 def main() -> int:
-    """Returns 0 if the judges agree, 1 if they differ, 2 if the words make no sense."""
-    parser = argparse.ArgumentParser(prog="python -m tools.two_judges", description=__doc__)
+    """Return 0 if the verdicts agree, 1 if they differ, 2 if the arguments are wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tools.compare_verdicts", description=__doc__)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a file, its stem or its number; default: all")
     parser.add_argument("--seeds", type=int, default=20, help="how many of each scenario and mutant (20)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (1)")

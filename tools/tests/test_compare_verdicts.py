@@ -1,4 +1,4 @@
-"""A difference between the two judges of a run is told, whatever it is."""
+"""Each kind of difference between the two verdicts on a run is reported."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from reports.verdict import Anomaly, GuaranteeResult, Outcome, Status, Verdict
-from tools import two_judges
-from tools.two_judges import Compared, Done, Opinion, Played, Run, compare, differences, runs_of
+from tools import compare_verdicts
+from tools.compare_verdicts import Compared, Done, Opinion, Played, Run, compare, differences, runs_of
 
 RUN = Run("01-lost-response", "no_rotation", 7)
 NAME = "lost-write"
@@ -53,8 +53,8 @@ def test_each_difference_is_told_in_a_sentence(opinion: Opinion, other: Verdict,
     assert all(each.startswith("01-lost-response --seed 7 --mutant no_rotation: ") for each in found)
 
 
-def test_what_only_one_judge_can_see_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(two_judges.EXCUSED, (RUN.mutant, NAME), "nobody notes it")
+def test_a_difference_that_only_one_side_can_see_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compare_verdicts.EXCUSED, (RUN.mutant, NAME), "nobody notes it")
     assert not list(differences(played(BROKEN), verdict("holds")))
 
 
@@ -77,9 +77,9 @@ def test_runs_go_through_all_scenarios_seed_by_seed() -> None:
 def test_nothing_to_play_is_refused(
     words: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["two_judges", *words])
+    monkeypatch.setattr(sys, "argv", ["compare_verdicts", *words])
     with pytest.raises(SystemExit):
-        two_judges.main()
+        compare_verdicts.main()
     assert "must be at least 1" in capsys.readouterr().err
 
 

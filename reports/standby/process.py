@@ -21,10 +21,10 @@ from typing import Any, Self
 import psutil
 
 from reports.errors import SetupError
-from reports.judge import Progress, judge_many, silent
+from reports.judge import Progress, report_runs, silent
 from reports.manifest import ManifestError
+from reports.standby.expected import Expected
 from reports.verdict import Verdict
-from reports.warm_judge.expected import Expected
 
 NICEST = 19
 """The lowest scheduling priority (nice)."""
@@ -34,13 +34,13 @@ processor then; with the nicest level it would get a hundredth, and a verdict on
 AUTOGROUP_TRIES, AUTOGROUP_PAUSE_S = 5, 0.1
 """Linux refuses to change the level of an autogroup more than ten times a second."""
 LONG_LOAD_S = 40.0
-"""The length of a load from which on the judge gains by Java's second compiler."""
+"""The length of a load from which on the session gains by Java's second compiler."""
 SPARK_FOLDERS = "SPARK_LOCAL_DIRS"
 """The environment variable that names the folder of Spark's spilled data. Remove the folder after killing Spark."""
 _PROGRESS, _VERDICTS, _REFUSED = "progress", "verdicts", "refused"
 
 
-class WarmJudge:
+class StandbySpark:
     """A context manager around the process. It ends with the block, or with the process that started it.
 
     It is optional: without it the verdicts are the same, only later.
@@ -50,7 +50,7 @@ class WarmJudge:
         """Start the process. ``run_dir`` is the folder of the current run, and ``load_s`` the time for which this run
         and those after it offer load."""
         context = get_context("spawn")
-        self._scratch = tempfile.TemporaryDirectory(prefix="crucible-judge-", ignore_cleanup_errors=True)
+        self._scratch = tempfile.TemporaryDirectory(prefix="crucible-standby-", ignore_cleanup_errors=True)
         self._link, theirs = context.Pipe()
         arguments = (os.getpid(), theirs, self._scratch.name, expected or Expected(), run_dir, load_s)
         self._process = context.Process(target=_run_process, args=arguments)
@@ -63,10 +63,10 @@ class WarmJudge:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def judge_many(self, run_dirs: Sequence[Path], progress: Progress = silent) -> list[Verdict]:
-        """Compute the verdicts and write the reports, as ``reports.judge.judge_many`` does.
+    def report_runs(self, run_dirs: Sequence[Path], progress: Progress = silent) -> list[Verdict]:
+        """Compute the verdicts and write the reports, as ``reports.judge.report_runs`` does.
 
-        A large history is judged in this process, because it needs a Java with more memory. So is any history if the
+        A large history is read in this process, because it needs a Java with more memory. So is any history if the
         other process has died.
         """
         from reports.schema import history_bytes
@@ -82,9 +82,9 @@ class WarmJudge:
                 step_forward(self._process.pid, like=os.getpid())
                 return self._verdicts(progress)
             except (EOFError, OSError):
-                progress("the judge that was started with the run has died; another begins anew")
+                progress("the Spark session that was started with the run has died; another is started")
         self.close()
-        return judge_many(folders, progress=progress)
+        return report_runs(folders, progress=progress)
 
     def _verdicts(self, progress: Progress) -> list[Verdict]:
         while True:
@@ -120,7 +120,7 @@ def _run_process(
     os.setsid()  # Ctrl-C does not reach it, and its children can be killed with it.
     end_with_parent(parent)
     try:
-        _judge_on_request(link, scratch, expected, run_dir, load_s)
+        _report_on_request(link, scratch, expected, run_dir, load_s)
     except SetupError as error:
         sys.stderr.write(f"{error}\n")
     except Exception:  # A bug of ours: the owner computes the verdicts itself, and the traceback helps to mend it.
@@ -129,7 +129,7 @@ def _run_process(
         os.killpg(0, signal.SIGKILL)
 
 
-def _judge_on_request(
+def _report_on_request(
     link: "Connection[Any, Any]", scratch: str, expected: Expected, run_dir: Path | None, load_s: float
 ) -> None:
     os.environ[SPARK_FOLDERS] = scratch
@@ -138,7 +138,7 @@ def _judge_on_request(
     if link.poll():
         step_forward(os.getpid(), like=os.getppid())
     from reports.spark import spark_session
-    from reports.warm_judge.rehearsal import rehearsing
+    from reports.standby.rehearsal import rehearsing
 
     lock = Lock()
 
@@ -160,7 +160,7 @@ def _judge_on_request(
                 os.getpid(), like=os.getppid()
             )  # Again, for processes that were starting when the owner did it.
             try:
-                send(_VERDICTS, judge_many(folders, spark=spark, progress=send_progress, rehearsal=rehearsal))
+                send(_VERDICTS, report_runs(folders, spark=spark, progress=send_progress, rehearsal=rehearsal))
             except (SetupError, ManifestError) as error:
                 send(_REFUSED, error)
 

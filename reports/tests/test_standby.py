@@ -20,12 +20,12 @@ from reports import schema
 from reports.manifest import ManifestError
 from reports.parts import Progress, part_of, write_progress
 from reports.schema import files_of, history_bytes
+from reports.standby.expected import SELDOM, Expected
+from reports.standby.process import NICER_FOR_GOOD, StandbySpark, _may_go_back, step_forward
+from reports.standby.rehearsal import Rehearsal, rehearsing, write_history
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
 from reports.verdict import Outcome
-from reports.warm_judge.expected import SELDOM, Expected
-from reports.warm_judge.process import NICER_FOR_GOOD, WarmJudge, _may_go_back, step_forward
-from reports.warm_judge.rehearsal import Rehearsal, rehearsing, write_history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +50,10 @@ def test_a_rehearsal_reads_what_is_whole_of_the_run_that_goes_on(
 
     monkeypatch.setattr(Rehearsal, "rehearse", rehearse)
     monkeypatch.setattr(Rehearsal, "_describe", lambda *_: None)
-    monkeypatch.setattr("reports.warm_judge.rehearsal.drawing_process", lambda: None)
-    monkeypatch.setattr("reports.warm_judge.rehearsal.decide", lambda *_: None)
+    monkeypatch.setattr("reports.standby.rehearsal.drawing_process", lambda: None)
+    monkeypatch.setattr("reports.standby.rehearsal.decide", lambda *_: None)
     pages: list[object] = []
-    monkeypatch.setattr("reports.warm_judge.rehearsal.write_page", lambda *_: pages.append(_))
+    monkeypatch.setattr("reports.standby.rehearsal.write_page", lambda *_: pages.append(_))
     generate(45).write(tmp_path)
     write_progress(tmp_path, Progress(writer="worker", parts=1, until_us=1_000_000))
     table = next(each for each in schema.TABLES if each.name == "operations")
@@ -75,13 +75,13 @@ def _rows_of(folder: Path) -> dict[str, int]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_judge_that_waited_judges_refuses_and_ends(waiting: WarmJudge, tmp_path: Path) -> None:
+def test_a_judge_that_waited_judges_refuses_and_ends(waiting: StandbySpark, tmp_path: Path) -> None:
     history = generate(45)
     plant_lost_write(history)
     told: list[str] = []
     with pytest.raises(ManifestError):
-        waiting.judge_many([tmp_path / "nothing"])
-    (verdict,) = waiting.judge_many([history.write(tmp_path / "run")], told.append)
+        waiting.report_runs([tmp_path / "nothing"])
+    (verdict,) = waiting.report_runs([history.write(tmp_path / "run")], told.append)
     assert verdict.outcome is Outcome.FAILED
     assert [one.name for one in verdict.guarantees if one.status == "broken"] == ["lost-write", "unseen"]
     assert "the queries are planned already" in told
@@ -95,7 +95,7 @@ def test_a_judge_that_waited_judges_refuses_and_ends(waiting: WarmJudge, tmp_pat
 def test_a_judge_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureFixture[str]) -> None:
     """It fails when Spark stands, because it expects what cannot be."""
     seen: dict[psutil.Process, str] = {}
-    with WarmJudge("nonsense") as judge:  # type: ignore[arg-type]
+    with StandbySpark("nonsense") as judge:  # type: ignore[arg-type]
         judge_process = psutil.Process(judge._process.pid)
         while judge._process.is_alive():
             with suppress(psutil.Error):
@@ -108,8 +108,8 @@ def test_a_judge_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureF
 
 
 ALONE = (
-    "import time; from reports.warm_judge.process import WarmJudge;"
-    "judge = WarmJudge(); print(judge._process.pid); time.sleep(60)"
+    "import time; from reports.standby.process import StandbySpark;"
+    "judge = StandbySpark(); print(judge._process.pid); time.sleep(60)"
 )
 
 
@@ -127,7 +127,7 @@ def test_a_judge_ends_with_the_process_that_started_it_even_if_that_is_killed() 
 LEVELS = """
 import os, subprocess, sys, threading, time
 from pathlib import Path
-import reports.warm_judge.process
+import reports.standby.process
 if sys.argv[1] == "nobody":
     os.setuid(65534)
 os.setsid()
@@ -140,11 +140,11 @@ def shown(*children):
     group = Path("/proc/self/autogroup")
     print(sorted({*map(level, tasks)}), len(tasks), group.read_text().split()[-1] if group.exists() else "-")
 
-reports.warm_judge.process.step_back()
+reports.standby.process.step_back()
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 children = [subprocess.Popen(["sleep", "60"], process_group=group) for group in (None, 0)]
 shown(*children)
-reports.warm_judge.process.step_forward(os.getpid(), os.getppid()) if sys.argv[1] == "nobody" else input()
+reports.standby.process.step_forward(os.getpid(), os.getppid()) if sys.argv[1] == "nobody" else input()
 shown(*children)
 for child in children:
     child.kill()
@@ -192,8 +192,8 @@ import os, sys
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from types import SimpleNamespace
-import reports.warm_judge.rehearsal, reports.spark, reports.warm_judge.process
-from reports.warm_judge.expected import Expected
+import reports.standby.rehearsal, reports.spark, reports.standby.process
+from reports.standby.expected import Expected
 
 def tell_level(*_, **__):
     print(os.getpriority(os.PRIO_PROCESS, 0))
@@ -210,11 +210,11 @@ def rehearsing(*_):
 
 os.setsid()
 ours, theirs = Pipe()
-reports.spark.spark_session, reports.warm_judge.rehearsal.rehearsing = spark_session, rehearsing
-reports.warm_judge.process.judge_many = lambda *_, **__: sys.exit(tell_level())
+reports.spark.spark_session, reports.standby.rehearsal.rehearsing = spark_session, rehearsing
+reports.standby.process.report_runs = lambda *_, **__: sys.exit(tell_level())
 if sys.argv[1] == "early":
     ours.send([])
-reports.warm_judge.process._judge_on_request(theirs, sys.argv[2], Expected(), None, 0.0)
+reports.standby.process._report_on_request(theirs, sys.argv[2], Expected(), None, 0.0)
 """
 """What a judge does beside Spark. It tells its level when Spark starts and when it judges."""
 
@@ -237,21 +237,21 @@ def test_a_judge_gets_the_folders_before_anybody_steps_forward_for_it(
 ) -> None:
     """Or it could step back after that, and not see yet that it was asked."""
     done: list[str] = []
-    monkeypatch.setattr("reports.warm_judge.process.step_forward", lambda *_, **__: done.append("forward"))
-    monkeypatch.setattr(WarmJudge, "_verdicts", lambda *_: done.append("answered"))
-    with WarmJudge() as judge:
+    monkeypatch.setattr("reports.standby.process.step_forward", lambda *_, **__: done.append("forward"))
+    monkeypatch.setattr(StandbySpark, "_verdicts", lambda *_: done.append("answered"))
+    with StandbySpark() as judge:
         monkeypatch.setattr(judge, "_link", SimpleNamespace(send=lambda _: done.append("sent")))
-        judge.judge_many([tmp_path])
+        judge.report_runs([tmp_path])
         monkeypatch.undo()
     assert done == ["sent", "forward", "answered"]
 
 
 @pytest.fixture
-def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmJudge]:
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandbySpark]:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     names = {name for name, rows in generate(45).tables.items() if rows}
-    with WarmJudge(Expected((SELDOM & names,))) as judge:
+    with StandbySpark(Expected((SELDOM & names,))) as judge:
         process = judge._process
         yield judge
     assert not process.is_alive()

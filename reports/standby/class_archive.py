@@ -1,6 +1,6 @@
 """Make the archive of the classes that Spark loads (Java's class data sharing), so that Spark starts in half the time.
 
-    python -m reports.warm_judge.class_archive
+    python -m reports.standby.class_archive
 
 takes less than a minute; ``./crucible`` does so when it sets itself up. Java maps the archive instead of reading and
 verifying twenty thousand classes from 280 files. It fits only the Java and the PySpark that it was made with, and is
@@ -15,15 +15,15 @@ from typing import Final
 
 from reports.errors import SetupError
 from reports.spark import archive_for, archive_option, require_java, spark_session
-from reports.warm_judge.expected import Expected
+from reports.standby.expected import Expected
 
 ENDS_WITHIN_S: Final = 300.0
 """Limits the wait for Java to write the archive when it ends, which takes some ten seconds."""
 
 
 def make(java: Path) -> Path:
-    """Judge a history with one row in each table, and have Java archive the classes that this took."""
-    from reports.warm_judge.rehearsal import rehearsing  # needs PySpark, whose absence ``main`` reports
+    """Run all queries over one row in each table, and have Java archive the classes that this loaded."""
+    from reports.standby.rehearsal import rehearsing  # needs PySpark, whose absence ``main`` reports
 
     archive = archive_for(java)
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def make(java: Path) -> Path:
     process.stdin.close()
     process.wait(ENDS_WITHIN_S)
     if not made.exists():
-        raise SetupError(f"{java} made no archive of classes; the judge works without it.")
+        raise SetupError(f"{java} made no archive of classes; Spark starts without it.")
     for other in set(archive.parent.glob("*.jsa*")) - {made}:
         other.unlink(missing_ok=True)
     return made.rename(archive)
@@ -45,7 +45,7 @@ def make(java: Path) -> Path:
 def main() -> int:
     try:
         sys.stdout.write(f"{make(require_java())}\n")
-    except Exception as error:  # Whatever failed, the judge works without an archive.
+    except Exception as error:  # Whatever failed, Spark starts without an archive.
         sys.stdout.write(f"No archive of classes was made. {error}\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""What a judge can know of runs before they end."""
+"""What is known of runs before they end: the history tables that they can have."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ _OF_FOREIGN: Final = frozenset(("frames", "frame_lines"))
 class Expected:
     """Which tables of SELDOM each run can leave, and whether the broker of all of them is not ours.
 
-    The judge's queries depend on this. Runs that turn out otherwise are judged as if nobody had expected anything.
+    The queries depend on this. For runs that turn out otherwise the queries are planned at the end.
     """
 
     seldom: tuple[frozenset[str], ...] = (SELDOM,)

@@ -1,0 +1,77 @@
+"""Verdicts on a terminal: compute those of finished runs, print them, and open the page of the worst."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from crucible_kafka.terminal import one_sentence, progress, show_page, shown
+
+if TYPE_CHECKING:
+    from reports.standby.process import StandbySpark
+    from reports.verdict import Verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def report_runs(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    baseline: Path | None = None,
+    standby: "StandbySpark | None" = None,
+    away: Sequence[Path] = (),
+) -> "list[Verdict]":
+    """Compute the verdicts of runs, write their reports, and print the verdicts. ``standby`` has the Spark session.
+
+    The reports below ``away`` are about to be moved.
+    """
+    from reports.errors import SetupError
+    from reports.judge import report_runs as compute
+    from reports.manifest import ManifestError
+
+    with one_sentence(SetupError, ManifestError):
+        if standby is None:
+            verdicts = compute(folders, out=out, baseline=baseline, progress=progress)
+        else:
+            verdicts = standby.report_runs(folders, progress=progress)
+    print_verdicts(verdicts, away)
+    hint_at_old_runs()
+    return verdicts
+
+
+def print_verdicts(verdicts: "Sequence[Verdict]", away: Sequence[Path] = ()) -> None:
+    for verdict in verdicts:
+        click.echo(f"{verdict.outcome.name}: {verdict.summary}")
+        if verdict.unjudged:
+            click.echo(f"  promised, but not judged in this run: {', '.join(verdict.unjudged)}")
+        if verdict.report is not None and not any(verdict.report.is_relative_to(folder) for folder in away):
+            click.echo(f"  report: {shown(verdict.report)}")
+        if verdict.exit_code:
+            click.echo(f"  repeat with: {verdict.repeat_command}")
+
+
+def hint_at_old_runs() -> None:
+    """Names ``crucible runs --prune`` if there is something for it to delete. Nothing is deleted unasked."""
+    from chaos.live.kept_runs import KEEP, surplus
+
+    old = surplus(ROOT / "runs")
+    if old:
+        size = f"{sum(each.size_bytes() for each in old) / 1e6:,.0f} MB"
+        progress(
+            f"runs/ holds {len(old)} more than {KEEP} runs that ended as they must ({size}); "
+            "./crucible runs --prune deletes the oldest"
+        )
+
+
+def open_worst(verdicts: "Sequence[Verdict]") -> None:
+    """Opens the page of the run that ended worst, or of the first if all ended well."""
+    worst_one = max(verdicts, key=lambda each: each.exit_code)
+    if worst_one.report is not None:
+        show_page(worst_one.report)
+
+
+def worst(verdicts: "Sequence[Verdict]") -> int:
+    from reports.verdict import worst_exit_code
+
+    return worst_exit_code(verdicts)
