@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-PARTS = ("quick", "simulated", "live", "spark")
+PARTS = ("quick", "thorough", "simulated", "live", "spark")
 QUESTIONS = ("git", "uname")
 """Commands that any test may start, because they only ask for the commit and the machine."""
 
@@ -30,7 +30,7 @@ def part_of(item: pytest.Item) -> str:
     """Returns the part of a test. One that starts processes is live, even if Spark judges it afterwards."""
     if item.get_closest_marker("peer"):
         return "live"
-    return next((part for part in ("live", "spark", "simulated") if item.get_closest_marker(part)), "quick")
+    return next((part for part in ("live", "spark", "simulated", "thorough") if item.get_closest_marker(part)), "quick")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

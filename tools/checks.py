@@ -22,13 +22,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "--benchmark-disable", "-q")
 TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
 ON_ALL_CORES = ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")
+COMPUTING = ("--part", "quick", "--part", "thorough", "--part", "simulated")
 CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "lint": ("style", (sys.executable, "-m", "ruff", "check", ".")),
     "format": ("layout", (sys.executable, "-m", "ruff", "format", "--check", ".")),
     "contracts": ("imports between rooms", (str(Path(sys.executable).parent / "lint-imports"), "--no-cache")),
     "types": ("types", (sys.executable, "-m", "mypy")),
     "quick": ("quick tests", (*PYTEST, *ON_ALL_CORES, "--part", "quick")),
-    "pure": ("quick tests and simulated clusters", (*PYTEST, *ON_ALL_CORES, "--part", "quick", "--part", "simulated")),
+    "pure": ("tests that only compute", (*PYTEST, *ON_ALL_CORES, *COMPUTING)),
     "live": ("live tests", (*PYTEST, *TWO_FILES_AT_ONCE, "--part", "live")),
     "spark": ("tests of what Spark judges", (*PYTEST, "--part", "spark")),
 }

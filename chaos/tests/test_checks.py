@@ -249,6 +249,7 @@ def broken(
     return sorted({check.guarantee for check in checks if check.violations})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rows", "guarantees"),
     [
@@ -284,6 +285,7 @@ ALL_READ: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, *SENDS, *POSITIONS, *READ
 ONE_UNREAD: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, *SENDS, *POSITIONS, read(0, 0), read(1, 5, 4)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("end", "is_lost"),
     [
@@ -308,6 +310,7 @@ def test_only_retention_explains_a_log_that_begins_above_what_was_acknowledged(e
     assert unread == sorted([*["lost-write"] * is_lost, *["unseen"] * (is_lost or not below)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("retention_ms", "is_lost"), [(125_001, True), (124_999, False)])
 def test_what_a_clock_was_stepped_by_counts_as_age(retention_ms: int, is_lost: bool) -> None:
     rows = [replace(CUT, retention_ms=retention_ms), *ALL_READ]

@@ -79,6 +79,7 @@ def test_aborted_and_superseded_records_go_and_their_markers_stay() -> None:
     assert cluster.broken() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("gone", "story"),
     [

@@ -20,6 +20,7 @@ def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
     return said, {check.guarantee for check in checks if check.evidence}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
     said, _ = looked_at(name)

@@ -42,6 +42,7 @@ def test_a_circle_is_told_edge_by_edge() -> None:
     )
 
 
+@pytest.mark.thorough
 @given(RANDOMS)
 @settings(max_examples=100, deadline=None)
 def test_a_serial_execution_has_no_circle(random: Random) -> None:

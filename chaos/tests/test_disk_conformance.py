@@ -174,6 +174,7 @@ _STEPS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=_STEPS)
 def test_all_disks_end_in_the_same_state_after_any_steps(

@@ -136,6 +136,7 @@ def test_an_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_conten
     assert disk.files["a"] == b"ne"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("operation", [None, "sync", "rename"])
 def test_a_failed_sync_may_lose_what_one_replica_has_not_flushed(operation: str | None) -> None:
     def promised(**config: str) -> bool:

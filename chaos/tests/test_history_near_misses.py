@@ -40,6 +40,7 @@ from reports.rows import HistoryRow, MetadataEpochRow, ResetRow, RunRow, TraceRo
 REST: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("promised", [True, False])
 def test_a_damaged_value_is_never_excused(promised: bool) -> None:
     damaged = replace(read(2, 0, 1), valid=False)
@@ -67,6 +68,7 @@ def broken_with(unguaranteed: str, rows: list[HistoryRow]) -> list[str]:
     return broken(rows, unguaranteed=(unguaranteed,))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "is_red"), [("ok", True), ("info", False), ("fail", False)])
 def test_only_what_was_acknowledged_must_be_read(kind: str, is_red: bool) -> None:
     rows = [operation("p", 0, "produce", kind), *OPERATIONS[1:], ASSIGNMENT, END, *SENDS, *POSITIONS, read(1, 5)]
@@ -103,6 +105,7 @@ def test_a_check_that_saw_nothing_says_so() -> None:
             assert bool(check.evidence) is looked_at, kind
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("F-12")
 @pytest.mark.parametrize(("until_us", "from_us", "is_red"), [(31, 36, False), (30, 36, True), (29, 35, False)])
 def test_an_answer_about_what_was_forgotten_or_not_yet_asked(until_us: int, from_us: int, is_red: bool) -> None:

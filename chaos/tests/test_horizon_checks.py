@@ -76,6 +76,7 @@ def test_a_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: i
     assert [MARKED] * bool(judge.violations) == broken
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("follower", "leader", "broken"), [(4, 4, []), (4, 5, []), (4, 3, [MARKED]), (4, 0, [MARKED])])
 def test_a_follower_does_not_overtake_its_leader(follower: int, leader: int, broken: list[str]) -> None:
     made = cluster()
@@ -98,6 +99,7 @@ def test_another_follower_is_no_measure(follower: int, broken: list[str]) -> Non
     assert [MARKED] * bool(judge.violations) == broken
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("follower", "broken"), [(3, []), (4, [MARKED])])
 def test_a_leader_of_long_ago_is_no_measure(follower: int, broken: list[str]) -> None:
     """Node 2 led before the process of node 1 began that follows now."""
@@ -113,6 +115,7 @@ def test_a_leader_of_long_ago_is_no_measure(follower: int, broken: list[str]) ->
     assert [MARKED] * bool(judge.violations) == broken
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("H-2")
 @pytest.mark.parametrize(("follower", "broken"), [(2, []), (3, []), (4, [MARKED]), (5, [MARKED])])
 def test_the_marker_of_the_leader_before_is_no_measure(follower: int, broken: list[str]) -> None:
@@ -152,6 +155,7 @@ def test_a_replica_that_led_before_may_be_beyond_the_next_leader() -> None:
     assert not judge.violations
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("gone", "broken"), [((0, 3), [DELETED]), ((0, 1, 3), []), ((0, 1), []), ((0,), [])])
 def test_a_replica_that_missed_a_tombstone_holds_what_it_deleted(gone: tuple[int, ...], broken: list[str]) -> None:
     made = cluster()
@@ -172,6 +176,7 @@ def test_a_replica_that_has_not_reached_what_comes_after_the_tombstone_is_no_bre
     assert DELETED not in made.broken()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("heeded", "left", "marker", "broken"),
     [(True, 0, 6, 0), (True, 0, 5, 1), (True, 0, 0, 1), (True, 2, 6, 1), (False, 0, 6, 1)],

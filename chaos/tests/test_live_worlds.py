@@ -1,5 +1,6 @@
 """Each mutant was shown live, or is named with the reason why no live world shows it, or is said to be due."""
 
+import pytest
 from click.testing import CliRunner
 
 from chaos.live.errors import SetupError
@@ -38,6 +39,7 @@ def test_what_was_seen_live_is_no_mutant_that_cannot_be_seen_there() -> None:
     assert not set(SIMULATED_ONLY) & set(KEPT)
 
 
+@pytest.mark.thorough
 def test_what_was_seen_live_can_be_played_again() -> None:
     assert KEPT
     for each in KEPT.values():
@@ -47,6 +49,7 @@ def test_what_was_seen_live_can_be_played_again() -> None:
         assert set(each.guarantees) <= set(GUARANTEES)
 
 
+@pytest.mark.thorough
 def test_the_command_says_of_each_mutant_what_is_known_of_it_live() -> None:
     shown = CliRunner().invoke(cli.main, ["mutants"]).output.splitlines()
     last = ledger.last()

@@ -159,6 +159,7 @@ class Life:
         self.cut_at.clear()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", [KEPT, COMPACTED], ids=["retention", "compaction"])
 def test_what_was_synced_outlives_every_power_loss(config: LogConfig) -> None:
     for seed in range(150):

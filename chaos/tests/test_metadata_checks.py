@@ -37,6 +37,7 @@ def broken_by(tables: dict[str, list[dict[str, Any]]]) -> set[str]:
     return {check.guarantee for check in checks if check.violations}
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("T-5", "T-10")
 @pytest.mark.parametrize("name", ["clean", *PLANTED_METADATA])
 def test_exactly_the_planted_guarantee_breaks(name: str) -> None:

@@ -83,6 +83,7 @@ def test_a_target_that_does_not_fit_is_refused(target: str, replacement: Callabl
     assert hits()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("each", all_mutants(), ids=lambda each: each.name)
 def test_every_mutant_fits_the_code_and_is_listed_by_a_scenario(each: Mutant) -> None:
     with applied(each):
@@ -90,6 +91,7 @@ def test_every_mutant_fits_the_code_and_is_listed_by_a_scenario(each: Mutant) ->
     assert dict(LISTED)[each.name], "no scenario lists it"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PLAYED)
 def test_every_broker_that_the_probe_is_proven_on_fits_the_code(name: str) -> None:
     with applied(found(name)):
@@ -130,6 +132,7 @@ def places() -> dict[int, list[Place]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("each", all_mutants(), ids=lambda each: each.name)
 def test_no_module_keeps_what_a_mutant_replaces(each: Mutant, places: dict[int, list[Place]]) -> None:
     module, _, path = each.target.partition(":")

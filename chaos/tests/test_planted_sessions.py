@@ -15,6 +15,7 @@ from reports.tests.played import generate
 COLUMNS = [each.name for each in fields(TraceRow)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PLANTED_SESSIONS)
 def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
     plant, expected = PLANTED_SESSIONS[name]

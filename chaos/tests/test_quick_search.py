@@ -3,6 +3,8 @@
 import gc
 import weakref
 
+import pytest
+
 from chaos.search.many_seeds import _quickly
 
 
@@ -13,6 +15,7 @@ class Ring:
         self.own = self
 
 
+@pytest.mark.thorough
 def test_what_lived_before_a_search_is_collected_once_nobody_holds_it() -> None:
     ring = Ring()
     gone = weakref.ref(ring)

@@ -244,6 +244,7 @@ def test_a_high_watermark_that_only_a_minority_holds_durably(quorum: Quorum) -> 
     assert quorum.broken() == ["majority-high-watermark"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("touched", ["", "leader", "one voter", "two voters", "links of two voters"])
 def test_a_leader_that_was_well_keeps_its_office(quorum: Quorum, touched: str) -> None:
     quorum.now_us += 20 * SECOND_US
@@ -288,6 +289,7 @@ def test_two_contents_at_one_offset(quorum: Quorum) -> None:
 BEGIN, END, ABORT = BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("markers", "right"),
     [((BEGIN, END, BEGIN, ABORT), True), ((BEGIN, BEGIN), False), ((BEGIN, ABORT, ABORT), False), ((END,), False)],

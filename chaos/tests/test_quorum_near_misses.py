@@ -25,6 +25,7 @@ def quorum() -> Quorum:
     return settled()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("too_long_ago_us", [0, 1])
 @pytest.mark.parametrize("touched", ["leader", "voters", "links"])
 def test_a_leader_falls_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
@@ -39,6 +40,7 @@ def test_a_leader_falls_only_soon_after_a_fault(quorum: Quorum, touched: str, to
     assert ("stable-leadership" in quorum.broken()) is bool(too_long_ago_us)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("too_long_ago_us", [0, 1])
 @pytest.mark.parametrize("touched", ["broker", "controller", "link"])
 def test_a_broker_is_fenced_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
@@ -106,6 +108,7 @@ def test_a_leader_that_learns_late_of_its_election_may_lack_what_a_later_one_com
     assert ("leader-completeness" in quorum.broken()) is before
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("T-2", "T-7")
 @pytest.mark.parametrize(("level", "right"), [(0, True), (1, False), (12, False), (13, True)])
 def test_the_level_from_which_markers_may_be_written(quorum: Quorum, level: int, right: bool) -> None:

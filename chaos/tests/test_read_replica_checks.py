@@ -90,6 +90,7 @@ def eligible(cluster: Cluster) -> ReadReplicaEligible:
     return check
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("told", "rack", "replica", "red"),
     [

@@ -78,6 +78,7 @@ def test_replicas_that_do_not_come_together(cluster: Cluster) -> None:
     assert not converge.reached()
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("E-3", "E-5", "E-6")
 @pytest.mark.parametrize(
     ("elr", "lost", "damaged", "reached"),
@@ -146,6 +147,7 @@ def test_a_high_watermark_that_an_in_sync_replica_has_not_reached(cluster: Clust
     assert cluster.broken() == ["isr-honest"]
 
 
+@pytest.mark.thorough
 def test_a_replica_that_joins_too_early(cluster: Cluster) -> None:
     cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
@@ -162,6 +164,7 @@ def test_a_replica_that_leaves_without_a_reason(cluster: Cluster) -> None:
     assert cluster.broken() == ["stable-isr"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("touched", ["member", "leader", "link", "another replica"])
 @pytest.mark.parametrize("too_long_ago_us", [0, 1])
 def test_a_replica_may_leave_when_something_happened(cluster: Cluster, touched: str, too_long_ago_us: int) -> None:

@@ -66,6 +66,7 @@ def test_after_an_excused_loss_only_a_follower_goes_back(cluster: Cluster) -> No
     assert cluster.broken() == ["high-watermark-monotonic"]
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("E-7")
 def test_after_an_excused_loss_all_replicas_are_alike_in_the_end(cluster: Cluster) -> None:
     lost_by_all(cluster)

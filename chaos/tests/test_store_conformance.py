@@ -171,6 +171,7 @@ def test_a_list_is_sorted_and_takes_whole_names_at_any_depth(store: Played) -> N
     assert store.carry_out(ListObjects("nothing")) == ()
 
 
+@pytest.mark.thorough
 def test_a_list_of_more_objects_than_a_page_of_s3_has(store: Played) -> None:
     keys = [f"many/{number:020d}" for number in range(1100)]
     for key in keys:

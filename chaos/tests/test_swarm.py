@@ -85,6 +85,7 @@ def test_what_is_drawn_is_a_scenario_file(seed: int, tmp_path: Path) -> None:
     assert path.read_text().startswith("# drawn\n# by hand\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_scenario_can_be_written_and_read_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.toml"

@@ -42,6 +42,7 @@ SEEN_BY = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mutant", "play"), SEEN_BY, ids=lambda it: it.name if isinstance(it, Mutant) else "")
 def test_a_mutant_is_seen(mutant: Mutant, play: Callable[[], None]) -> None:
     with applied(mutant) as at_work:

@@ -48,6 +48,7 @@ def _unstable_calls(tree: ast.AST) -> list[int]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_source_uses_nothing_that_differs_between_runs(path: Path) -> None:
     tree = ast.parse(path.read_text())

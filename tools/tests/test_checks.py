@@ -33,6 +33,10 @@ def test_question():
 def test_simulated():
     pass
 
+@pytest.mark.thorough
+def test_thorough():
+    pass
+
 @pytest.mark.live
 @pytest.mark.spark
 def test_played_and_judged():
@@ -113,9 +117,10 @@ def test_only_what_runs_spark_needs_java(asked: Asked, tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("words", "failed", "passed"),
     [
-        ([], 1, 5),
+        ([], 1, 6),
         (["--part", "quick"], 1, 1),
         (["--part", "quick", "--part", "simulated"], 1, 2),
+        (["--part", "thorough"], 0, 1),
         (["--part", "live"], 0, 2),
         (["--part", "spark"], 0, 1),
     ],

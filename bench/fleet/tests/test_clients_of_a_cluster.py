@@ -61,6 +61,7 @@ def assert_all_read_once_in_order(world: World, spread: FakeBroker, process: str
     assert set(HOT) <= set(read_offsets(world, process))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(
     world: World, spread: FakeBroker, settings: ClientSettings, variant: str
@@ -97,6 +98,7 @@ def test_a_node_that_hangs_delays_only_its_own_partitions(
     assert_all_read_once_in_order(world, spread, subject.process)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
@@ -119,6 +121,7 @@ def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
         assert len(asked) <= 3, "it asked for metadata although each answer named the leader"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("proxied", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(
@@ -158,6 +161,7 @@ def test_a_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(
     assert [each for each in operations(world, "produce") if each.type == "ok"], "it never left the dead node"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attended_before", [False, True])
 def test_nothing_was_due_at_a_node_that_led_nothing(
     world: World, spread: FakeBroker, settings: ClientSettings, attended_before: bool

@@ -58,6 +58,7 @@ def live(world: World, settings: ClientSettings, fetcher: SessionFetcher, second
     assert fetcher.process in world.finished, "the fetcher never finished"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("fate", [None, "lose_request", "lose_response", "cut"])
 def test_every_variant_reads_everything_through_any_lost_frame(

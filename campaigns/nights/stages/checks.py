@@ -34,7 +34,9 @@ def checks(seed: int, minutes: float) -> dict[str, Check]:
     tests = ("-m", "pytest", "--benchmark-disable", "-q", "--timeout", "1800")
     within = ("--minutes", f"{minutes:.1f}", "--seed", str(seed))
     return {
-        "quick tests": Check((*tests, "--part", "quick"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)),
+        "quick tests": Check(
+            (*tests, "--part", "quick", "--part", "thorough"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)
+        ),
         "nightly tests": Check((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
         "two judges": Check(("-m", "tools.compare_verdicts", "--seeds", "20", *within)),
         "revisions compared": Check(("-m", "campaigns.experiments.revisions", "--seeds", "5")),

@@ -91,6 +91,7 @@ def test_an_epoch_inside_a_transaction_is_seen_in_the_nodes_own_log(values: tupl
     assert found.holds is not breaks
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(
     ("values", "breaks"),

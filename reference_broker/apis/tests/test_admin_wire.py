@@ -55,6 +55,7 @@ BODIES = {
 CASES = [(module, version) for module in BODIES for version in versions_of(module)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module: ModuleType, version: int) -> None:
     world, key = AdminWorld(), key_of(module)

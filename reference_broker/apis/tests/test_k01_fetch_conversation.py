@@ -76,6 +76,7 @@ class Conversation:
             self.poll("answered")
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("F-20", "F-11", "G-3", "G-6", "G-8")
 @REVISIONS
 @pytest.mark.parametrize("seed", range(12))

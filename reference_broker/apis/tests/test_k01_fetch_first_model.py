@@ -117,5 +117,6 @@ FetchingFirst.TestCase.settings = settings(stateful_step_count=40)
 
 
 @pytest.mark.clause("G-1", "G-3", "G-4", "G-5", "G-6", "G-7", "G-8", "G-9", "G-10", "G-11", "F-21")
+@pytest.mark.thorough
 class TestFetching(FetchingFirst.TestCase):  # type: ignore[misc, valid-type]
     pass

@@ -1,5 +1,6 @@
 """Fetches that take a slice for each partition give the answers of the model, which knows nothing of slices."""
 
+import pytest
 from hypothesis import settings
 
 from reference_broker.apis.tests.sliced_fetches import InSlices
@@ -15,7 +16,7 @@ class FirstInSlices(InSlices, FetchingFirst):
     pass
 
 
-TestFinal = FinalInSlices.TestCase
-TestFirst = FirstInSlices.TestCase
+TestFinal = pytest.mark.thorough(FinalInSlices.TestCase)
+TestFirst = pytest.mark.thorough(FirstInSlices.TestCase)
 for case in (TestFinal, TestFirst):
     case.settings = settings(max_examples=30, stateful_step_count=40)

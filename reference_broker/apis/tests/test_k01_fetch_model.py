@@ -103,5 +103,6 @@ FetchingFinal.TestCase.settings = settings(stateful_step_count=40)
     "F-20",
     "F-21",
 )
+@pytest.mark.thorough
 class TestFetching(FetchingFinal.TestCase):  # type: ignore[misc, valid-type]
     pass

@@ -286,6 +286,7 @@ def touches(world: World) -> int:
     return sum(world.log(*place).touches for place in world.partitions.by_name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cached", [10, 10_000])
 @pytest.mark.parametrize("changed", [0, 1])
 def test_an_incremental_fetch_touches_what_changed_not_what_is_cached(

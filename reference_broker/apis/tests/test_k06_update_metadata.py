@@ -130,6 +130,7 @@ def test_an_update_during_which_the_epoch_is_switched_off_changes_nothing(update
     assert world.epoch == 5
 
 
+@pytest.mark.thorough
 def test_no_more_than_so_many_updates_wait() -> None:
     world = World()
     calls = [world.give(1, partitions=2000) for _ in range(k06_update_metadata.MOST_WAITING + 1)]

@@ -78,6 +78,7 @@ def test_each_field_of_a_request_is_read_or_has_a_reason() -> None:
     assert set().union(*map(_unread, read)) == UNREAD.keys()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("direction", ["request", "response"])
 @pytest.mark.parametrize("api_key", SERVED, ids=api_name)
 def test_no_version_has_a_field_that_its_body_lacks(api_key: ApiKey, direction: messages.Direction) -> None:

@@ -91,6 +91,7 @@ def test_every_wanted_partition_has_exactly_one_owner_who_wants_it(
     assert set(found) == set(members)
 
 
+@pytest.mark.thorough
 @given(topics, st.lists(groups, min_size=1, max_size=4))
 @example(
     {"t": 7, "u": 8, "v": 2, "w": 9},

@@ -87,6 +87,7 @@ TWICE_CLEANED = [("clean", 0, False)] * 2
 READ, READ_THE_OTHER = ("read", 0, False), ("read", 1, False)
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("H-1", "H-3", "H-5", "H-6", "H-7")
 @settings(max_examples=300)
 @example([*WRITTEN, *TWICE_CLEANED, READ, READ, ("write", 1, True), *TWICE_CLEANED])

@@ -374,4 +374,4 @@ class Sessions(RuleBasedStateMachine):
 
 
 Sessions.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-test_sessions = Sessions.TestCase
+test_sessions = pytest.mark.thorough(Sessions.TestCase)

@@ -75,6 +75,7 @@ def replicas(count: int) -> dict[ReplicaKey, bool]:
     return {((number + 1).to_bytes(16, "big"), number % 7): number % 3 == 0 for number in range(count)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 500, 501, 5000, 20_000])
 def test_any_number_of_misplaced_replicas_is_told_in_requests_that_a_controller_takes(count: int) -> None:
     teller, misplaced = Teller(), replicas(count)

@@ -45,6 +45,7 @@ def partition(*replicas: int) -> PartitionImage:
 clusters = st.dictionaries(st.integers(0, 8), st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=9)
 
 
+@pytest.mark.thorough
 @pytest.mark.clause(
     "StripedReplicaPlacerTest.testAvoidFencedReplicaIfPossibleOnSingleRack",
     "StripedReplicaPlacerTest.testMultiPartitionTopicPlacementOnSingleUnfencedBroker",

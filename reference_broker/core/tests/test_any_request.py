@@ -125,6 +125,7 @@ class Anything:
         return ProducePartition(self.i32(), self.random.choice([None, *BATCHES]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("api_key", sorted(SERVED), ids=lambda key: ApiKey(key).name)
 def test_every_request_is_answered_or_closes_its_connection_and_the_node_goes_on(api_key: int) -> None:
     random = Random(api_key)

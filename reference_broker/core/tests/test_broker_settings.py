@@ -228,6 +228,7 @@ def is_another_value(key: ConfigKey, text: str) -> bool:
         return False
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", sorted(DYNAMIC - {*IDLE_KEYS, "min.insync.replicas"}))
 def test_every_setting_that_can_change_reaches_the_node_and_its_logs(setting: str) -> None:
     world = NodeWorld()

@@ -37,6 +37,7 @@ def with_a_damaged_leader() -> tuple[ClusterWorld, int]:
     return world, away
 
 
+@pytest.mark.thorough
 def test_a_leader_finds_the_damage_and_makes_a_new_snapshot_for_whoever_needs_it() -> None:
     world, away = with_a_damaged_leader()
     world.start(away)

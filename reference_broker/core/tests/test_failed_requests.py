@@ -46,6 +46,7 @@ def every_version() -> Iterator[tuple[int, int]]:
     yield from DRAFTS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version"), sorted(dict.fromkeys(every_version())))
 def test_a_failed_request_of_any_version_gets_an_error_that_can_be_encoded_or_its_connection_closes(
     key: int, version: int

@@ -31,6 +31,7 @@ def ended(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
     return ApiKey.END_QUORUM_EPOCH, 1, replace(end_epoch("", 1, GREATEST_INT32, (2,)), cluster_id=cluster_id)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("forged", [begun, asked_for_vote, ended])
 @pytest.mark.parametrize("cluster_id", [None, "cluster"])
 def test_the_greatest_epoch_from_a_stranger_neither_ends_the_nodes_nor_their_next_start(

@@ -131,6 +131,7 @@ def test_commits_survive_their_coordinator() -> None:
     assert world.fetched(groups[0]) == {0: 7, 1: 100}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delay_us", range(0, 1200, 150))
 def test_an_acknowledged_commit_is_never_lost_and_an_unacknowledged_one_is_whole_or_not_there(delay_us: int) -> None:
     """The coordinator dies so long after the commit came."""

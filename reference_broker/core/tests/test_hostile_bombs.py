@@ -29,6 +29,7 @@ def with_bomb(codec: Compression, count: int) -> NodeWorld:
     return world
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", PACKED)
 def test_a_look_up_into_many_records_goes_in_slices(codec: Compression) -> None:
     """The records lie before the wanted time, so that all are looked at."""
@@ -43,6 +44,7 @@ def test_a_look_up_into_many_records_goes_in_slices(codec: Compression) -> None:
     assert cost.longest_ms < LONGEST_MS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD])
 def test_a_look_up_does_not_unpack_more_than_it_may(codec: Compression) -> None:
     world = with_bomb(codec, 8 * MOST_PLAIN_BYTES // RECORD_BYTES)
@@ -53,6 +55,7 @@ def test_a_look_up_does_not_unpack_more_than_it_may(codec: Compression) -> None:
     assert cost.peak_bytes < 3 * MOST_PLAIN_BYTES
 
 
+@pytest.mark.thorough
 def test_many_partitions_with_large_batches_are_looked_up_in_slices() -> None:
     world = NodeWorld()
     world.create("t", 50)
@@ -123,6 +126,7 @@ def compacted(client: HostileClient) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", [Compression.NONE, *PACKED])
 def test_large_batches_are_cleaned_in_slices(codec: Compression) -> None:
     world = NodeWorld(log_segment_bytes="2000000", log_cleaner_backoff_ms="1000", message_max_bytes="2000000")
@@ -140,6 +144,7 @@ def test_large_batches_are_cleaned_in_slices(codec: Compression) -> None:
     assert cost.longest_ms < LONGEST_MS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD])
 def test_what_is_too_large_to_look_into_stays_and_the_rest_is_cleaned(codec: Compression) -> None:
     world = NodeWorld(log_cleaner_backoff_ms="1000")
@@ -159,6 +164,7 @@ def test_what_is_too_large_to_look_into_stays_and_the_rest_is_cleaned(codec: Com
     assert cost.peak_bytes < 64 * 2**20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", [Compression.NONE, *PACKED])
 def test_a_large_batch_for_a_compacted_topic_is_looked_into_in_slices(codec: Compression) -> None:
     world = NodeWorld(message_max_bytes="2000000")
@@ -172,6 +178,7 @@ def test_a_large_batch_for_a_compacted_topic_is_looked_into_in_slices(codec: Com
     assert world.produce("t", 0, keyed(codec, 1, 0)).base_offset == 20_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", [{"cleanup_policy": "compact"}, {"compression_type": "gzip"}])
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.SNAPPY])
 def test_many_small_batches_that_are_looked_into_go_in_slices(codec: Compression, setting: dict[str, str]) -> None:
@@ -200,6 +207,7 @@ def test_a_batch_that_is_slow_to_pack_is_packed_in_slices() -> None:
     assert cost.longest_ms < LONGEST_MS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", PACKED)
 def test_a_bomb_for_a_compacted_topic_is_refused_and_so_is_what_has_no_keys(codec: Compression) -> None:
     world = NodeWorld(message_max_bytes="2000000")

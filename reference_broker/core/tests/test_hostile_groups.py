@@ -136,6 +136,7 @@ def built(schema: type, said: dict[str, Any], member_ids: list[str]) -> Any:
     return schema(**found)
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(requests(), st.sampled_from([0, 0, 0, 1, 3000, 30_000])), min_size=20, max_size=40))
 @settings(max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 def test_any_requests_in_any_order_are_answered_and_the_node_goes_on(

@@ -50,6 +50,7 @@ NAMED: dict[int, dict[str, Any]] = {
 REFUSED_IN_BOTH = [(key, version) for key in NAMED for version in range(SERVED[key][0], SERVED[key][1] + 1)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version"), REFUSED_IN_BOTH)
 def test_a_long_name_is_refused_in_an_answer_that_can_be_written(key: int, version: int) -> None:
     if key == ApiKey.FIND_COORDINATOR and version < 4:

@@ -86,6 +86,7 @@ def test_an_offset_that_is_asked_for_many_times_is_told_once() -> None:
     assert found[0].topics[0].partitions[0].metadata == "m" * 4000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", [0, 1, 4, 9, 12, 1000])
 def test_many_names_are_looked_up_in_slices(version: int) -> None:
     world = NodeWorld(auto_create_topics_enable="true")
@@ -101,6 +102,7 @@ def test_many_names_are_looked_up_in_slices(version: int) -> None:
     assert cost.longest_ms < LONGEST_MS
 
 
+@pytest.mark.thorough
 def test_more_names_than_there_may_be_close_the_connection() -> None:
     entry = MetadataRequestTopic(topic_id=None, name=TopicName("t"))
     body = MetadataRequest(topics=(entry,) * 100_001, include_topic_authorized_operations=False)
@@ -109,6 +111,7 @@ def test_more_names_than_there_may_be_close_the_connection() -> None:
     assert client.say(ApiKey.METADATA, 9, MetadataRequest(topics=(), include_topic_authorized_operations=False))
 
 
+@pytest.mark.thorough
 def test_all_topics_are_told_in_slices() -> None:
     world = NodeWorld()
     for number in range(4):

@@ -295,6 +295,7 @@ def check(world: NodeWorld) -> None:
     started(world.disk.copy())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", VERSIONS, ids=lambda key: ApiKey(key).name)
 @given(data=st.data())
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -311,6 +312,7 @@ def test_any_requests_are_handled_and_the_node_goes_on_and_starts_again(key: int
 LONG_ARRAYS = [each for each in of_arrays() if each[0] not in OF_NODES]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version", "path"), LONG_ARRAYS)
 def test_an_array_of_any_request_may_be_as_long_as_its_limit(key: int, version: int, path: tuple[str, ...]) -> None:
     limit = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST)

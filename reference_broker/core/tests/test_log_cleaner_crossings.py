@@ -83,6 +83,7 @@ def test_a_log_that_cannot_be_cleaned_now_does_not_keep_the_others_from_it() -> 
     assert [note["partition"] for note in notes(world, "log_cleaned")] == ["t-0", "v-0", "t-0", "u-0"]
 
 
+@pytest.mark.thorough
 def test_a_disk_that_fails_in_the_middle_of_a_swap_ends_the_node() -> None:
     ended = 0
     for operations in range(1, 40):

@@ -39,6 +39,7 @@ def response_to(world: NodeWorld, key: int, version: int, frame: memoryview) -> 
     return world.replies[number].body
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "version", "path", "field"),
     [
@@ -64,6 +65,7 @@ def test_many_names_are_answered_in_slices(key: ApiKey, version: int, path: tupl
     assert all(name in [getattr(row, each) for each in row.__slots__] for name, row in zip(NAMES, rows, strict=True))
 
 
+@pytest.mark.thorough
 def test_offsets_of_as_many_topics_as_a_request_may_name_are_told_in_slices() -> None:
     key, version, path = ApiKey.LIST_OFFSETS, 10, ("topics", "partitions")
     body: Any = holding(layout(key, version), path, 1)
@@ -78,6 +80,7 @@ def test_offsets_of_as_many_topics_as_a_request_may_name_are_told_in_slices() ->
     assert cost.longest_ms < LONGEST_MS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "version", "path", "field"),
     [

@@ -8,6 +8,7 @@ import pytest
 from reference_broker.core.tests.metadata_epoch_storm import Storm
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("M-2")
 @pytest.mark.clause("M-3")
 @pytest.mark.clause("M-14")

@@ -134,6 +134,7 @@ def test_what_is_written_while_it_stops_is_synced_before_the_stop_is_called_clea
     assert world.node.stopped
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("LogLoaderTest.testLogRecoveryIsCalledUponBrokerCrash")
 def test_a_stop_during_start_is_not_a_clean_one() -> None:
     """The logs that were not recovered yet would be trusted, torn tails and all."""
@@ -267,6 +268,7 @@ def test_other_peoples_folders_are_left_alone() -> None:
     assert disk.exists("photos-2/readme")
 
 
+@pytest.mark.thorough
 def test_the_new_leader_epochs_of_a_start_are_written_in_slices() -> None:
     disk = MemoryDisk()
     world = NodeWorld(disk)

@@ -101,6 +101,7 @@ def epoch_end(world: NodeWorld, epoch: int) -> tuple[int, int, int]:
     return one.error_code, one.leader_epoch, one.end_offset
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("restarts", [False, True])
 def test_leader_epochs_of_records_in_the_tier_are_told(restarts: bool) -> None:
     """The node led in epoch 0, and after a start in a later one. All records of the first are in the tier only."""

@@ -109,6 +109,7 @@ def test_a_topic_that_becomes_tiered_is_copied_and_the_change_is_answered() -> N
     assert world.log("events").local_log_start_offset == world.log("events").bases[-1] > 0
 
 
+@pytest.mark.thorough
 def test_what_a_fetch_read_from_the_tier_goes_with_its_answer() -> None:
     """Records of many MiB in a circle of objects would stay until Python looks for circles, which is seldom."""
     world = NodeWorld(**TIER)

@@ -93,6 +93,7 @@ def judge(storm: Storm) -> None:
     assert not world.notes("truncated_below_high_watermark")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("revision", ["final", "first"])
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_acknowledged_by_all_is_lost_and_replicas_end_equal(seed: int, revision: str) -> None:

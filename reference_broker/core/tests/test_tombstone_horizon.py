@@ -90,6 +90,7 @@ def test_a_replica_that_missed_a_tombstone_begins_again_and_holds_what_its_leade
     assert horizon.offset <= world.log(world.leader("t"), "t").horizon.offset, "H-2"
 
 
+@pytest.mark.thorough
 def test_without_the_mechanism_the_deleted_key_lives_on_in_that_replica() -> None:
     world = cluster(enabled="false")
     follower = away_while_tombstones_go(world)

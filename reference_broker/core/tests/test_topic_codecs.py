@@ -13,6 +13,7 @@ from reference_broker.wire.errors import ErrorCode
 NAMES = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("LogValidatorTest.checkRecompression", "LogValidatorTest.testDifferentCodecCausesRecompression")
 @pytest.mark.parametrize("size", [100, 600_000], ids=["at once", "in slices"])
 @pytest.mark.parametrize("time", ["CreateTime", "LogAppendTime"])
@@ -38,6 +39,7 @@ def test_batches_are_stored_with_the_codec_of_the_topic(name: str, time: str, si
     assert log.log_end_offset == len(Compression)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("in_slices", [False, True], ids=["at once", "in slices"])
 @pytest.mark.parametrize(("name", "low", "high"), [("gzip", 1, 9), ("lz4", 9, 17), ("zstd", -50, 19)])
 def test_batches_are_stored_with_the_level_of_the_topic(name: str, low: int, high: int, in_slices: bool) -> None:

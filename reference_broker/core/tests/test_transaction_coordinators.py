@@ -213,6 +213,7 @@ def test_each_partition_gets_the_marker_wherever_it_is_led(commits: bool, is_mod
     world.no_transaction_is_open()
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("X-2", "X-3")
 @pytest.mark.parametrize("is_modern", [False, True])
 @pytest.mark.parametrize("delay_us", [*range(0, 2400, 150), 3000, 5000, 8000])
@@ -243,6 +244,7 @@ def test_a_coordinator_that_dies_after_an_end_came_leaves_one_outcome(delay_us: 
         assert world.end() is ErrorCode.none
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("X-9")
 @pytest.mark.parametrize("delay_us", range(0, 1600, 200))
 def test_a_partition_that_was_being_added_when_the_coordinator_died_does_not_hang(delay_us: int) -> None:

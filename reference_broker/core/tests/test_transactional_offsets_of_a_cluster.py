@@ -80,6 +80,7 @@ class OffsetsWorld(TransactionsWorld):
         return int(answer.groups[0].topics[0].partitions[0].committed_offset)
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("X-8", "X-3")
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("delay_us", [*range(0, 2400, 300), 5000])

@@ -108,6 +108,7 @@ def test_what_is_written_to_is_added_and_ended(world: ProducingWorld, commits: b
     world.no_transaction_is_open()
 
 
+@pytest.mark.thorough
 def test_transactions_follow_each_other_with_an_epoch_of_their_own(world: ProducingWorld) -> None:
     for number in range(4):
         world.taken(0)
@@ -148,6 +149,7 @@ def test_an_older_producer_is_fenced_wherever_it_writes(world: ProducingWorld) -
     assert [world.log_of(index) for index in INDEXES] == [["record", "abort"], ["record", "commit"], []]
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("X-9")
 @pytest.mark.parametrize("delay_us", [0, 150, 300, 450, 700, 1000, 1500])
 @pytest.mark.parametrize("victim", ["coordinator", "leader"])

@@ -43,6 +43,7 @@ def offsets_from_the_beginning(world: ClusterWorld) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("P-11", "P-6")
 def test_a_follower_on_a_wiped_disk_takes_its_state_from_the_tier() -> None:
     world = ClusterWorld(**TIER)

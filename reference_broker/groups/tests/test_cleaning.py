@@ -224,6 +224,7 @@ def compacted(world: CoordinatorWorld, log: PartitionLog) -> PartitionLog:
     return made
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("M-8")
 @given(STEPS)
 def test_any_history_reloaded_gives_the_same_offsets(steps: list[tuple[str, int, int, str, int]]) -> None:

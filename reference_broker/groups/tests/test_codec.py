@@ -123,6 +123,7 @@ def test_an_offset_is_read_as_it_was_written(
     assert classic == CommitOffset(topic, index, offset, epoch, metadata, commit_ms)
 
 
+@pytest.mark.thorough
 @given(groups())
 def test_a_group_is_read_as_it_was_written(group: Group) -> None:
     assert read_key(group_key(group.group_id)) == GroupKey(group.group_id)
@@ -169,6 +170,7 @@ def test_any_other_bytes_are_damage_and_nothing_worse(data: bytes) -> None:
             continue
 
 
+@pytest.mark.thorough
 @given(groups(), st.data())
 def test_a_value_that_was_cut_is_damaged(group: Group, data: st.DataObject) -> None:
     whole = group_value(group)

@@ -75,6 +75,7 @@ def played(steps: Sequence[Made | Ended | int]) -> Iterator[tuple[CommittedOffse
         yield offsets, log, high_watermark
 
 
+@pytest.mark.thorough
 @given(STEPS)
 def test_what_is_seen_is_what_the_log_below_the_high_watermark_says(steps: list[Made | Ended | int]) -> None:
     for offsets, log, high_watermark in played(steps):
@@ -93,6 +94,7 @@ def test_what_is_seen_is_what_the_log_below_the_high_watermark_says(steps: list[
             assert sorted(offsets.groups_of(topic)) == sorted({key.group for key in seen.visible if key.topic == topic})
 
 
+@pytest.mark.thorough
 @given(STEPS)
 def test_what_is_on_its_way_counts_for_whoever_removes_or_commits(steps: list[Made | Ended | int]) -> None:
     for offsets, log, high_watermark in played(steps):

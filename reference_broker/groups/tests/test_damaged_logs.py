@@ -149,6 +149,7 @@ def offset_values(draw: st.DrawFn) -> bytes:
     return bytes(out.data)
 
 
+@pytest.mark.thorough
 @given(st.lists(group_values(), max_size=4), st.lists(offset_values(), max_size=4))
 @settings(max_examples=40, deadline=None)
 def test_groups_and_offsets_with_any_fields_are_loaded_or_left_out_and_time_goes_on(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -193,5 +194,5 @@ class GroupBesideNaive(RuleBasedStateMachine):
                 assert group.accepts("x", size) is (group.joined < size)
 
 
-TestGroupBesideNaive = GroupBesideNaive.TestCase
+TestGroupBesideNaive = pytest.mark.thorough(GroupBesideNaive.TestCase)
 TestGroupBesideNaive.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -304,5 +305,5 @@ class Storm(RuleBasedStateMachine):
             self.world.pass_ms(2000)
 
 
-TestStorm = Storm.TestCase
+TestStorm = pytest.mark.thorough(Storm.TestCase)
 TestStorm.settings = settings(max_examples=200, stateful_step_count=30, deadline=None, derandomize=True)

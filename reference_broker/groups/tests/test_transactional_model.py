@@ -3,6 +3,7 @@
 One machine has one replica, and its model knows what was asked for. The other has three, and its model reads the log.
 """
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -214,7 +215,7 @@ class BesideTheLog(_Machine):
         self.check(read_below(self.world.led[0].log.high_watermark, self.log()))
 
 
-TestBesideALedger = BesideALedger.TestCase
+TestBesideALedger = pytest.mark.thorough(BesideALedger.TestCase)
 TestBesideALedger.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
-TestBesideTheLog = BesideTheLog.TestCase
+TestBesideTheLog = pytest.mark.thorough(BesideTheLog.TestCase)
 TestBesideTheLog.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)

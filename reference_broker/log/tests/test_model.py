@@ -271,4 +271,4 @@ class LogMachine(RuleBasedStateMachine):
         assert error.value.offset == offset
 
 
-TestLogAgainstModel = LogMachine.TestCase
+TestLogAgainstModel = pytest.mark.thorough(LogMachine.TestCase)

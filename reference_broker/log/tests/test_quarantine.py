@@ -175,6 +175,7 @@ def test_an_epoch_that_goes_back_is_refused() -> None:
     assert (torn.log_end_offset, torn.latest_epoch, torn.recovered.cut_bytes) == (end, 2, log.size_bytes - size)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("number", range(12))
 def test_a_batch_whose_base_offset_is_damaged_never_ends_the_node(number: int, clean: bool) -> None:

@@ -156,6 +156,7 @@ STEPS = st.lists(
 """What is done (send, let time pass, end a transaction, roll), by whom, its skew in ms, and how much."""
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("P-8", "P-9", "P-10", "P-12", "P-13", "P-14")
 @settings(max_examples=max(300, settings().max_examples))
 @given(

@@ -310,5 +310,5 @@ def _all_of(log: PartitionLog, offset: int) -> bytes:
     return b"".join(parts)
 
 
-TestReplay = ReplayMachine.TestCase
+TestReplay = pytest.mark.thorough(ReplayMachine.TestCase)
 TestReplay.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

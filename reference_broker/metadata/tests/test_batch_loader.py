@@ -175,6 +175,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("T-8")
 @settings(max_examples=200, deadline=None)
 @given(STEPS)

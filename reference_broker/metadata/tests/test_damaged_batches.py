@@ -95,6 +95,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("T-8")
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.sampled_from([UNKNOWN_TOPIC, *WITH_A_GAP[1:]]), st.lists(st.integers(0, 60), max_size=4))

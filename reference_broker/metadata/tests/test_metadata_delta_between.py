@@ -58,6 +58,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.clause(
     "ClusterImageTest.testApplyDelta1",
     "ClusterImageTest.testApplyDelta2",

@@ -250,6 +250,7 @@ def _crashed(crash_at: int, power_loss: bool, seed: int) -> bool:
     return died
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("FileRawSnapshotTest.testAbortedSnapshot", "SnapshotWriterReaderTest.testAbortedSnapshot")
 @pytest.mark.clause("S-9", "S-15")
 @pytest.mark.parametrize("power_loss", [False, True])

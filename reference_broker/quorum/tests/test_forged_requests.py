@@ -182,6 +182,7 @@ def assert_encodable(node: Alone) -> None:
         encode_request(each.api_key, VERSIONS[each.api_key][1], 1, "x", each.body)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("knows_cluster", [True, False])
 def test_no_sequence_of_forged_requests_ends_a_node_or_takes_back_a_vote(seed: int, knows_cluster: bool) -> None:

@@ -37,6 +37,7 @@ records = st.builds(
 codecs = st.sampled_from(list(Compression))
 
 
+@pytest.mark.thorough
 @given(st.lists(records, min_size=1, max_size=8), codecs, st.integers(0, 2**60), st.integers(-1, 2**31 - 1))
 def test_what_was_built_is_read(batch: list[Record], codec: Compression, base_offset: int, epoch: int) -> None:
     data = build(batch, base_offset=base_offset, leader_epoch=epoch, compression=codec)

@@ -96,6 +96,7 @@ def test_a_leader_that_dies_meanwhile_is_followed_by_one_that_goes_on(act: int) 
     assert not tier.listed(partition)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after_ms", [0, 1, 2, 3, 4, 5, 7, 10, 15, 3000, HOUR_MS + 9000])
 def test_a_topic_may_get_its_tier_back_at_any_time(after_ms: int) -> None:
     """Here the log has all that is listed. What the tier loses must not count as copied."""

@@ -88,6 +88,7 @@ def led(node: TierNode, *, is_here: bool) -> list[Partition]:
     return partitions
 
 
+@pytest.mark.thorough
 def test_looks_at_a_thousand_segments_are_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     tier, node = tiered()
     looks = Looks(monkeypatch, node)
@@ -101,6 +102,7 @@ def test_looks_at_a_thousand_segments_are_cut_into_slices(monkeypatch: pytest.Mo
     assert all(len(tier.listed(each)) == SEGMENTS for each in partitions)
 
 
+@pytest.mark.thorough
 def test_a_new_leader_finds_out_in_slices_how_far_its_log_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     tier, node = tiered()
     looks = Looks(monkeypatch, node)
@@ -111,6 +113,7 @@ def test_a_new_leader_finds_out_in_slices_how_far_its_log_is_copied(monkeypatch:
     assert looks.most["owners"] <= 2 * partition_segments.MOST_LOOKS + 10
 
 
+@pytest.mark.thorough
 def test_bytes_retention_adds_up_a_thousand_segments_and_lets_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     tier, node = tiered()
     looks = Looks(monkeypatch, node)

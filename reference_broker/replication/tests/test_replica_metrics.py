@@ -34,6 +34,7 @@ def walked(led: list[Partition]) -> tuple[int, ...]:
     return len(led), under_replicated, under_min, at_min
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(20))
 def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
     random, world = Random(seed), World(min_isr=2)

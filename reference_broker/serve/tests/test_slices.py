@@ -181,6 +181,7 @@ def test_a_request_that_is_a_little_smaller_waits_for_the_one_that_has_begun(wor
     assert [each.making_bytes > 0 for each in connections] == [True] + [False] * 7
 
 
+@pytest.mark.thorough
 def test_a_smaller_request_goes_before_larger_ones_that_came_first(world: World) -> None:
     large, small = [world.connected() for _ in range(9)], world.connected()
     for each in large:
@@ -214,6 +215,7 @@ def test_an_answer_is_encoded_before_further_requests_of_its_size_are_decoded(wo
     assert len(world.node.requests) <= 1
 
 
+@pytest.mark.thorough
 def test_smaller_requests_without_end_do_not_keep_out_a_large_one(world: World) -> None:
     large, small = world.connected(), [world.connected() for _ in range(3)]
     world.ask(large, ApiKey.METADATA, 9, names(20_000))

@@ -333,7 +333,7 @@ def filtered(log: PartitionLog, story: Story, end: int) -> list[int]:
     return kept
 
 
-TestPartitionBesideNaive = PartitionBesideNaive.TestCase
+TestPartitionBesideNaive = pytest.mark.thorough(PartitionBesideNaive.TestCase)
 TestPartitionBesideNaive.settings = settings(max_examples=40, stateful_step_count=50, deadline=None, derandomize=True)
 
 
@@ -376,6 +376,7 @@ BROKEN: tuple[tuple[object, str, object], ...] = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("owner", "name", "broken"), BROKEN)
 def test_the_model_sees_what_is_broken(
     owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch

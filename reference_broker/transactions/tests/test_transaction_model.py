@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -229,7 +230,7 @@ class TransactionMachine(RuleBasedStateMachine):
             assert sorted(index for _, index in state.partitions) == sorted(self.model.open)
 
 
-TestTransactions: Any = TransactionMachine.TestCase
+TestTransactions: Any = pytest.mark.thorough(TransactionMachine.TestCase)
 TestTransactions.settings = settings(
     max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -234,6 +234,7 @@ def test_drafts_round_trip(data: st.DataObject) -> None:
     assert [topic.name for topic in again.topics] == [topic.name for topic in asked.topics]
 
 
+@pytest.mark.thorough
 @QUICK
 @pytest.mark.parametrize("draft", sorted(LAYOUTS), ids=lambda draft: f"{api_name(draft[0])}.{draft[1]}")
 @given(data=st.data())

@@ -32,6 +32,7 @@ def body_of(buffers: list[Any], header_bytes: int) -> bytes:
     return frame[4 + header_bytes :]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version"), VERSIONED)
 @QUICK
 @given(data=st.data())
@@ -49,6 +50,7 @@ def test_request(key: ApiKey, version: int, data: st.DataObject) -> None:
     assert kio_bytes(again) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version"), VERSIONED)
 @QUICK
 @given(data=st.data())

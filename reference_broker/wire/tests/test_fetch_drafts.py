@@ -157,6 +157,7 @@ def test_a_follower_s_response_tells_where_the_logs_part_behind_the_fields_of_ve
     assert decode_response(FETCH, DRAFT, memoryview(frame)[4:]) == (9, body)
 
 
+@pytest.mark.thorough
 @QUICK
 @given(st.data())
 def test_both_round_trip(data: st.DataObject) -> None:

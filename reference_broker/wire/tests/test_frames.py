@@ -19,6 +19,7 @@ def taken(reader: FrameReader) -> list[bytes]:
     return frames
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.binary(max_size=3000), max_size=6), st.data())
 def test_frames_come_out_however_the_bytes_are_cut(bodies: list[bytes], data: st.DataObject) -> None:

@@ -38,6 +38,7 @@ def attempt(key: int, version: int, request: bool, frame: bytes) -> object | Non
         return None
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=ALL)
 @given(st.sampled_from(SOME), st.data(), st.booleans(), st.binary(max_size=80))
 def test_random_bytes(key: int, data: st.DataObject, request: bool, frame: bytes) -> None:
@@ -73,6 +74,7 @@ def mutated(draw: st.DrawFn, valid: bytes) -> bytes:
     return bytes(frame)
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=ALL)
 @given(st.sampled_from(SOME[2:]), st.booleans(), st.data())
 def test_mutated_messages_decode_to_what_kio_decodes_or_are_refused(
@@ -94,6 +96,7 @@ def test_mutated_messages_decode_to_what_kio_decodes_or_are_refused(
     assert again == ours
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=ALL)
 @given(st.booleans(), st.booleans(), st.data())
 def test_mutated_fetch_and_produce(fetch: bool, request: bool, data: st.DataObject) -> None:
@@ -231,6 +234,7 @@ FLEXIBLE = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version", "request_"), FLEXIBLE)
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=ALL)
 @given(data=st.data())

@@ -86,6 +86,7 @@ def check_equal_to_kio(schema: type, value: Any) -> None:
     assert decoder(schema, schema)(memoryview(expected), 0) == entity_reader(schema)(expected, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", OTHERS)
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=ALL)
 @given(data=st.data())
@@ -108,6 +109,7 @@ def through_the_wire(key: int, version: int, direction: Direction, body: object)
     return frame, decoded
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version", "direction"), SERVED_VERSIONS)
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=ALL)
 @given(data=st.data())

@@ -71,6 +71,7 @@ def frame_of(key: int, version: int, body: Any) -> tuple[memoryview, int]:
     return frame, read_request_header(frame)[1]
 
 
+@pytest.mark.thorough
 @given(st.sampled_from(EVERY_VERSION), st.randoms(use_true_random=False))
 @settings(max_examples=settings().max_examples * 3)
 def test_a_request_read_in_slices_is_the_same(api: tuple[int, int], random: Any) -> None:
@@ -79,6 +80,7 @@ def test_a_request_read_in_slices_is_the_same(api: tuple[int, int], random: Any)
     assert body == decode_request(*api, frame, offset)
 
 
+@pytest.mark.thorough
 @given(st.sampled_from([each for each in EVERY_VERSION if each not in LAYOUTS]), st.randoms(use_true_random=False))
 @settings(max_examples=settings().max_examples * 3)
 def test_a_response_written_in_slices_is_the_same(api: tuple[int, int], random: Any) -> None:
@@ -134,6 +136,7 @@ def _item(each: SchemaField) -> Any:
     return {"string": "", "bytes": b"", "uuid": None}.get(each.kind, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version", "path"), list(of_arrays()))
 def test_an_array_of_any_request_is_read_in_short_slices_up_to_its_limit_and_refused_beyond(
     key: int, version: int, path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -149,6 +152,7 @@ def test_an_array_of_any_request_is_read_in_short_slices_up_to_its_limit_and_ref
         finished(decode_request_in_slices(key, version, beyond, offset))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("inner", [1, 5, 31, 33])
 def test_many_short_arrays_are_read_in_as_many_slices_as_a_long_one(inner: int) -> None:
     kind = layout(ApiKey.OFFSET_COMMIT, 8)
@@ -179,6 +183,7 @@ def test_items_of_nested_arrays_count_together() -> None:
         finished(decode_request_in_slices(ApiKey.DELETE_RECORDS, 2, frame, offset))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("partitions", [0, 3])
 @pytest.mark.parametrize("version", [3, 9, 13])
 def test_a_produce_of_too_many_topics_and_partitions_is_refused(version: int, partitions: int) -> None:
@@ -234,6 +239,7 @@ def test_a_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_re
                 decode_request(ApiKey.FETCH, version, frame, offset)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", [4, 5, 9, 12, 13, 17, 1000, 1001])
 @pytest.mark.parametrize(("topics", "partitions"), [(4000, 1), (20, 500), (2, 4500)])
 def test_a_large_fetch_read_in_slices_is_the_same_and_no_slice_is_long(

@@ -48,6 +48,7 @@ def reopened(disk: SyncingDisk, policy: int = 0, *, clean: bool = False) -> Part
     return log
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("LogCleanerTest.testRecoveryAfterCrash")
 @pytest.mark.parametrize("policy", [0, 1])
 @pytest.mark.parametrize("power_loss", [False, True])
@@ -81,6 +82,7 @@ def test_a_pass_that_dies_at_any_operation(power_loss: bool, policy: int) -> Non
     assert died > 25
 
 
+@pytest.mark.thorough
 def test_a_start_that_dies_at_any_operation_is_made_good_by_the_next() -> None:
     log, _ = written()
     wanted, end = newest(log), log.log_end_offset

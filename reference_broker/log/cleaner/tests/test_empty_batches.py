@@ -37,6 +37,7 @@ def check_reads(log: PartitionLog, offset: int, end: int, max_bytes: int) -> Non
         offset = found[-1].last_offset + 1
 
 
+@pytest.mark.thorough
 @settings(max_examples=80, deadline=None)
 @given(
     writes=st.lists(

@@ -240,4 +240,4 @@ class CleanerMachine(RuleBasedStateMachine):
 
 
 CleanerMachine.TestCase.settings = settings(stateful_step_count=40)
-TestCleanerAgainstModel = CleanerMachine.TestCase
+TestCleanerAgainstModel = pytest.mark.thorough(CleanerMachine.TestCase)

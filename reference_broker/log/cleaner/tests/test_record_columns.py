@@ -26,6 +26,7 @@ def plain_of(records: list[Record]) -> bytes:
     return bytes(build(records)[HEADER_BYTES:])
 
 
+@pytest.mark.thorough
 @given(records=RECORDS, limit=st.integers(1, 13))
 def test_columns_say_what_the_reader_says(records: list[Record], limit: int) -> None:
     batch = build(records)
@@ -66,6 +67,7 @@ def test_keys_are_told_from_an_offset_on() -> None:
     assert keyed.keyed(100, 101) == ([b"b"], [101])
 
 
+@pytest.mark.thorough
 @given(records=RECORDS, data=st.data())
 def test_a_cut_is_damage(records: list[Record], data: st.DataObject) -> None:
     plain = plain_of(records)

@@ -85,6 +85,7 @@ def test_synced_before_renamed_before_truncated() -> None:
     assert order == ["rename", "truncate"]
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("S-11")
 @given(st.lists(st.sampled_from(("ok", "lose", "cancel", "kill", "power")), max_size=30), st.integers(0, 99))
 def test_bytes_sent_for_a_download_cut_n_times(events: list[str], seed: int) -> None:

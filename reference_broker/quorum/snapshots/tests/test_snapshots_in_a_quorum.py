@@ -139,6 +139,7 @@ def _converge(world: Nodes) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("KafkaMetadataLogTest.testCreateSnapshotFromEndOffset")
 @pytest.mark.clause("S-9", "S-10", "S-11", "S-12", "S-15")
 @pytest.mark.parametrize("seed", range(4))

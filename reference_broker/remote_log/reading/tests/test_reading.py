@@ -208,6 +208,7 @@ def sparse(*kept: int, batches: int = 24) -> Callable[[PartitionLog], None]:
     return fill
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("block_bytes")
 @pytest.mark.parametrize("kept", [(22,), (3, 4, 15, 23), (0, 8, 20), (23,)])
 @pytest.mark.parametrize("max_bytes", [1, 61, 130, 70_000])

@@ -32,6 +32,7 @@ def test_while_it_is_not_known_what_is_listed_the_replica_is_not_available() -> 
     assert tiered.auxiliary(0, 6) is ErrorCode.replica_not_available
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("RemoteIndexCacheTest.testRSMReturnCorruptedIndexFile")
 @pytest.mark.parametrize("kind", list(ObjectKind)[:4])
 @pytest.mark.parametrize("damage", ["gone", "short", "junk"])
