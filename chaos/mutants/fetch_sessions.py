@@ -14,14 +14,15 @@ from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
 
 SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
-FINAL = "reference_broker.sessions.revisions"
+FINAL = "reference_broker.sessions.final_revision"
+FIRST = "reference_broker.sessions.first_revision"
 READING = "reference_broker.apis.records.fetch_partition"
-WAITING = "reference_broker.apis.records.fetch"
+FETCH = "reference_broker.apis.records.fetch"
 LARGEST_EPOCH = 2**31 - 1
 ONLY_FINAL = ("final",)
 
 
-@mutant(f"{SESSION}:FetchSession.settle")
+@mutant(f"{SESSION}:FetchSession.after_response")
 def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, sent: Any, partitions: Any) -> None:
     """Records that were sent once are not sent again before the fetcher names an offset, even if the answer was lost.
 
@@ -50,7 +51,7 @@ def no_epoch_comparison(original: Function, self: Any, request_epoch: int) -> bo
     return True
 
 
-@mutant(f"{CACHE}:FetchSessionCache._numbered")
+@mutant(f"{CACHE}:FetchSessionCache.lookup_numbered")
 def session_closed_on_wrong_epoch(original: Function, self: Any, session_id: int, number: int, revision: Any) -> Any:
     """A wrong epoch or number ends the session (F-10, G-3)."""
     found = original(self, session_id, number, revision)
@@ -70,18 +71,18 @@ class _Always:
 
 
 @mutant(f"{CACHE}:FetchSessionCache.admit", revisions=ONLY_FINAL)
-def cache_keyed_by_client_id(original: Function, self: Any, draft: Any, now: Any) -> bool:
+def cache_keyed_by_client_id(original: Function, self: Any, newcomer: Any, now: Any) -> bool:
     """A session's ID is derived from its client's ID, so a client's new session has the ID of its old one (F-2,
     F-9)."""
-    return admitted_by_client_id(original, self, draft, now)
+    return admitted_by_client_id(original, self, newcomer, now)
 
 
-def admitted_by_client_id(original: Function, self: Any, draft: Any, now: Any) -> bool:
-    number = 1 + crc32(draft.client_id.encode()) % (2**31 - 1)
+def admitted_by_client_id(original: Function, self: Any, newcomer: Any, now: Any) -> bool:
+    number = 1 + crc32(newcomer.client_id.encode()) % (2**31 - 1)
     self.close(number, "its client came again")
     random, self.random = self.random, _Always(number)
     try:
-        return bool(original(self, draft, now))
+        return bool(original(self, newcomer, now))
     finally:
         self.random = random
 
@@ -117,7 +118,7 @@ def answers_told_without_session(original: Function, self: Any, body: Any, *, ap
     original(self, body, api_version=api_version)
 
 
-@mutant(f"{CACHE}:FetchSessionCache.draft")
+@mutant(f"{CACHE}:FetchSessionCache.newcomer")
 def session_forgets_its_maker(
     original: Function, self: Any, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Any = None
 ) -> Any:
@@ -165,16 +166,13 @@ def session_outlives_its_farewell(original: Function, broker: Any, call: Any, re
     return original(broker, call, replace(request, session_id=0) if request.session_epoch == -1 else request)
 
 
-@mutant("reference_broker.apis.records.k01_fetch:_go_on_after_forgetting", revisions=ONLY_FINAL)
+@mutant("reference_broker.apis.records.k01_fetch:_leave_session", revisions=ONLY_FINAL)
 def session_outlives_its_last_partition(original: Function, fetch: Any) -> Any:
     """A session whose last partition is forgotten stays, and keeps its slot (F-7)."""
-    if fetch.session.partitions:
-        return original(fetch)
-    fetch.broker.fetch_sessions.resized(fetch.session)
-    return fetch.begin()
+    return iter(())
 
 
-@mutant(f"{WAITING}:Fetch._complete")
+@mutant(f"{FETCH}:Fetch._complete")
 def answers_everything(original: Function, self: Any) -> Any:
     """Each incremental answer tells every partition of its session (F-14, G-6)."""
     for cached in self.session.partitions.values():
@@ -190,7 +188,7 @@ def only_records_are_news(original: Function, self: Any, session: Any, cached: A
     return bool(data.records or data.error_code) or session.answers_full
 
 
-@mutant(f"{WAITING}:Fetch._settle_sent")
+@mutant(f"{FETCH}:Fetch._after_sent")
 def sent_data_moves_cached_offset(original: Function, self: Any, results: Any) -> None:
     """Records that were sent to a follower count as fetched by it (F-22, G-8)."""
     original(self, results)
@@ -242,14 +240,15 @@ def evictions_not_counted(original: Function, self: Any, victim: Any, newcomer: 
     self._evictions.value -= 1
 
 
-@mutant(f"{WAITING}:Fetch._keep", revisions=ONLY_FINAL)
-def session_for_who_wants_none(original: Function, self: Any) -> bool:
+@mutant(f"{FINAL}:FinalRevision.keep", revisions=ONLY_FINAL)
+def session_for_who_wants_none(
+    original: Function, self: Any, sessions: Any, session: Any, wants_session: bool, now: Any
+) -> bool:
     """Each full fetch gets a session, also one that wants none (F-4)."""
-    self.wants_session = True
-    return bool(original(self))
+    return bool(original(self, sessions, session, True, now))
 
 
-@mutant(f"{CACHE}:FetchSessionCache._numbered", revisions=ONLY_FINAL)
+@mutant(f"{CACHE}:FetchSessionCache.lookup_numbered", revisions=ONLY_FINAL)
 def draft_errors_outside_drafts(original: Function, self: Any, session_id: int, number: int, revision: Any) -> Any:
     """A request of the final revision is refused with an error code that only drafts have (D-2)."""
     found = original(self, session_id, number, revision)
@@ -287,57 +286,57 @@ ONLY_FIRST = ("first",)
 def replaced_partitions_kept(original: Function, self: Any, now: Any) -> Any:
     """A full request adds partitions to its session, and removes none (G-4)."""
     for key, cached in original(self, now).items():
-        cached.home = self.partitions
+        cached.cached_in = self.partitions
         self.partitions[key] = cached
         self.recheck(cached)
     return {}
 
 
 @mutant(f"{CACHE}:FetchSessionCache.admit", revisions=ONLY_FIRST)
-def session_id_of_client_id(original: Function, self: Any, draft: Any, now: Any) -> bool:
+def session_id_of_client_id(original: Function, self: Any, newcomer: Any, now: Any) -> bool:
     """A session's ID is derived from its client's ID, so a client's new session has the ID of its old one (G-1)."""
-    return admitted_by_client_id(original, self, draft, now)
+    return admitted_by_client_id(original, self, newcomer, now)
 
 
-@mutant(f"{FINAL}:FirstRevision.advance", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:FirstRevision.advance", revisions=ONLY_FIRST)
 def sequence_number_in_32_bits(original: Function, self: Any, session: Any, number: int) -> None:
     """After 2^31-1 comes -2^31 (G-3)."""
     original(self, session, number)
     session.number = (session.number + 2**31) % 2**32 - 2**31
 
 
-@mutant(f"{FINAL}:FirstRevision.start", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:FirstRevision.start", revisions=ONLY_FIRST)
 def no_modulo_rotation(original: Function, self: Any, session: Any) -> int:
     """Each answer begins at the first partition (G-7)."""
     return 0
 
 
-@mutant(f"{WAITING}:Fetch._keep", revisions=ONLY_FIRST)
-def number_not_carried_over(original: Function, self: Any) -> bool:
+@mutant(f"{FETCH}:Fetch._after_omitted", revisions=ONLY_FIRST)
+def number_not_carried_over(original: Function, self: Any, marked: Any, sent: Any) -> None:
     """A partition that the size limit keeps out of answer N is not marked for answer N + 1 (G-5)."""
-    kept, session = bool(original(self)), self.session
-    if kept and session.revision.name == "first":
+    session, omitted = self.session, dict.fromkeys(marked)
+    if session.revision.repeats:
         for cached in session.partitions.values():
-            if cached.available_bytes and cached not in self.partition_data:
+            if cached.available_bytes and cached not in sent:
                 session.assess(cached, 0)
                 cached.change_number = 0
-                self.marked.setdefault(cached)
-    return kept
+                omitted.setdefault(cached)
+    original(self, omitted, sent)
 
 
-@mutant(f"{CACHE}:FetchSessionCache.lookup_first", revisions=ONLY_FIRST)
-def incremental_served_without_session(original: Function, self: Any, session_id: int, sequence_number: int) -> Any:
+@mutant("reference_broker.apis.records.first_revision_fetch:_lookup", revisions=ONLY_FIRST)
+def incremental_served_without_session(original: Function, sessions: Any, request: Any) -> Any:
     """An incremental request of an unknown session is served (G-4, G-10)."""
-    if self.find(session_id, self.first) is not None:
-        return original(self, session_id, sequence_number)
-    session = self.draft("", -1, False, self.first)
-    session.session_id = session_id
+    if sessions.find(request.session_id, sessions.first) is not None:
+        return original(sessions, request)
+    session = sessions.newcomer("", -1, False, sessions.first)
+    session.session_id = request.session_id
     session.answers_full = False
-    session.number = sequence_number - 1
+    session.number = request.session_epoch - 1
     return session
 
 
-@mutant(f"{SESSION}:FetchSession.is_waiting_for", revisions=ONLY_FIRST)
+@mutant(f"{SESSION}:FetchSession.has_parked", revisions=ONLY_FIRST)
 def retransmission_refuses_the_waiting(original: Function, self: Any, number: int) -> bool:
     """A request that comes again while the first one waits ends that one with InvalidFetchSession (G-3)."""
     return False
@@ -351,22 +350,24 @@ def denied_session_invites_incremental_fetches(original: Function, self: Any) ->
     return left
 
 
-@mutant(f"{WAITING}:_flags", revisions=ONLY_FIRST)
-def incremental_answers_not_marked(original: Function, session: Any) -> int:
+@mutant(f"{FIRST}:FirstRevision.response_flags", revisions=ONLY_FIRST)
+def incremental_answers_not_marked(original: Function, self: Any, session: Any) -> int:
     """No answer says that it is an incremental one (G-9)."""
-    return int(original(session)) & ~INCREMENTAL_FETCH_RESPONSE
+    return int(original(self, session)) & ~INCREMENTAL_FETCH_RESPONSE
 
 
-@mutant(f"{WAITING}:refusal", revisions=ONLY_FIRST)
-def errors_without_text(original: Function, error: Any, request: Any, session: Any = None) -> Any:
+@mutant(f"{FIRST}:FirstRevision.refusal", revisions=ONLY_FIRST)
+def errors_without_text(original: Function, self: Any, error: Any, request: Any, session: Any = None) -> Any:
     """No error has a text beside it (G-9)."""
-    return replace(original(error, request, session), error_string=None)
+    return replace(original(self, error, request, session), error_string=None)
 
 
-@mutant(f"{WAITING}:refusal", revisions=ONLY_FIRST)
-def refused_sessions_told_as_closed(original: Function, error: Any, request: Any, session: Any = None) -> Any:
+@mutant(f"{FIRST}:FirstRevision.refusal", revisions=ONLY_FIRST)
+def refused_sessions_told_as_closed(
+    original: Function, self: Any, error: Any, request: Any, session: Any = None
+) -> Any:
     """A refusal tells the session ID 0 although the session is there (G-9)."""
-    return original(error, request)
+    return original(self, error, request)
 
 
 def _read_sooner(original: Function, version: int, frame: Any, offset: int) -> Any:

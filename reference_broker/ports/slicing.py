@@ -12,8 +12,9 @@ chooses how the work is run:
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
 from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
@@ -91,6 +92,33 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
+
+
+def in_slices(items: Collection[T], size: int, do: Callable[[Collection[T]], object]) -> Sliced[None]:
+    """Call ``do`` with all items, or with one batch of ``size`` in each slice where there are more."""
+    if len(items) <= size:
+        do(items)
+        return
+    for batch in in_batches(list(items), size):
+        do(batch)
+        yield
+
+
+def sort_in_slices(items: Collection[T], size: int, key: Callable[[T], int | tuple[str, int]]) -> Sliced[list[T]]:
+    """Return the items in ascending order of ``key``. Each slice sorts a batch of ``size``, or merges as many."""
+    if len(items) <= size:
+        return sorted(items, key=key)
+    batches = []
+    for batch in in_batches(items, size):
+        batch.sort(key=key)
+        batches.append(batch)
+        yield
+    ordered: list[T] = []
+    for item in merge(*batches, key=key):
+        ordered.append(item)
+        if len(ordered) % size == 0:
+            yield
+    return ordered
 
 
 class Budget:

@@ -13,15 +13,17 @@ MAX_SESSION_PARTITIONS bounds the partitions that one session caches, and ``max_
 cached partition takes 330 to 490 bytes (tracemalloc, in a session of 10,000). A request adds at most 50,000.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.metrics.metrics import Counter, Gauge, Metrics
-from reference_broker.ports.node_ports import Now, RandomSource, Slices
-from reference_broker.sessions.fetch_session import Arrivals, FetchSession, Removed, leave
-from reference_broker.sessions.revisions import MIN_EVICTION_MS, FinalRevision, FirstRevision, Revision
+from reference_broker.ports.node_ports import Now, RandomSource
+from reference_broker.ports.slicing import Sliced, run_to_end
+from reference_broker.sessions.cached_partition import Arrivals
+from reference_broker.sessions.fetch_session import FetchSession, Removed, Revision, leave
+from reference_broker.sessions.final_revision import MIN_EVICTION_MS, FinalRevision
+from reference_broker.sessions.first_revision import FirstRevision
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 
@@ -135,10 +137,6 @@ class Noter(Protocol):
     def __call__(self, what: str, *fields: tuple[str, int | str]) -> None: ...
 
 
-def _to_its_end(work: Slices) -> None:
-    deque(work, 0)
-
-
 @dataclass(slots=True, eq=False)
 class FetchSessionCache:
     """The sessions of both revisions."""
@@ -153,8 +151,8 @@ class FetchSessionCache:
     max_partitions: int = MAX_PARTITIONS
     """``crucible.fetch.session.cache.partitions``. A newcomer beyond it is treated as if all slots were taken. A
     session that grows beyond it is closed."""
-    run: Callable[[Slices], None] = _to_its_end
-    """Does work in slices (``ports.node_ports.run_slices``); by default all at once."""
+    run: Callable[[Sliced[None]], None] = run_to_end
+    """Runs long work (``ports.slicing``)."""
     sessions: dict[int, FetchSession] = field(default_factory=dict)
     """By ID, in order of creation."""
     arrivals: Arrivals = field(default_factory=Arrivals)
@@ -175,10 +173,11 @@ class FetchSessionCache:
         self._evictions = metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec")
         self._ids_not_found = metrics.counter("crucible.server", kind, "FetchSessionIdNotFoundPerSec")
 
-    def draft(
+    def newcomer(
         self, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Revision | None = None
     ) -> FetchSession:
-        """Makes the draft that a full fetch works on. Its revision is the final one by default."""
+        """Makes the session that a full fetch works on. It has no ID before ``admit``. Its revision is the final one by
+        default."""
         return FetchSession(
             self.arrivals, revision or self.final, uses_topic_ids, replica_id >= 0, client_id, replica_id
         )
@@ -193,77 +192,61 @@ class FetchSessionCache:
     def find(self, session_id: int, revision: Revision) -> FetchSession | None:
         """Returns the session with this ID, if it is of this revision."""
         session = self.sessions.get(session_id)
-        return session if session is not None and session.revision.name == revision.name else None
+        return session if session is not None and session.revision is revision else None
 
     def lookup(self, session_id: int, request_epoch: int, uses_topic_ids: bool) -> FetchSession | Error:
         """Returns the session of an incremental request, or a top-level error. A refused request changes nothing."""
-        session = self._numbered(session_id, request_epoch, self.final)
+        session = self.lookup_numbered(session_id, request_epoch, self.final)
         if isinstance(session, FetchSession) and session.uses_topic_ids != uses_topic_ids:
             return ErrorCode.fetch_session_topic_id_error
         return session
 
-    def lookup_first(self, session_id: int, sequence_number: int) -> FetchSession | Error:
-        """Does the same in the first revision."""
-        return self._numbered(session_id, sequence_number, self.first)
-
-    def _numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
+    def lookup_numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
+        """Does the same for the sessions of one revision, without the check of topic IDs."""
         session = self.sessions.get(session_id)
-        if session is None or session.revision.name != revision.name or not revision.is_number(number):
+        if session is None or session.revision is not revision or not revision.is_number(number):
             self.count_not_found()
             return revision.unknown_id
         if session.denied:
             return DraftError.INCREMENTAL_FETCH_DENIED
         return session if session.accept_epoch(number) else revision.wrong_number
 
-    def admit(self, draft: FetchSession, now: Now) -> bool:
-        """Makes the draft a session if a slot is free or may be taken. Returns whether it is one now.
+    def admit(self, newcomer: FetchSession, now: Now) -> bool:
+        """Makes the newcomer a session if a slot is free or may be taken. Returns whether it is one now.
 
-        No session is evicted unless the draft is admitted.
+        No session is evicted unless the newcomer is admitted.
         """
-        if len(draft.partitions) > min(MAX_SESSION_PARTITIONS, self.max_partitions):
+        if len(newcomer.partitions) > min(MAX_SESSION_PARTITIONS, self.max_partitions):
             return False
-        victims = self._victims(draft, now.wall_ms)
+        victims = self._victims(newcomer, now.wall_ms)
         if victims is None:
             return False
-        self._leave(*[self._evict(victim, draft, now.wall_ms) for victim in victims])
-        draft.session_id = self.new_id(draft.revision.largest_id)
-        draft.created_ms = now.wall_ms
-        draft.touch(now)
-        self.sessions[draft.session_id] = draft
-        self.resized(draft)
+        self._leave(*[self._evict(victim, newcomer, now.wall_ms) for victim in victims])
+        newcomer.session_id = self.new_id(newcomer.revision.largest_id)
+        newcomer.created_ms = now.wall_ms
+        newcomer.touch(now)
+        self.sessions[newcomer.session_id] = newcomer
+        self.resized(newcomer)
         self._recount(0)
         self.note(
             "session_created",
-            ("session_id", draft.session_id),
-            ("partitions", len(draft.partitions)),
-            ("privileged", int(draft.privileged)),
-            ("client_id", draft.client_id),
-            ("made_by", draft.made_by),
-            ("revision", draft.revision.name),
+            ("session_id", newcomer.session_id),
+            ("partitions", len(newcomer.partitions)),
+            ("privileged", int(newcomer.privileged)),
+            ("client_id", newcomer.client_id),
+            ("made_by", newcomer.made_by),
+            ("revision", newcomer.revision.name),
         )
         return True
-
-    def admit_or_deny(self, draft: FetchSession, now: Now) -> bool:
-        """Admits the draft as ``admit`` does (first revision).
-
-        If only the number of its partitions is too large, it becomes a session that caches nothing and denies
-        incremental fetches.
-        """
-        if self.admit(draft, now):
-            return True
-        if len(self.sessions) >= self.slots:
-            return False
-        self._leave(draft.deny())
-        return self.admit(draft, now)
 
     def accept(self, session: FetchSession, request_epoch: int, now: Now) -> bool:
         """Accepts a valid incremental request. An older one that is still parked is ended.
 
         If both have the same number (first revision), the older one is answered now with the data that there is, since
-        either of the two responses may be the one that arrives (G-3). Returns False while that takes slices, or if a
-        bug in it closed the session. Then this request is not accepted, and must be handled again.
+        either of the two responses may be the one that arrives (G-3). Returns False if that goes on in later events, or
+        if a bug in it closed the session. Then this request is not accepted, and must be handled again.
         """
-        if session.waiter is not None and not self._overtaken(session, session.is_waiting_for(request_epoch)):
+        if session.fetch is not None and not self._overtaken(session, session.has_parked(request_epoch)):
             return False
         if now.wall_ms < session.last_used_ms:
             self._refusal = None
@@ -276,7 +259,7 @@ class FetchSessionCache:
         ``repeats`` means that it is the same request as the parked one. Full requests have no number to compare.
         ``resized`` must follow. Returns the same as ``accept``.
         """
-        if session.waiter is not None and not self._overtaken(session, repeats):
+        if session.fetch is not None and not self._overtaken(session, repeats):
             return False
         if now.wall_ms < session.last_used_ms:
             self._refusal = None
@@ -284,20 +267,20 @@ class FetchSessionCache:
         return True
 
     def deny(self, session: FetchSession) -> None:
-        """Empties a session that would cache too much."""
+        """Empties a session that would cache too much (first revision)."""
         self._leave(session.deny())
         self.resized(session)
 
-    def release(self, draft: FetchSession) -> None:
-        """Drops a draft that did not become a session."""
-        self._leave(draft.empty())
+    def release(self, newcomer: FetchSession) -> None:
+        """Drops a newcomer that was not admitted."""
+        self._leave(newcomer.empty())
 
     def _overtaken(self, session: FetchSession, repeated: bool) -> bool:
         """Ends the parked fetch. Returns whether the session may accept the next one now."""
-        if session.waiter is not None and repeated:
-            session.waiter.respond()
-        elif session.waiter is not None:
-            session.waiter.abandon(session.revision.wrong_number)
+        if session.fetch is not None and repeated:
+            session.fetch.respond()
+        elif session.fetch is not None:
+            session.fetch.abandon(session.revision.wrong_number)
         return not session.is_at_work and self.sessions.get(session.session_id) is session
 
     def resized(self, session: FetchSession) -> None:
@@ -366,7 +349,7 @@ class FetchSessionCache:
     def _remove(self, session: FetchSession) -> Removed:
         del self.sessions[session.session_id]
         self._recount(-session.counted)
-        if session.waiter is not None and session.waiter.abandon(session.revision.unknown_id):
+        if session.fetch is not None and session.fetch.abandon(session.revision.unknown_id):
             self.count_not_found()
         return session.empty()
 

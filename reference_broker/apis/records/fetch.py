@@ -1,12 +1,11 @@
-"""One accepted Fetch request: look-ups, the wait, reads within the limits, the response, and what the session notes.
+"""One accepted Fetch request: lookups, the wait, reads within the limits, the response, and what the session notes.
 
-A fetch is completed at once, or when enough can be read, something fails, or it times out. It waits only on its
-session; a full fetch waits on the draft of one. A partition that changes marks itself there, and only that partition is
-looked up again. A response costs what is marked plus what is sent.
+A fetch is completed at once, or when enough can be read, something fails, or it times out. It is parked only on its
+session; a full fetch is parked on the newcomer that may become one. A partition that changes marks itself there, and
+only that partition is looked up again. A response costs what is marked plus what is sent.
 
-The work is done in slices. Nearly always the first slice is all of it, so the fetch is completed, or parked, in the
-event that it came with. Otherwise the fetch is ``at_work`` until it is parked or everything is settled. This may happen
-in between:
+A fetch of very many partitions takes several events, and is ``at_work`` until it is parked or the session is ready for
+the next request. This may happen in between:
 
 * The session's next request arrives. It is handled after the work, as if it had arrived then. So no request finds a
   session half changed. A repeated fetch of the first revision finds the first one completed, or parked (G-3).
@@ -14,8 +13,8 @@ in between:
   response is begun, the partition is looked up again. Later it keeps its mark for the next response, and is looked up
   again if it has yet to be read. So each partition's part of a response was true at some moment after the request
   arrived, and newer changes follow. Nothing in a fetch relates one partition to another.
-* The connection closes before the response. A draft is dropped. A session applies what the request names, since it has
-  accepted it. Nothing is sent, so every mark stays.
+* The connection closes before the response. A newcomer is dropped. A session applies what the request names, since it
+  has accepted it. Nothing is sent, so every mark stays.
 * The session is closed or evicted. The fetch gets an error, unless it was completed before, and its work ends.
 * A follower's progress counts when its partition is looked up, as of the time at which the session accepted the
   request. Until the request's partitions are named, a partition that it names counts as fetched at its older offset.
@@ -39,7 +38,7 @@ from reference_broker.apis.broker import (
     HasRemoteLog,
     HasReplication,
 )
-from reference_broker.apis.call import Call, contained_slices
+from reference_broker.apis.call import Call
 from reference_broker.apis.records.fetch_partition import (
     Lookup,
     Reader,
@@ -53,16 +52,23 @@ from reference_broker.apis.records.fetch_partition import (
     without_records,
 )
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, endpoints_of
-from reference_broker.ports.node_ports import Slices, later, run_slices
-from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Waiter, direction
-from reference_broker.sessions.slices import Work, after, in_slices, in_turn, sort
+from reference_broker.ports.node_ports import later
+from reference_broker.ports.slicing import (
+    READ_PARTITIONS_PER_SLICE,
+    SESSION_PARTITIONS_PER_SLICE,
+    Sliced,
+    contained,
+    in_slices,
+    run_slices,
+    sort_in_slices,
+)
+from reference_broker.sessions.cached_partition import CachedPartition, direction
+from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERSION
-from reference_broker.wire.errors import DraftError, Error, ErrorCode, known_error
+from reference_broker.wire.errors import ErrorCode, known_error
 from reference_broker.wire.fetch import (
-    INCREMENTAL_FETCH,
-    INCREMENTAL_FETCH_OK,
-    INCREMENTAL_FETCH_RESPONSE,
     NO_TOPIC_ID,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
@@ -72,8 +78,8 @@ from reference_broker.wire.fetch import (
 MAX_SKIPPED_BATCHES = 256
 """Limits how many batch headers one response reads only to find that the batch does not fit. That takes some 5 ms. Tens
 of thousands of partitions would hold up all other clients for a second."""
-MAX_DIRECT_PARTITIONS = 1000
-"""Work on at most this many partitions is done directly. A slice reads this many, which takes 5 to 10 ms."""
+TOPIC_IDS_FROM = 13
+"""The version from which topics are named by ID (KIP-516)."""
 LEADERS_FROM = 16
 """The version from which a response names the leader if the fetcher has a wrong one (KIP-951)."""
 
@@ -127,13 +133,13 @@ class FetchNeeds(
 
 
 @dataclass(slots=True, eq=False)
-class Fetch(Waiter):
+class Fetch:
     """One accepted fetch. Each connection has at most one that is parked."""
 
     broker: FetchNeeds
     call: Call
     session: FetchSession
-    """The session, or the draft of one."""
+    """The session, or the newcomer that may become one."""
     request: FetchRequest
     wants_session: bool = False
     """Whether it is a full fetch that opens a session."""
@@ -158,23 +164,6 @@ class Fetch(Waiter):
     min_bytes: int = field(init=False)
     lookups: dict[CachedPartition, Lookup] = field(default_factory=dict)
     """The latest lookup of each partition that was marked."""
-    marked: dict[CachedPartition, None] = field(init=False)
-    """The partitions that the response settles."""
-    partition_data: dict[CachedPartition, PartitionData] = field(init=False)
-    """The partitions in the response."""
-    in_order: list[PartitionResult] = field(init=False)
-    """The same in the order of the response."""
-    builder: ResponseBuilder = field(init=False)
-    is_cached: bool = field(init=False)
-    """Whether a session caches the partitions after the response."""
-    remaining_bytes: int = field(init=False)
-    """How many bytes may still be sent, while it reads."""
-    unread_bytes: int = field(init=False)
-    """The available bytes of the partitions that are still to be read."""
-    skipped: list[CachedPartition] = field(init=False)
-    """Partitions whose next batch did not fit."""
-    skipped_batches: int = field(init=False)
-    """The number of those that were tried."""
     at_work: bool = field(default=False, init=False)
     next_requests: list[Callable[[], None]] | None = field(default=None, init=False)
     """The session's requests that arrived during the work."""
@@ -199,36 +188,35 @@ class Fetch(Waiter):
         """Handles the session's next request after this work."""
         self.next_requests = [*(self.next_requests or ()), request]
 
-    def run(self, begin: Callable[["Fetch"], Work]) -> None:
-        """Does the first slice of the work now, and the rest in later events."""
+    def run(self, work: Sliced[None]) -> None:
+        """Does the work, or its beginning if it takes several events."""
         try:
-            work = begin(self)
-            if not work or next(work, _OVER) is _OVER:
+            if next(work, _OVER) is _OVER:
                 return
             self.at_work = True
-            self.session.waiter = self
+            self.session.park(self)
             self.listen()
         except Exception:
             self._failed()
             raise
-        later(self.broker.outside, 0, lambda: run_slices(self.broker.outside, self._goes_on(work)))
+        later(self.broker.outside, 0, lambda: run_slices(self.broker.outside, self._continue(work)))
 
-    def _goes_on(self, work: Slices) -> Slices:
+    def _continue(self, work: Sliced[None]) -> Sliced[None]:
         is_complete = False
 
-        def to_its_end() -> Slices:
+        def to_its_end() -> Sliced[None]:
             nonlocal is_complete
             yield from work
             is_complete = True
 
-        steps = contained_slices(self.call, to_its_end())
+        steps = contained(self.call.contain, to_its_end())
         while not self._is_void() and next(steps, _OVER) is not _OVER:
             yield
         self.at_work = False
         if not is_complete or self._is_void():
             self._failed()
         elif not self.is_waiting:
-            self.session.waiter = None
+            self.session.unpark()
         following, self.next_requests = self.next_requests, None
         for request in following or ():
             later(self.broker.outside, 0, request)
@@ -240,38 +228,65 @@ class Fetch(Waiter):
     def _failed(self) -> None:
         """Cleans up after work that is void, or that a bug ended in the middle."""
         if not self.is_closed:
-            self.session.waiter = None
+            self.session.unpark()
             self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
             self.broker.fetch_sessions.release(self.session)
 
-    def go_on_in(self, draft: FetchSession) -> None:
-        """Goes on in a draft, because the session will be closed and that must not end this fetch."""
-        self.session.waiter = None
-        draft.contact_us = self.session.contact_us
-        self.session = draft
+    def go_on_in(self, newcomer: FetchSession) -> None:
+        """Goes on in a newcomer, because the session will be closed and that must not end this fetch."""
+        self.session.unpark()
+        newcomer.contact_us = self.session.contact_us
+        self.session = newcomer
         if self.at_work:
-            draft.waiter = self
+            newcomer.park(self)
 
-    def begin(self) -> Work:
+    def serve_full(self) -> Sliced[None]:
+        """Applies the partitions that the request names, and serves the fetch."""
+        yield from self.name_partitions()
+        if self.session.session_id:
+            self.broker.fetch_sessions.resized(self.session)
+        yield from self.serve()
+
+    def name_partitions(self) -> Sliced[None]:
+        """Applies the partitions that the request names."""
+        session, topics, with_ids = self.session, self.request.topics, self.call.api_version >= TOPIC_IDS_FROM
+        if len(topics) == 1 and len(topics[0].partitions) == 1:
+            (topic,) = topics
+            session.name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
+            return
+        named = [
+            (topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
+            for topic in topics
+            for wanted in topic.partitions
+        ]
+
+        def name(some: Collection[tuple[str, bytes, FetchPartition]]) -> None:
+            for topic_name, topic_id, wanted in some:
+                session.name(topic_name, topic_id, wanted)
+
+        if len(named) <= SESSION_PARTITIONS_PER_SLICE:
+            name(named)
+        else:
+            yield from in_slices(named, SESSION_PARTITIONS_PER_SLICE, name)
+
+    def serve(self) -> Sliced[None]:
         """Looks up the marked partitions, and then completes or parks the fetch."""
         session = self.session
         if session.reader is not self.reader or session.rack != self.rack:
-            return after(session.read_as(self.reader, self.rack), self.begin)
+            yield from session.read_as(self.reader, self.rack)
         self.tracks_changes = True
-        if len(session.changed) > MAX_DIRECT_PARTITIONS:
-            return after(in_slices(session.changed, self._look_up_all), self._complete_or_wait)
-        if session.changed:
-            self._look_up_all(session.changed)
-        return self._complete_or_wait()
-
-    def _complete_or_wait(self) -> Work:
+        if len(session.changed) <= SESSION_PARTITIONS_PER_SLICE:
+            if session.changed:
+                self._look_up_all(session.changed)
+        else:
+            yield from in_slices(session.changed, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
         if self.call.closed:
-            return ()
+            return
         is_pending = self.remote is not None and self.remote.is_pending
-        if self._is_completable() or (self.request.max_wait_ms <= 0 and not is_pending) or not self.session.partitions:
-            return self._complete()
-        self._park()
-        return ()
+        if self._is_completable() or (self.request.max_wait_ms <= 0 and not is_pending) or not session.partitions:
+            yield from self._complete()
+        else:
+            self._park()
 
     def _look_up_all(self, marked: Collection[CachedPartition]) -> None:
         for cached in marked:
@@ -333,11 +348,12 @@ class Fetch(Waiter):
 
     def abandon(self, error_code: int) -> bool:
         self.is_closed = True
-        self._stop_waiting()
+        self._unpark()
         if self.call.closed:
             return False
         sessions = self.broker.fetch_sessions
-        session = sessions.find(self.session.session_id, sessions.first)
+        refusal = self.session.revision.refusal
+        session = sessions.sessions.get(self.session.session_id)
         self.call.respond(refusal(known_error(error_code), self.request, session))
         return True
 
@@ -364,7 +380,7 @@ class Fetch(Waiter):
 
     def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
         self.session.assess(cached, lookup.available_bytes)
-        cached.there_bytes = lookup.there_bytes
+        cached.unlimited_bytes = lookup.unlimited_bytes
         self.lookups[cached] = lookup
         problem = lookup.problem
         if problem is not None and not self.urgent:
@@ -377,7 +393,7 @@ class Fetch(Waiter):
         return self.urgent or self.session.available_bytes >= self.min_bytes
 
     def _park(self) -> None:
-        self.session.waiter = self
+        self.session.park(self)
         self.listen()
         wait_ms = self.request.max_wait_ms
         if self.remote is not None and self.remote.is_pending:
@@ -393,7 +409,7 @@ class Fetch(Waiter):
             for cached in self.lookups:
                 cached.watch(self.broker.partitions)
 
-    def _stop_waiting(self) -> None:
+    def _unpark(self) -> None:
         if self.is_closed:
             self._end_remote()
         if self.timer is not None:
@@ -401,65 +417,78 @@ class Fetch(Waiter):
             self.timer = None
             if self.reader is Reader.FOLLOWER:
                 self.broker.replication.leaders.waits.end(self.request.replica_id, self)
-        self.session.waiter = None
+        self.session.unpark()
 
     def _connection_closed(self) -> None:
         """Also called when the fetch fails because of a bug. Nothing was sent, so every mark stays."""
         self._end_remote()
         if self.at_work:
             return
-        self._stop_waiting()
+        self._unpark()
         if not self.session.session_id:
             self.broker.fetch_sessions.release(self.session)
 
     def respond(self) -> None:
         """Completes the fetch now with the data that there is: it timed out, or a follower must send its next one."""
-        self.call.contain(lambda: self.run(Fetch._complete))
+        self.call.contain(lambda: self.run(self._complete()))
 
-    def _complete(self) -> Work:
-        """Responds, and settles the session. A small response takes the same steps directly, with fewer calls."""
+    def _complete(self) -> Sliced[None]:
+        """Responds, and prepares the session for the next request."""
         session = self.session
-        if self.timer is not None or len(session.changed) > MAX_DIRECT_PARTITIONS:
-            return in_turn(_COMPLETION, self)
-        self.tracks_changes = False
-        self.marked = marked = session.take_marks()
+        if self.timer is not None:
+            self._unpark()
+            yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_problems)
+        self.tracks_changes = False  # Partitions that change from now on are marked for the next response.
+        marked = session.take_marks()
         if self.remote is not None:
             self._release_remote()
         data: dict[CachedPartition, PartitionData] = {}
-        self.partition_data = data
-        if session.available_bytes and (reading := self._read()):
-            return after(reading, lambda: in_turn(_AFTER_READING, self))
-        if marked:
-            self._add_news_of(marked)
-        self.in_order = in_order = list(data.items())
-        if len(in_order) > 1:
-            place = session.revision.place
-            in_order.sort(key=lambda result: place(session, result[0]))
-        self.builder = ResponseBuilder(self.call.api_version, session)
-        if in_order:
-            self.builder.add(in_order)
-        putting_back = self._send()
-        if not self.is_cached:
-            return putting_back
-        if in_order:
-            self._settle_sent(in_order)
-        if marked:
-            self._settle_omitted(marked)
-        return session.settled() if session.answers_full else ()
+        if session.available_bytes:
+            yield from self._read_into(data)
+        if len(marked) <= SESSION_PARTITIONS_PER_SLICE:
+            if marked:
+                self._add_news_of(marked, data)
+        else:
+            yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._add_news_of(some, data))
+        results = list(data.items())
+        builder = ResponseBuilder(self.call.api_version, session)
+        if len(results) > SESSION_PARTITIONS_PER_SLICE:
+            results = yield from sort_in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._place)
+            yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, builder.add)
+        elif results:
+            if len(results) > 1:
+                results.sort(key=self._place)
+            builder.add(results)
+        if self.call.closed:
+            yield from session.put_back(marked, data)
+            return
+        sessions = self.broker.fetch_sessions
+        keeps = session.revision.keep(sessions, session, self.wants_session, self.broker.now)
+        self.call.respond(response(self.broker, self.call, builder))
+        if not keeps:
+            if not session.session_id:
+                sessions.release(session)
+            return
+        session.answered()
+        if len(results) <= SESSION_PARTITIONS_PER_SLICE:
+            if results:
+                self._after_sent(results)
+        else:
+            yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._after_sent)
+        if len(marked) <= SESSION_PARTITIONS_PER_SLICE:
+            self._after_omitted(marked, data)
+        else:
+            yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._after_omitted(some, data))
+        if session.answers_full:
+            yield from session.revision.full_answered(session)
 
-    def _refresh(self) -> Work:
-        if self.timer is None:
-            return ()
-        self._stop_waiting()
-        return in_slices(self.lookups.items(), self._refresh_problems)
-
-    def _take_marks(self) -> Work:
-        """Begins the response. Partitions that change from now on are marked for the next one."""
-        self.tracks_changes = False
-        self.marked, self.partition_data = self.session.take_marks(), {}
-        if self.remote is not None:
-            self._release_remote()
-        return ()
+    def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
+        """Looks up again the partitions in error, or with a preferred read replica. A change of a leader elsewhere, or
+        of a broker, marks no partition."""
+        for cached, lookup in lookups:
+            problem = lookup.problem
+            if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
+                self._look_up(cached)
 
     def _release_remote(self) -> None:
         """Marks the partitions that were read in the tier, so that the next fetch looks them up again whether or not
@@ -475,151 +504,73 @@ class Fetch(Waiter):
             self.remote.end()
             self.remote = None
 
-    def _read(self) -> Work:
-        self.unread_bytes = self.session.available_bytes
-        if not self.unread_bytes:
-            return ()
-        self.remaining_bytes, self.skipped, self.skipped_batches = self.max_bytes, [], 0
-        return () if self._read_within_limits() else self._read_on()
-
-    def _read_on(self) -> Slices:
-        while True:
-            yield
-            if self._read_within_limits():
-                return
-
-    def _add_news(self) -> Work:
-        return in_slices(self.marked, self._add_news_of) if self.marked else ()
-
-    def _order(self) -> Work:
-        session, self.in_order = self.session, list(self.partition_data.items())
-        return sort(self.in_order, lambda result: session.revision.place(session, result[0]))
-
-    def _build(self) -> Work:
-        self.builder = ResponseBuilder(self.call.api_version, self.session)
-        return in_slices(self.in_order, self.builder.add) if self.in_order else ()
-
-    def _send(self) -> Work:
-        session = self.session
-        if self.call.closed:
-            self.is_cached = False
-            return session.put_back(self.marked, list(self.partition_data))
-        self.is_cached = self._keep()
-        self.call.respond(response(self.broker, self.call, self.builder))
-        if self.is_cached:
-            session.answered()
-        elif not session.session_id:
-            self.broker.fetch_sessions.release(session)
-        return ()
-
-    def _settle(self) -> Work:
-        return in_slices(self.in_order, self._settle_sent) if self.is_cached and self.in_order else ()
-
-    def _settle_rest(self) -> Work:
-        return in_slices(self.marked, self._settle_omitted) if self.is_cached and self.marked else ()
-
-    def _settle_full(self) -> Work:
-        return self.session.settled() if self.is_cached and self.session.answers_full else ()
-
-    def _keep(self) -> bool:
-        """Returns whether a session caches the fetched partitions. A draft becomes a session if there is room."""
-        session, sessions, now = self.session, self.broker.fetch_sessions, self.broker.now
-        if session.session_id:
-            if session.answers_full and sessions.is_too_large(session):
-                sessions.deny(session)
-        elif not self.wants_session:
-            return False
-        elif session.revision is sessions.final:
-            return sessions.admit(session, now)
-        elif not sessions.admit_or_deny(session, now):
-            return False
-        return not session.denied
-
-    def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
-        """Looks up again the partitions in error, or with a preferred read replica. A change of a leader elsewhere, or
-        of a broker, marks no partition."""
-        for cached, lookup in lookups:
-            problem = lookup.problem
-            if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
-                self._look_up(cached)
-
-    def _add_news_of(self, marked: Collection[CachedPartition]) -> None:
-        """Adds the marked partitions that have something new and were not read."""
-        session, added, reports = self.session, self.partition_data, self.session.revision.reports
-        for cached in marked:
-            if cached not in added:
-                data = without_records(cached, self.lookups[cached], self.reader)
-                if reports(session, cached, data):
-                    added[cached] = data
-
-    def _read_within_limits(self) -> bool:
-        """Reads in list order until the limit is reached. The first partition with data may exceed both limits. Returns
-        False if only the slice is over.
+    def _read_into(self, data: dict[CachedPartition, PartitionData]) -> Sliced[None]:
+        """Reads in list order until the limit is reached. The first partition with data may exceed both limits.
 
         A partition whose next batch does not fit gets nothing, and the reading goes on behind it. It is not read again
         before there is more room for it, or it has changed. So the next response gets further, where this one had
         MAX_SKIPPED_BATCHES. A partition that changed since the response was begun is looked up again, since its log may
         have been truncated.
         """
-        session, results, remaining, reads = self.session, self.partition_data, self.remaining_bytes, 0
-        first = remaining == self.max_bytes
-        while (remaining > 0 or first) and self.skipped_batches < MAX_SKIPPED_BATCHES and self.unread_bytes > 0:
-            if reads == MAX_DIRECT_PARTITIONS:
-                self.remaining_bytes = remaining
-                return False
+        session, remaining, unread = self.session, self.max_bytes, self.session.available_bytes
+        is_first, reads = True, 0
+        skipped: list[CachedPartition] = []
+        skipped_batches = 0
+        while (remaining > 0 or is_first) and skipped_batches < MAX_SKIPPED_BATCHES and unread > 0:
+            if reads == READ_PARTITIONS_PER_SLICE:
+                reads = 0
+                yield
             cached = session.take_with_data()
             if cached is None:
                 break
-            self.unread_bytes -= cached.available_bytes
+            unread -= cached.available_bytes
             reads += 1
             limit = min(cached.max_bytes, remaining)
-            if limit <= cached.too_small_bytes and not first:
-                self.skipped.append(cached)
+            if limit <= cached.too_small_bytes and not is_first:
+                skipped.append(cached)
                 continue
             lookup = self.lookups.get(cached)
             is_remote = lookup is not None and lookup.remote is not None
             if lookup is None or (session.changed and cached in session.changed and not is_remote):
                 lookup = look_up(self.broker, cached, self.reader, self.rack, self.request.replica_id)
-                cached.there_bytes = lookup.there_bytes
-            data = read(cached, lookup, self.reader, limit, first)
-            if data.records:
-                first = False
-                remaining -= len(data.records)
-            if data.records or data.error_code:
-                results[cached] = data
+                cached.unlimited_bytes = lookup.unlimited_bytes
+            found = read(cached, lookup, self.reader, limit, is_first)
+            if found.records:
+                is_first = False
+                remaining -= len(found.records)
+            if found.records or found.error_code:
+                data[cached] = found
             else:
                 cached.too_small_bytes = limit
-                self.skipped.append(cached)
-                self.skipped_batches += 1
-        for cached in self.skipped:
+                skipped.append(cached)
+                skipped_batches += 1
+        for cached in skipped:
             session.queue(cached)
-        return True
 
-    def _settle_sent(self, results: Collection[PartitionResult]) -> None:
-        """Settles in list order, so that partitions that move to the end of the list keep their order."""
-        settle, partitions = self.session.settle, self.broker.partitions
+    def _add_news_of(self, marked: Collection[CachedPartition], data: dict[CachedPartition, PartitionData]) -> None:
+        """Adds the marked partitions that have something new and were not read."""
+        session, reports = self.session, self.session.revision.reports
+        for cached in marked:
+            if cached not in data:
+                found = without_records(cached, self.lookups[cached], self.reader)
+                if reports(session, cached, found):
+                    data[cached] = found
+
+    def _place(self, result: PartitionResult) -> int:
+        return self.session.revision.place(self.session, result[0])
+
+    def _after_sent(self, results: Collection[PartitionResult]) -> None:
+        """In list order, so that partitions that move to the end of the list keep their order."""
+        after_response, partitions = self.session.after_response, self.broker.partitions
         for cached, data in results:
-            settle(cached, data, partitions)
+            after_response(cached, data, partitions)
 
-    def _settle_omitted(self, marked: Collection[CachedPartition]) -> None:
-        """Settles the marked partitions that are not in the response."""
-        settle, sent, partitions = self.session.settle, self.partition_data, self.broker.partitions
+    def _after_omitted(self, marked: Collection[CachedPartition], sent: Collection[CachedPartition]) -> None:
+        """The same for the marked partitions that are not in the response."""
+        after_response, partitions = self.session.after_response, self.broker.partitions
         for cached in marked:
             if cached not in sent:
-                settle(cached, None, partitions)
-
-
-_AFTER_READING: tuple[Callable[[Fetch], Work], ...] = (
-    Fetch._add_news,
-    Fetch._order,
-    Fetch._build,
-    Fetch._send,
-    Fetch._settle,
-    Fetch._settle_rest,
-    Fetch._settle_full,
-)
-_COMPLETION = (Fetch._refresh, Fetch._take_marks, Fetch._read, *_AFTER_READING)
-"""The steps of a response."""
+                after_response(cached, None, partitions)
 
 
 def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData:
@@ -632,7 +583,7 @@ def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData
 
 
 def response(broker: HasController, call: Call, builder: ResponseBuilder) -> FetchResponse:
-    """Makes the response. Only the first revision has flags. As in Kafka, followers get no addresses of leaders."""
+    """Makes the response. As in Kafka, followers get no addresses of leaders."""
     session = builder.session
     leaders = None if session.privileged else builder.leaders
     return FetchResponse(
@@ -640,34 +591,5 @@ def response(broker: HasController, call: Call, builder: ResponseBuilder) -> Fet
         session.session_id,
         builder.topics,
         node_endpoints=endpoints_of(broker, leaders, call.listener) if leaders else [],
-        response_flags=_flags(session) if session.revision.name == "first" else 0,
+        response_flags=session.revision.response_flags(session),
     )
-
-
-def refusal(error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
-    """Makes a response with a top-level error.
-
-    ``session`` is the one that the request named, if it still exists and its revision returns its ID with errors.
-    """
-    flags, session_id = INCREMENTAL_FETCH_RESPONSE if request.fetch_type == INCREMENTAL_FETCH else 0, 0
-    if session is not None:
-        flags, session_id = flags | _may_follow(session), session.session_id
-    return FetchResponse(int(error), session_id, error_string=_TEXTS.get(error), response_flags=flags)
-
-
-def _flags(session: FetchSession) -> int:
-    """Returns the flags of a successful response in the first revision."""
-    return _may_follow(session) | (0 if session.answers_full else INCREMENTAL_FETCH_RESPONSE)
-
-
-def _may_follow(session: FetchSession) -> int:
-    """Returns the flag for sessions that accept incremental requests."""
-    return INCREMENTAL_FETCH_OK if session.session_id and not session.denied else 0
-
-
-_TEXTS = {
-    DraftError.INVALID_FETCH_SESSION: "No such fetch session, or a sequence number that is not valid for it.",
-    DraftError.INCREMENTAL_FETCH_DENIED: "This session takes full fetches only.",
-    ErrorCode.invalid_request: "A partition outside the session, too many partitions, or an unknown fetch type.",
-}
-"""Error texts of the first revision. Other responses have none."""

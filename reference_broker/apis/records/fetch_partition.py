@@ -25,7 +25,7 @@ from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.reading.reader import Abandon, RemoteReader, RemoteRecords
 from reference_broker.replication.leader.replicas import Followers, FollowerState, error_without_replica
 from reference_broker.replication.partitions import Partition
-from reference_broker.sessions.fetch_session import CachedPartition
+from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import (
@@ -83,7 +83,7 @@ class Lookup:
     """0 if there is nothing to read, else between 1 and the limit of the partition."""
     end_offset: int = 0
     """How far the reader may read."""
-    there_bytes: int = 0
+    unlimited_bytes: int = 0
     """The bytes to read, without the limit of the partition."""
     remote: RemoteRecords | None = None
     """The result from the remote tier, NOT_READ_YET if the records are there and no read has begun."""
@@ -164,10 +164,10 @@ def _readable(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Loo
     end_offset, offsets = readable_end(log, reader), offsets_of(log)
     if cached.fetch_offset >= end_offset:
         return Lookup(None, offsets)
-    there_bytes = log.bytes_between(cached.fetch_offset, end_offset)
-    if there_bytes == 0:  # The records were compacted away, or never existed.
+    unlimited_bytes = log.bytes_between(cached.fetch_offset, end_offset)
+    if unlimited_bytes == 0:  # The records were compacted away, or never existed.
         return Lookup(None, offsets)
-    return Lookup(None, offsets, max(min(there_bytes, cached.max_bytes), 1), end_offset, there_bytes)
+    return Lookup(None, offsets, max(min(unlimited_bytes, cached.max_bytes), 1), end_offset, unlimited_bytes)
 
 
 def readable_end(log: PartitionLog, reader: Reader) -> int:

@@ -52,37 +52,27 @@ Version notes:
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 from reference_broker.apis.broker import HasFetchSessions, HasQuorum
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch import Fetch, FetchNeeds, refusal
+from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, FetchNeeds
+from reference_broker.apis.records.first_revision_fetch import fetch_first
 from reference_broker.apis.registry import Api
+from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Sliced, in_slices
 from reference_broker.quorum.requests import handle_fetch
 from reference_broker.quorum.values import METADATA_TOPIC_ID
-from reference_broker.sessions.fetch_session import FetchSession, Waiter
-from reference_broker.sessions.revisions import CLOSE_SESSION_EPOCH, FULL_EPOCH
-from reference_broker.sessions.slices import Work, after, in_slices
+from reference_broker.sessions.fetch_session import FetchSession, SessionFetch
+from reference_broker.sessions.final_revision import CLOSE_SESSION_EPOCH, FULL_EPOCH
 from reference_broker.wire.apis import FIRST_REVISIONS
-from reference_broker.wire.errors import DraftError, ErrorCode
-from reference_broker.wire.fetch import (
-    FULL_FETCH,
-    INCREMENTAL_FETCH,
-    NO_TOPIC_ID,
-    FetchRequest,
-    FetchResponse,
-    ForgottenTopic,
-)
-
-TOPIC_IDS_FROM = 13
-"""The version from which topics are named by ID (KIP-516)."""
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, ForgottenTopic
 
 MAX_NAMED_PARTITIONS = 50_000
-"""A request that names more is refused. A fetch is handled in slices, but all that it names is in memory until the
-response, and the next request of its session waits for it. A session grows beyond it with several requests."""
+"""A request that names more is refused, since all that it names is in memory until the response, and the next request
+of its session waits for it. A session grows beyond it with several requests."""
 
 
 def is_metadata_fetch(body: object) -> bool:
@@ -99,19 +89,19 @@ def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchRespon
     if is_metadata_fetch(body):
         handle_fetch(broker.quorum, body, call.respond)
         return None
+    sessions = broker.fetch_sessions
     named = 0
     for topic in body.topics:
         named += len(topic.partitions)
     if named > MAX_NAMED_PARTITIONS:
-        if call.api_version not in FIRST_REVISIONS:
-            return FetchResponse(int(ErrorCode.invalid_request))
-        return refusal(ErrorCode.invalid_request, body, _named_first(broker, call, body))
-    session = broker.fetch_sessions.sessions.get(body.session_id)
-    if session is not None and session.waiter is not None and session.waiter.at_work:
-        _queue_behind(session.waiter, broker, call, body)
+        revision = sessions.first if call.api_version in FIRST_REVISIONS else sessions.final
+        return revision.refusal(ErrorCode.invalid_request, body, sessions.find(body.session_id, revision))
+    session = sessions.sessions.get(body.session_id)
+    if session is not None and session.fetch is not None and session.fetch.at_work:
+        _queue_behind(session.fetch, broker, call, body)
         return None
     if call.api_version in FIRST_REVISIONS:
-        return _fetch_first(broker, call, body)
+        return fetch_first(broker, call, body, lambda: handle(broker, call, body))
     if body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):
         _fetch_all(broker, call, body)
         return None
@@ -121,7 +111,7 @@ def handle(broker: FetchApiNeeds, call: Call, body: FetchRequest) -> FetchRespon
 API = Api.of(FetchRequest, handle)
 
 
-def _queue_behind(at_work: Waiter, broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
+def _queue_behind(at_work: SessionFetch, broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
     """A session handles its requests one by one, so this one is handled as if it arrived later. If its connection
     closes before that, it counts only if it ends its session."""
     queued = _Queued(broker, call, request)
@@ -158,9 +148,9 @@ class _Queued:
 def _fetch_all(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> None:
     """Begins a full fetch of every partition that it names. Closes the session that it names, if there is one."""
     _end_session(broker, request)
-    draft = _draft(broker, call, request)
-    fetch = Fetch(broker, call, draft, request, wants_session=request.session_epoch == FULL_EPOCH)
-    fetch.run(_named)
+    newcomer = _newcomer(broker, call, request)
+    fetch = Fetch(broker, call, newcomer, request, wants_session=request.session_epoch == FULL_EPOCH)
+    fetch.run(fetch.serve_full())
 
 
 def _end_session(broker: HasFetchSessions, request: FetchRequest) -> None:
@@ -171,21 +161,11 @@ def _end_session(broker: HasFetchSessions, request: FetchRequest) -> None:
         sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")
 
 
-def _draft(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
-    draft = broker.fetch_sessions.draft(call.client_id, request.replica_id, call.api_version >= TOPIC_IDS_FROM)
-    draft.touch(broker.now)
-    return draft
-
-
-def _named(fetch: Fetch) -> Work:
-    """Applies the partitions that the request names, and goes on with the fetch."""
-
-    def go_on() -> Work:
-        if fetch.session.session_id:
-            fetch.broker.fetch_sessions.resized(fetch.session)
-        return fetch.begin()
-
-    return after(_naming(fetch), go_on)
+def _newcomer(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
+    with_ids = call.api_version >= TOPIC_IDS_FROM
+    newcomer = broker.fetch_sessions.newcomer(call.client_id, request.replica_id, with_ids)
+    newcomer.touch(broker.now)
+    return newcomer
 
 
 def _fetch_incremental(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> FetchResponse | None:
@@ -193,117 +173,47 @@ def _fetch_incremental(broker: FetchApiNeeds, call: Call, request: FetchRequest)
     sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
     session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
     if not isinstance(session, FetchSession):
-        return refusal(session, request)
+        return FetchResponse(int(session))
     sessions.accept(session, request.session_epoch, broker.now)
     fetch = Fetch(broker, call, session, request)
     is_quiet = not (request.topics or request.forgotten) and session.partitions and not sessions.is_too_large(session)
-    fetch.run(Fetch.begin if is_quiet else _changed)
+    fetch.run(fetch.serve() if is_quiet else _serve_incremental(fetch))
     return None
 
 
-def _changed(fetch: Fetch) -> Work:
-    """Applies what the request names and forgets, and goes on with the fetch if the session is not empty then."""
-    if fetch.request.forgotten:
-        work = after(_naming(fetch), partial(_forgetting, fetch))
-    else:
-        work = _naming(fetch)
-    return after(work, partial(_go_on_after_forgetting, fetch)) if work else _go_on_after_forgetting(fetch)
-
-
-def _go_on_after_forgetting(fetch: Fetch) -> Work:
+def _serve_incremental(fetch: Fetch) -> Sliced[None]:
+    """Applies what the request names and forgets, and serves the fetch."""
     sessions, session, request = fetch.broker.fetch_sessions, fetch.session, fetch.request
+    if request.topics:
+        yield from fetch.name_partitions()
+    if request.forgotten:
+        yield from _forget(fetch)
     sessions.resized(session)
     if sessions.is_too_large(session):
-        session.waiter = None
+        session.unpark()
         sessions.close(session.session_id, "too many partitions")
         sessions.count_not_found()
-        fetch.call.respond(refusal(ErrorCode.fetch_session_id_not_found, request))
-        return ()
-    if session.partitions:
-        return fetch.begin()
-    fetch.go_on_in(_draft(fetch.broker, fetch.call, request))
-    sessions.close(session.session_id, "no partition left")
-    return _named(fetch)
+        fetch.call.respond(FetchResponse(ErrorCode.fetch_session_id_not_found))
+        return
+    if not session.partitions:
+        yield from _leave_session(fetch)
+    yield from fetch.serve()
 
 
-def _naming(fetch: Fetch) -> Work:
-    """Applies the partitions that the request names."""
-    topics, with_ids = fetch.request.topics, fetch.call.api_version >= TOPIC_IDS_FROM
-    if len(topics) == 1 and len(topics[0].partitions) == 1:
-        (topic,) = topics
-        fetch.session.name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
-        return ()
-    named = [
-        (topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
-        for topic in topics
-        for wanted in topic.partitions
-    ]
-    return in_slices(named, fetch.session.name_all)
+def _leave_session(fetch: Fetch) -> Sliced[None]:
+    """Closes the session, whose last partition was forgotten. The fetch has only the partitions that it names."""
+    session_id = fetch.session.session_id
+    fetch.go_on_in(_newcomer(fetch.broker, fetch.call, fetch.request))
+    fetch.broker.fetch_sessions.close(session_id, "no partition left")
+    yield from fetch.name_partitions()
 
 
-def _forgetting(fetch: Fetch) -> Work:
+def _forget(fetch: Fetch) -> Sliced[None]:
     """Drops the partitions that the request forgets."""
 
-    def forget(forgotten: Iterable[tuple[ForgottenTopic, int]]) -> None:
+    def forget(forgotten: Collection[tuple[ForgottenTopic, int]]) -> None:
         for topic, index in forgotten:
             fetch.session.forget(topic.topic, topic.topic_id, (index,))
 
-    return in_slices([(topic, index) for topic in fetch.request.forgotten for index in topic.partitions], forget)
-
-
-def _fetch_first(broker: FetchApiNeeds, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Begins a fetch of the first revision. Its errors have the ID of the session while it exists."""
-    sessions, named = broker.fetch_sessions, _named_first(broker, call, request)
-    if request.fetch_type == FULL_FETCH:
-        if request.session_epoch != 0 or (request.session_id != 0 and named is None):
-            sessions.count_not_found()
-            return refusal(DraftError.INVALID_FETCH_SESSION, request, named)
-        return _fetch_all_first(broker, call, request, named)
-    if request.fetch_type != INCREMENTAL_FETCH:
-        return refusal(ErrorCode.invalid_request, request, named)
-    session = sessions.lookup_first(request.session_id, request.session_epoch)
-    if not isinstance(session, FetchSession):
-        return refusal(session, request, named)
-    if not _caches_all(session, request):
-        return refusal(ErrorCode.invalid_request, request, session)
-    if not sessions.accept(session, request.session_epoch, broker.now):
-        return handle(broker, call, request)
-    fetch = Fetch(broker, call, session, request)
-    fetch.run(_named if request.topics else Fetch.begin)
-    return None
-
-
-def _fetch_all_first(
-    broker: FetchApiNeeds, call: Call, request: FetchRequest, session: FetchSession | None
-) -> FetchResponse | None:
-    """Makes a new session if there is none and there is room. Otherwise replaces the partitions of the session."""
-    sessions = broker.fetch_sessions
-    if session is None:
-        draft = sessions.draft(call.client_id, request.replica_id, False, sessions.first)
-        draft.touch(broker.now)
-        fetch = Fetch(broker, call, draft, request, wants_session=True)
-        fetch.run(_named)
-        return None
-    repeats = isinstance(session.waiter, Fetch) and session.waiter.request == request
-    if not sessions.accept_full(session, repeats, broker.now):
-        return handle(broker, call, request)
-    fetch = Fetch(broker, call, session, request)
-    fetch.run(_named)
-    return None
-
-
-def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) -> FetchSession | None:
-    """Returns the session that a request of the first revision names."""
-    sessions = broker.fetch_sessions
-    return sessions.find(request.session_id, sessions.first) if call.api_version in FIRST_REVISIONS else None
-
-
-def _caches_all(session: FetchSession, request: FetchRequest) -> bool:
-    """Whether the session caches all partitions that the request names. Costs 5 ms for as many as it may name."""
-    held, with_ids = session.partitions, session.uses_topic_ids
-    for topic in request.topics:
-        name = topic.topic_id if with_ids else topic.topic
-        for wanted in topic.partitions:
-            if (name, wanted.partition) not in held:
-                return False
-    return True
+    forgotten = [(topic, index) for topic in fetch.request.forgotten for index in topic.partitions]
+    yield from in_slices(forgotten, SESSION_PARTITIONS_PER_SLICE, forget)

@@ -307,5 +307,5 @@ class Fetching(RuleBasedStateMachine):
         for partition in self.world.partitions.by_name.values():
             for watcher in partition.watchers:
                 session = watcher.session  # type: ignore[attr-defined]
-                assert session in live or session.waiter is not None
+                assert session in live or session.fetch is not None
                 assert watcher.live  # type: ignore[attr-defined]

@@ -162,7 +162,7 @@ def test_a_request_that_is_sent_again_finds_no_session_if_a_bug_closed_it(number
     limits = {"max_wait_ms": 500, "min_bytes": 1}
     first = world.fetch_first(session_id, number, ALL, **limits)
     assert first.waiting
-    with patch.object(FakeCall, "contain", contains), patch.object(Fetch, "_stop_waiting", side_effect=BugError):
+    with patch.object(FakeCall, "contain", contains), patch.object(Fetch, "_unpark", side_effect=BugError):
         again = world.fetch_first(session_id, number, ALL, **limits)
     assert again.answer.error_code == DraftError.INVALID_FETCH_SESSION
     assert not any(world.partition("a", index).watchers for index in range(6))

@@ -27,6 +27,7 @@ from reference_broker.quorum.messages import fetch
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.compression import Compression
 from reference_broker.serve.log_lines import describe_bug as crash_words
+from reference_broker.sessions.final_revision import FinalRevision
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import UpdateMetadataRequest1001
 from reference_broker.wire.errors import ErrorCode
@@ -114,9 +115,20 @@ def test_a_bug_in_forgetting_a_closed_connections_request_costs_nobody_else() ->
     goes_on(world)
 
 
-@pytest.mark.parametrize("where", ["_look_up_all", "_read_within_limits", "_add_news_of", "_keep", "_settle_sent"])
+@pytest.mark.parametrize(
+    ("owner", "where"),
+    [
+        (Fetch, "_look_up_all"),
+        (Fetch, "_read_into"),
+        (Fetch, "_add_news_of"),
+        (FinalRevision, "keep"),
+        (Fetch, "_after_sent"),
+    ],
+)
 @pytest.mark.parametrize("session_epoch", [-1, 0, 1])
-def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(where: str, session_epoch: int) -> None:
+def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(
+    owner: type, where: str, session_epoch: int
+) -> None:
     world = NodeWorld()
     world.create("t")
     world.produce("t", 0, batch())
@@ -128,11 +140,11 @@ def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(where
             world.send(ApiKey.FETCH, 12, FetchRequest(topics=[named], session_epoch=0))
             world.settle()
             (session_id,) = sessions.sessions
-        with bug_in(Fetch, where):
+        with bug_in(owner, where):
             request = FetchRequest(topics=[named], session_id=session_id, session_epoch=session_epoch)
             world.send(ApiKey.FETCH, 12, request, VICTIM)
             world.settle()
-    is_settled = where == "_settle_sent" and session_epoch == -1
+    is_settled = where == "_after_sent" and session_epoch == -1
     assert costs == ([] if is_settled else ["FETCH"])
     assert not sessions.sessions
     assert not sessions.arrivals.keys

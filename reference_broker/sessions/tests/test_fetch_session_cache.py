@@ -13,7 +13,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.sessions import fetch_session_cache
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache, find_victim
-from reference_broker.sessions.revisions import MIN_EVICTION_MS, next_epoch
+from reference_broker.sessions.final_revision import MIN_EVICTION_MS, next_epoch
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
@@ -37,15 +37,15 @@ class Bench:
     def now(self) -> Now:
         return Now(0, self.wall_ms)
 
-    def draft(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession:
-        draft = self.cache.draft("c", replica_id, False)
+    def newcomer(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession:
+        newcomer = self.cache.newcomer("c", replica_id, False)
         for index in range(partitions):
-            draft.name("t", bytes(16), FetchPartition(index, 0, 1))
-        return draft
+            newcomer.name("t", bytes(16), FetchPartition(index, 0, 1))
+        return newcomer
 
     def create(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession | None:
-        draft = self.draft(partitions, replica_id)
-        return draft if self.cache.admit(draft, self.now) else None
+        newcomer = self.newcomer(partitions, replica_id)
+        return newcomer if self.cache.admit(newcomer, self.now) else None
 
     def made(self, partitions: int, replica_id: int = CONSUMER) -> FetchSession:
         session = self.create(partitions, replica_id)
@@ -388,11 +388,11 @@ def test_only_the_rules_evict_and_remembered_refusals_change_nothing(steps: list
         some = sessions[number % len(sessions)] if sessions else None
         bench.wall_ms += wait_ms
         if what == "create":
-            draft = bench.draft(number, FOLLOWER if follower else CONSUMER)
+            newcomer = bench.newcomer(number, FOLLOWER if follower else CONSUMER)
             full = len(sessions) == 3
-            victim = find_victim(sessions, draft, bench.wall_ms) if full else None
-            allowed = [one for one in sessions if may_take(one, draft, bench.wall_ms)] if full else []
-            assert bench.cache.admit(draft, bench.now) == (not full or bool(allowed))
+            victim = find_victim(sessions, newcomer, bench.wall_ms) if full else None
+            allowed = [one for one in sessions if may_take(one, newcomer, bench.wall_ms)] if full else []
+            assert bench.cache.admit(newcomer, bench.now) == (not full or bool(allowed))
             assert [one for one in sessions if not bench.holds(one)] == ([victim.session] if victim else [])
             assert victim is None or victim.session in allowed
         elif some is not None and what == "use":

@@ -1,0 +1,76 @@
+"""Fetch in the first revision of its sessions (``sessions.first_revision``): the private drafts 1000 and 1002.
+
+The card is in ``k01_fetch``. A top-level error has the ID of the session while that exists.
+"""
+
+from collections.abc import Callable
+
+from reference_broker.apis.call import Call
+from reference_broker.apis.records.fetch import Fetch, FetchNeeds
+from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
+from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, FetchRequest, FetchResponse
+
+
+def fetch_first(
+    broker: FetchNeeds, call: Call, request: FetchRequest, again: Callable[[], FetchResponse | None]
+) -> FetchResponse | None:
+    """Begins a fetch. ``again`` handles the request once more, after a parked one of its session was ended."""
+    sessions = broker.fetch_sessions
+    revision, named = sessions.first, sessions.find(request.session_id, sessions.first)
+    if request.fetch_type == FULL_FETCH:
+        if request.session_epoch != 0 or (request.session_id != 0 and named is None):
+            sessions.count_not_found()
+            return revision.refusal(DraftError.INVALID_FETCH_SESSION, request, named)
+        return _fetch_all(broker, call, request, named, again)
+    if request.fetch_type != INCREMENTAL_FETCH:
+        return revision.refusal(ErrorCode.invalid_request, request, named)
+    session = _lookup(sessions, request)
+    if not isinstance(session, FetchSession):
+        return revision.refusal(session, request, named)
+    if not _caches_all(session, request):
+        return revision.refusal(ErrorCode.invalid_request, request, session)
+    if not sessions.accept(session, request.session_epoch, broker.now):
+        return again()
+    fetch = Fetch(broker, call, session, request)
+    fetch.run(fetch.serve_full() if request.topics else fetch.serve())
+    return None
+
+
+def _fetch_all(
+    broker: FetchNeeds,
+    call: Call,
+    request: FetchRequest,
+    session: FetchSession | None,
+    again: Callable[[], FetchResponse | None],
+) -> FetchResponse | None:
+    """Makes a new session if there is none and there is room. Otherwise replaces the partitions of the session."""
+    sessions = broker.fetch_sessions
+    if session is None:
+        newcomer = sessions.newcomer(call.client_id, request.replica_id, False, sessions.first)
+        newcomer.touch(broker.now)
+        fetch = Fetch(broker, call, newcomer, request, wants_session=True)
+    else:
+        repeats = isinstance(session.fetch, Fetch) and session.fetch.request == request
+        if not sessions.accept_full(session, repeats, broker.now):
+            return again()
+        fetch = Fetch(broker, call, session, request)
+    fetch.run(fetch.serve_full())
+    return None
+
+
+def _lookup(sessions: FetchSessionCache, request: FetchRequest) -> FetchSession | Error:
+    """Returns the session of an incremental request, or a top-level error."""
+    return sessions.lookup_numbered(request.session_id, request.session_epoch, sessions.first)
+
+
+def _caches_all(session: FetchSession, request: FetchRequest) -> bool:
+    """Whether the session caches all partitions that the request names. Costs 5 ms for as many as it may name."""
+    cached, with_ids = session.partitions, session.uses_topic_ids
+    for topic in request.topics:
+        name = topic.topic_id if with_ids else topic.topic
+        for wanted in topic.partitions:
+            if (name, wanted.partition) not in cached:
+                return False
+    return True
