@@ -20,7 +20,7 @@ from bench.peers.cluster import System
 from bench.results import Figure, Results, Row, better_lower
 from bench.rows.context import LIMIT_S, Progress, row
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.controller_term import Endpoint
+from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.metrics.metrics import Metrics

@@ -18,7 +18,7 @@ from dataclasses import MISSING, Field, field, fields, make_dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from reference_broker.controller import changes, controller_term
+from reference_broker.controller import controller_term, record_batches
 from reference_broker.metadata import loader, snapshots
 from reference_broker.quorum import metadata_log
 
@@ -28,7 +28,7 @@ _ALIKE: tuple[tuple[Any, str], ...] = (
     (metadata_log, "read_batch"),
     (loader, "decoded"),
     (controller_term, "encode"),
-    (changes, "encode"),
+    (record_batches, "encode"),
     (snapshots, "encode"),
     (snapshots, "data_batch"),
 )

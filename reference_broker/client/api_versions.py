@@ -1,4 +1,4 @@
-"""What nodes announce in ApiVersions: drafts as features, the newest version of each request, ``transaction.version``.
+"""What nodes announce in ApiVersions.
 
 A client asks each node on each new connection. The level of ``transaction.version`` is a finalized feature (KIP-584).
 It has an epoch, so that older news never replaces newer news.

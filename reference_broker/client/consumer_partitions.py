@@ -1,4 +1,4 @@
-"""The state of each partition that a consumer is assigned: its position, and records fetched but not given out yet.
+"""A consumer's state of each assigned partition: its position, and buffered records.
 
 There is no I/O here. A partition goes through these steps (``Phase``) before it is read:
 

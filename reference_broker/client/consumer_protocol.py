@@ -1,4 +1,4 @@
-"""The subscriptions and assignments that members of a consumer group exchange inside JoinGroup and SyncGroup.
+"""The subscriptions and assignments inside JoinGroup and SyncGroup.
 
 Layouts: Kafka's ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json, versions 0-3, behind an int16
 version. A version above 3 is read as 3, since later ones only add fields at the end. Bytes behind the known fields are

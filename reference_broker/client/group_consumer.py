@@ -1,4 +1,4 @@
-"""A whole consumer, alone or as a member of a group: metadata, membership, offsets and fetches. There is no I/O here.
+"""A whole consumer, alone or as a member of a group. There is no I/O here.
 
 The consumer sends on *lanes*. Each lane is a connection of its own with one request in flight. The lanes are
 ``metadata``, ``group``, ``commit``, ``committed``, and ``node-<ID>`` for each leader. A driver runs this loop, with

@@ -1,4 +1,4 @@
-"""The leader's part of a rebalance: the assignors, the topics it must know, and whether the assignment is outdated.
+"""The group leader's part of a rebalance.
 
 Names and results of the assignors are Kafka's:
 

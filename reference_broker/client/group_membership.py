@@ -1,4 +1,4 @@
-"""One member of a consumer group in the classic protocol: join, sync, heartbeat, rejoin, leave. There is no I/O here.
+"""One member of a consumer group in the classic protocol. There is no I/O here.
 
 A driver runs this loop, with times of one monotonic clock in microseconds:
 

@@ -1,4 +1,4 @@
-"""Requests of a group's members to their coordinator, readers of the responses, and how the coordinator is found.
+"""Requests of members to their coordinator, and how it is found.
 
 The bodies and readers are pure functions. ``GroupVersions`` has the API versions to use. Durations are microseconds and
 are sent as milliseconds.

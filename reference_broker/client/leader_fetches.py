@@ -1,4 +1,4 @@
-"""A consumer's requests to the leaders of its partitions, and how the responses move its positions. There is no I/O.
+"""A consumer's requests to the leaders of its partitions. There is no I/O.
 
 ``NodeLane`` sends one request at a time to one node: a ListOffsets that resets positions, or else a Fetch in a session.
 Fetches go to a follower where the leader has named one (``ReadReplicas``). Whatever goes wrong there, the leader is

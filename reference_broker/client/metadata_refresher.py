@@ -1,4 +1,4 @@
-"""Decides when to ask which node for metadata, and whether to accept the answer.
+"""Decides which node gets the next Metadata request, and whether its response is accepted.
 
 Consumers, producers and admins use it. There is no I/O here. One Metadata request is in flight at a time. Times are
 microseconds.

@@ -1,4 +1,4 @@
-"""Commits and fetches of offsets: requests, readers of responses, retries, and the wait for the metadata's epoch.
+"""Commits and fetches of offsets.
 
 There is no I/O. ``CommittedOffsets`` runs one operation at a time, with times of one monotonic clock in microseconds:
 

@@ -1,4 +1,4 @@
-"""State of an idempotent producer (KIP-98), without I/O: sequence numbers, batches in flight, what an answer means.
+"""The state of an idempotent producer (KIP-98).
 
 A batch keeps its producer ID, epoch and sequence through all its attempts, so that the broker writes it once. If the
 outcome of an attempt is unknown (lost answer, timeout), the batch may have been written. Only an answer to the *same*

@@ -1,4 +1,4 @@
-"""The transactions of one producer: its states as a table, and the requests to its coordinators. There is no I/O here.
+"""The transactions of one producer: its states as a table, and its requests. There is no I/O here.
 
 A step that the table lacks is a mistake of the application, for example a second ``begin``. It changes nothing. Only
 ``FAIL`` is possible from every state, and nothing leads out of ``FATAL_ERROR`` (KIP-98, KIP-360).

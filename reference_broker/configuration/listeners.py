@@ -26,6 +26,15 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The address at which others reach this node, on the listener ``name``."""
+
+    host: str
+    port: int
+    name: str = DEFAULT_NAME
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What is taken on one listener. A listener of brokers takes clients' requests, too, as in Kafka."""
 

@@ -31,8 +31,8 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i32, i64, u16
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.controller import ControllerChannel
-from reference_broker.controller.controller_term import Endpoint
 from reference_broker.controller.planning.brokers import is_shut_down
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import supported_features

@@ -24,10 +24,11 @@ from reference_broker.controller.changes import (
     Situation,
     raised,
 )
-from reference_broker.controller.controller_term import ControllerTerm, Leadership, Succession
+from reference_broker.controller.controller_term import ControllerTerm, Leadership
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
 from reference_broker.controller.planning.brokers import BrokerRegistration, Incarnation, Registration, Restart
+from reference_broker.controller.succession import Succession
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
@@ -182,7 +183,7 @@ class Controller:
             latest=self._term.latest,
             published=self.image,
             config=self.live_config.of(self._term.latest),
-            spend=self._term.work.spend,
+            spend=self._term.budget.spend,
             next_offset=self._loader.end_offset,
             for_topic_ids=self._surroundings.random,
             for_placement=self._for_placement,

@@ -1,10 +1,6 @@
-"""A controller term: one period in which this node is the active controller. Changes are planned, written and answered
-in turn.
+"""A controller term: one period in which this node is the active controller.
 
-A leader becomes the active controller when the first record of its epoch is committed and loaded, because it has
-everything that was committed before. It first writes an Abort if its predecessor left a transaction open, and the first
-records of an empty log (Kafka's ActivationRecordsGenerator). When leadership is lost, each pending change gets
-NOT_CONTROLLER.
+Changes are planned, written and completed in turn. When leadership is lost, each pending change gets NOT_CONTROLLER.
 
 Each change is planned in slices of less than 5 ms, one in each event. Records that do not fit into one batch are
 written as a transaction: Begin, the batches, End, one append in each event, with nothing between them. Plans judge by
@@ -12,119 +8,29 @@ written as a transaction: Begin, the batches, End, one append in each event, wit
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.configuration.listeners import DEFAULT_NAME
-from reference_broker.controller.changes import (
-    NOT_CONTROLLER,
-    Answered,
-    Batch,
-    Cut,
-    Operation,
-    Refusal,
-    Slice,
-    TooMuch,
-    cut,
-    planned,
-    replayed,
-)
-from reference_broker.metadata.broker_settings import cluster_min_isr_record
+from reference_broker.controller.activation import Activation
+from reference_broker.controller.changes import Answered, Operation, Refusal
+from reference_broker.controller.record_batches import Batch, Cut, TooMuch, cut, planned, replayed
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.features import (
-    ELR_FEATURE,
-    ELR_FROM,
-    ELR_LEVEL,
-    METADATA_EPOCH_FEATURE,
-    METADATA_VERSION_FEATURE,
-    TRANSACTION_FEATURE,
-    TRANSACTION_LEVEL_FROM,
-    allows_transactions,
-    check_levels,
-    metadata_version,
-)
+from reference_broker.metadata.features import allows_transactions, metadata_version
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
-    FeatureLevelRecord,
-    MetadataFault,
-    MetadataRecord,
     encode,
 )
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.slicing import PLANNED_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.quorum.values import NOWHERE, NotLeader, Provenance
 from reference_broker.wire.errors import ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """The address at which others reach this node, on the listener ``name``."""
-
-    host: str
-    port: int
-    name: str = DEFAULT_NAME
-
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """``abort`` is the reason in the Abort record, or None if no transaction is open at the end of the log.
-
-    ``bootstrap`` holds the first records of an empty log. ``as_transaction`` says that they are written as a
-    transaction.
-    """
-
-    abort: str | None
-    bootstrap: tuple[MetadataRecord, ...]
-    as_transaction: bool
-
-
-def activation(
-    image: MetadataImage,
-    in_transaction: bool,
-    bootstrap_version: int,
-    bootstrap_epoch_level: int = 0,
-    bootstrap_min_isr: int = 0,
-    bootstrap_transaction_level: int = 0,
-) -> Activation:
-    """``image`` is the metadata at the end of the log, without the open transaction. The two levels are those of
-    metadata.version and crucible.metadata.epoch in a new cluster. A new cluster keeps eligible leader replicas if its
-    metadata.version has them, unless ``bootstrap_min_isr`` is 0. That is then the cluster's min.insync.replicas. It
-    begins with ``bootstrap_transaction_level`` of transaction.version if its metadata.version has that.
-
-    Raises MetadataFault if a transaction is open although the metadata.version allows none. Then another controller
-    of the quorum is configured differently.
-    """
-    is_empty = metadata_version(image) == 0
-    version = bootstrap_version if is_empty else metadata_version(image)
-    if in_transaction and not allows_transactions(version):
-        raise MetadataFault(
-            f"The metadata log ends in a transaction, which metadata.version {version} does not allow: give all "
-            "controllers the same crucible.bootstrap.metadata.version."
-        )
-    reason = "Bootstrap was not finished" if is_empty else "Controller failover"
-    bootstrap: tuple[MetadataRecord, ...] = ()
-    if is_empty:
-        bootstrap = (FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=version),)
-        if bootstrap_epoch_level:
-            bootstrap += (FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=bootstrap_epoch_level),)
-        if bootstrap_min_isr and version >= ELR_FROM:
-            bootstrap += (FeatureLevelRecord(name=ELR_FEATURE, feature_level=ELR_LEVEL),)
-            bootstrap += (cluster_min_isr_record(bootstrap_min_isr),)
-        if bootstrap_transaction_level and version >= TRANSACTION_LEVEL_FROM:
-            bootstrap += (FeatureLevelRecord(name=TRANSACTION_FEATURE, feature_level=bootstrap_transaction_level),)
-    return Activation(reason if in_transaction else None, bootstrap, is_empty and allows_transactions(version))
-
-
-UNITS_PER_SLICE = 250
-"""The work of one event, in units of about 10 us. It takes some 3 ms."""
-
-Steps = Generator[None, None, None]
 
 _INSIDE_TRANSACTION = {"single": False, "begin": False, "batch": True, "end": True, "abort": True}
 """For each kind of append, whether a transaction must be open before it."""
@@ -165,7 +71,7 @@ class ControllerTerm:
     """The metadata with all changes written so far, committed or not."""
     _lost: Callable[[], None]
     """Called when an append finds that leadership is gone; it calls ``end``."""
-    work: Slice = field(default_factory=lambda: Slice(UNITS_PER_SLICE))
+    budget: Budget = field(default_factory=lambda: Budget(PLANNED_UNITS_PER_SLICE))
     """The remaining work of the current event."""
     in_transaction: bool = False
     """A Begin is written, but not its End or Abort."""
@@ -175,7 +81,7 @@ class ControllerTerm:
     """The change that is planned or written now."""
     _in_flight: deque[tuple[int, Answered]] = field(default_factory=deque)
     """(last offset, callback for when that is published)."""
-    _pump: Steps | None = None
+    _pump: Sliced[None] | None = None
     """The work that continues in the next event."""
     _stepping: bool = False
     _timer: int | None = None
@@ -217,7 +123,7 @@ class ControllerTerm:
             return
         assert not self._stepping, "a step of the controller begins inside another step"
         self._stepping = True
-        self.work.begin()
+        self.budget.renew()
         try:
             if self._pump is None:
                 self._pump = self._run_queue()
@@ -231,7 +137,7 @@ class ControllerTerm:
         finally:
             self._stepping = False
 
-    def _open(self, first: Activation) -> Steps:
+    def _open(self, first: Activation) -> Sliced[None]:
         if first.abort is not None:
             self.in_transaction = True  # It was opened by an earlier controller.
             try:
@@ -251,17 +157,17 @@ class ControllerTerm:
         if refusal is not None and not self._is_over:
             self._quorum.resign(f"the first records of the cluster could not be written: {refusal.message}")
 
-    def _run_queue(self) -> Steps:
+    def _run_queue(self) -> Sliced[None]:
         while self._queue:
             assert self._current is None, f"a change ({self._current.name}) is not over when the next one begins"
             self._current = self._queue.popleft()
             yield from self._run(self._current)
 
-    def _run(self, operation: Operation) -> Steps:
+    def _run(self, operation: Operation) -> Sliced[None]:
         try:
             records = yield from planned(operation.plan)
             batches = yield from cut(
-                records, MetadataDelta(self.latest), self._config.crucible_metadata_batch_max_bytes, self.work
+                records, MetadataDelta(self.latest), self._config.crucible_metadata_batch_max_bytes, self.budget
             )
         except TooMuch as refused:
             self._refuse(operation, ErrorCode.policy_violation, f"{_TOO_LARGE}: {refused}.")
@@ -297,7 +203,7 @@ class ControllerTerm:
         self.latest = image.at(last)
         return last.offset
 
-    def _write_transaction(self, operation: Operation, batches: Cut) -> Steps:
+    def _write_transaction(self, operation: Operation, batches: Cut) -> Sliced[None]:
         """Append one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, this node
         resigns: the next leader writes the Abort."""
         of = len(batches.batches)
@@ -335,7 +241,7 @@ class ControllerTerm:
         if not self._is_over:
             self._quorum.resign(f"the abort of a transaction could not be written: {failure}")
 
-    def _write_separately(self, operation: Operation, batches: Cut) -> Steps:
+    def _write_separately(self, operation: Operation, batches: Cut) -> Sliced[None]:
         """Write each batch as a change of its own, where the metadata.version has no transactions (T-2).
 
         Only changes that need not be atomic come here: those caused by brokers and timers, where each record is right
@@ -345,7 +251,7 @@ class ControllerTerm:
         last_offset = -1
         for batch in batches.batches:
             delta = MetadataDelta(self.latest)
-            yield from replayed(batch, delta, self.work)
+            yield from replayed(batch, delta, self.budget)
             try:
                 last_offset = self._write_one(batch, delta)
             except DiskError as failure:
@@ -400,79 +306,3 @@ def _no_transactions(batches: Cut, latest: MetadataImage) -> str:
         f"{_TOO_LARGE}: {batches.records} metadata records do not fit one batch, and metadata.version "
         f"{metadata_version(latest)} has no transactions."
     )
-
-
-class Upkeep(Protocol):
-    """Work that the active controller does on its own while it is active."""
-
-    def activated(self) -> None: ...
-    def deactivated(self) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class Succession:
-    """Decides when this node becomes the active controller, and when it stops."""
-
-    _surroundings: Surroundings
-    _config: BrokerConfig
-    _loader: MetadataLoader
-    _quorum: Leadership
-    _upkeep: Sequence[Upkeep]
-    _activated: Callable[[], None]
-    """Called last when a term begins."""
-    term: ControllerTerm | None = None
-    """The present term, or None while this node is not active."""
-    _claim: tuple[int, int] | None = None
-    """A leadership that has not become a term yet: (epoch, offset of its first record)."""
-
-    def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """Drop the claim if another node leads a newer epoch."""
-        if leader_id != self._surroundings.node_id and self._claim is not None and epoch > self._claim[0]:
-            self._claim = None
-
-    def leadership_won(self, epoch: int, start_offset: int) -> None:
-        """Become active once the record at ``start_offset``, the epoch's first, is committed and loaded."""
-        assert self.term is None, f"leadership of epoch {epoch} is won before that of an earlier one was lost"
-        self._claim = (epoch, start_offset)
-        self.progressed()
-
-    def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
-        """End the term. All pending changes get NOT_CONTROLLER, because this node will not know their outcome."""
-        self._claim = None
-        term, self.term = self.term, None
-        if term is None:
-            return
-        for each in self._upkeep:
-            each.deactivated()
-        self._loader.split_at_epochs(False)
-        for answered in term.end():
-            answered(NOT_CONTROLLER)
-
-    def progressed(self) -> None:
-        """Become active if the first record of the claimed epoch has been loaded."""
-        if self._claim is None or self._loader.last_offset < self._claim[1]:
-            return
-        epoch, start_offset = self._claim
-        self._claim = None
-        image, in_transaction = self._loader.image, self._loader.in_transaction
-        first = self._first(image, in_transaction)
-        term = self.term = ControllerTerm(
-            self._surroundings, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
-        )
-        self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
-        self._loader.split_at_epochs(True)
-        for each in self._upkeep:
-            each.activated()
-        term.begin(first)
-        if self.term is term:  # It ends at once if the disk refuses its first records.
-            self._activated()
-
-    def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
-        """What the term writes first. Raises MetadataFault if this node does not know a finalized feature level."""
-        config = self._config
-        check_levels(image, config)
-        epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0
-        min_isr = config.min_insync_replicas if config.crucible_bootstrap_eligible_leader_replicas else 0
-        version = config.crucible_bootstrap_metadata_version
-        transaction_level = config.crucible_bootstrap_transaction_version
-        return activation(image, in_transaction, version, epoch_level, min_isr, transaction_level)

@@ -14,7 +14,7 @@ records.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
@@ -26,6 +26,7 @@ from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_met
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT, MetadataEpoch, NoOpRecord
 from reference_broker.ports.node_ports import Channel, Ports, Surroundings
+from reference_broker.ports.slicing import COMPARED_TOPICS_PER_SLICE, PARTITION_STATES_PER_SLICE, Sliced
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import (
     FULL_UPDATE,
@@ -41,18 +42,11 @@ from reference_broker.wire.errors import ErrorCode
 DELETED = -2
 """The leader of a deleted partition (LeaderAndIsr.LeaderDuringDelete)."""
 
-PARTITIONS_PER_SLICE = 500
-"""One event makes the states of this many partitions, in some 2 ms."""
-
-TOPICS_PER_SLICE = 5000
-"""One event compares this many topics, if it is not known which of them changed."""
-
 MOST_REMEMBERED = 64
 """The number of epochs whose changed topics are remembered. For a broker that is further behind, every topic is
 compared."""
 
 States: TypeAlias = tuple[UpdateMetadataPartition1001, ...]
-Slices: TypeAlias = Generator[None, None, States]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +124,7 @@ class Frames:
             waiting = self._waiting[key] = [then]
             self._step(key, waiting, self._slices(base, target))
 
-    def _step(self, key: tuple[int, int], waiting: list[Callable[[States], None]], slices: Slices) -> None:
+    def _step(self, key: tuple[int, int], waiting: list[Callable[[States], None]], slices: Sliced[States]) -> None:
         if self._waiting.get(key) is not waiting:
             return
         try:
@@ -143,16 +137,16 @@ class Frames:
         else:
             self.ports.set_timer(self.ports.now().mono_us, lambda: self._step(key, waiting, slices))
 
-    def _slices(self, base: Content | None, target: Content) -> Slices:
+    def _slices(self, base: Content | None, target: Content) -> Sliced[States]:
         live = {broker.broker_id: True for broker in target.live_brokers()}
         states: list[UpdateMetadataPartition1001] = []
         for looked_at, name in enumerate(self._names(base, target), 1):
             before = None if base is None else base.image.topics.get(name)
             for state in _topic_states(before, target.image.topics.get(name), target.controller_epoch, live):
                 states.append(state)
-                if len(states) % PARTITIONS_PER_SLICE == 0:
+                if len(states) % PARTITION_STATES_PER_SLICE == 0:
                     yield
-            if looked_at % TOPICS_PER_SLICE == 0:
+            if looked_at % COMPARED_TOPICS_PER_SLICE == 0:
                 yield
         return tuple(states)
 

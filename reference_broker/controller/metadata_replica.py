@@ -1,16 +1,16 @@
-"""This node's whole replica of the metadata log: log, snapshots, quorum, loader, controller and broker lifecycle.
+"""A node's whole replica of the metadata log.
 
 Only this module knows all of them. It passes the quorum's news on: a new high watermark goes to the loader, and the
 images that the loader publishes go to the snapshots and the controller.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle, DirectoryAssignment
 from reference_broker.controller.controller import Controller, ControllerChannel
-from reference_broker.controller.controller_term import Endpoint
 from reference_broker.controller.planning.brokers import Incarnation
 from reference_broker.log.opening import note_recovery
 from reference_broker.metadata.identifiers import random_uuid, uuid_from_text, uuid_text
@@ -19,6 +19,7 @@ from reference_broker.metadata.snapshots import SnapshotGenerator, SnapshotMetri
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports, RandomSource, Surroundings
+from reference_broker.ports.slicing import Sliced
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.quorum.node_files import (
     META_PROPERTIES,
@@ -73,7 +74,7 @@ class MetadataReplica:
         self._keeping_identity = False
         self.identity = Identity("", home.node_id, "")
 
-    def load(self, clean: bool) -> Generator[None, None, None]:
+    def load(self, clean: bool) -> Sliced[None]:
         """Recovers the metadata log in slices and builds the parts. Raises StartRefused for a damaged directory or that
         of another node."""
         home = self._home

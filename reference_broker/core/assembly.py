@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from reference_broker.apis.broker import Broker
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.controller_term import Endpoint
+from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.outside import Outside
 from reference_broker.core.randomness import KeyedRandom

@@ -10,7 +10,7 @@ from typing import TypeVar
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.registry import SERVED, Dispatcher
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.controller_term import Endpoint
+from reference_broker.configuration.listeners import Endpoint
 from reference_broker.core.assembly import build_broker
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
 from reference_broker.core.events import (

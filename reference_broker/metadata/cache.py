@@ -5,7 +5,7 @@ controller's UpdateMetadata instead (``update_from``, KIP-232), unless that is r
 changed, so it costs what changed plus one copy of the topic map.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ from reference_broker.metadata.delta import MetadataDelta, with_changes
 from reference_broker.metadata.identifiers import is_online
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage, named_listeners
 from reference_broker.metadata.records import MetadataFault
+from reference_broker.ports.slicing import PARTITION_STATES_PER_SLICE, Sliced
 from reference_broker.wire.drafts import (
     FULL_UPDATE,
     UpdateMetadataPartition1000,
@@ -159,14 +160,10 @@ def cache_of(image: MetadataImage, cluster_id: str, controller_id: int) -> Metad
 DELETED = -2
 """The leader of a partition that is deleted."""
 
-PARTITIONS_PER_SLICE = 500
-"""One event reads the states of this many partitions, in some 2 ms."""
-
 NO_TOPIC_ID = bytes(16)
 
 Request: TypeAlias = UpdateMetadataRequest1000 | UpdateMetadataRequest1001
 PartitionState: TypeAlias = UpdateMetadataPartition1000 | UpdateMetadataPartition1001
-Slices: TypeAlias = Generator[None, None, MetadataUpdate | None]
 
 
 def refusal(update: Request, cache: MetadataCache, broker_epoch: int) -> Error:
@@ -210,7 +207,7 @@ def is_full(request: Request, cache: MetadataCache) -> bool:
     return cache.metadata_epoch == NO_EPOCH or request.controller_epoch != cache.controller_epoch
 
 
-def update_from(request: Request, cache: MetadataCache) -> Slices:
+def update_from(request: Request, cache: MetadataCache) -> Sliced[MetadataUpdate | None]:
     """Turns a request into an update of ``cache``, in slices. The result is None if a topic has a gap in its
     partitions. Version 1000 names no topic IDs, so a topic keeps the one that is known."""
     whole = is_full(request, cache)
@@ -218,7 +215,7 @@ def update_from(request: Request, cache: MetadataCache) -> Slices:
     states: tuple[PartitionState, ...] = request.partition_states
     for number, state in enumerate(states, 1):
         _take(drafts, state, cache.topics.get(state.topic), whole)
-        if number % PARTITIONS_PER_SLICE == 0:
+        if number % PARTITION_STATES_PER_SLICE == 0:
             yield
     topics: dict[str, TopicImage | None] = {}
     for number, (name, draft) in enumerate(drafts.items(), 1):
@@ -227,7 +224,7 @@ def update_from(request: Request, cache: MetadataCache) -> Slices:
         except MetadataFault:
             return None
         topics[name] = None if draft.deleted else _topic(name, draft.topic_id, partitions, cache)
-        if number % PARTITIONS_PER_SLICE == 0:
+        if number % PARTITION_STATES_PER_SLICE == 0:
             yield
     return MetadataUpdate(
         controller_id=request.controller_id,

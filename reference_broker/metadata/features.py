@@ -1,4 +1,4 @@
-"""The cluster's features: which levels this broker knows, and what a level allows (KIP-584).
+"""The cluster's features and what a level allows (KIP-584).
 
 metadata.version is Kafka's (MetadataVersion, KIP-778); crucible.metadata.epoch switches the metadata epoch on (M-14).
 """

@@ -1,4 +1,4 @@
-"""IDs and names in a cluster: UUIDs, the log directories that they name, the client IDs of nodes, and topic names.
+"""UUIDs, log directories, client IDs of nodes, and topic names.
 
 UUIDs are made and written as Kafka does it: random ones of version 4, as text in URL-safe base64 without padding.
 Whether a topic name is allowed is decided as in Kafka's Topic.validate.

@@ -1,4 +1,4 @@
-"""Turns the committed part of the metadata log into published images, in the same way on every node.
+"""Turns the committed part of the metadata log into published images.
 
 The leader publishes from its committed log, as its followers do. The work is split into slices. Each slice is one event
 of less than 5 ms, and a new high watermark or snapshot may arrive between two slices.
@@ -12,7 +12,7 @@ A batch is replayed as a whole before anything of it is published, because reade
 turns out to be damaged.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -29,6 +29,7 @@ from reference_broker.metadata.records import (
 )
 from reference_broker.metadata.snapshots import load_snapshot
 from reference_broker.ports.node_ports import Ports, Surroundings
+from reference_broker.ports.slicing import LOADED_RECORDS_PER_SLICE, Sliced, run_slices
 from reference_broker.quorum.metadata_log import LogBatch, MetadataLog
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
@@ -219,11 +220,6 @@ class MetadataBatchLoader:
 
 
 Listener: TypeAlias = Callable[[MetadataDelta, MetadataImage], None]
-Slices: TypeAlias = Generator[None, None, MetadataImage]
-
-RECORDS_PER_SLICE = 100
-"""One event decodes and replays this many records, in some 2 ms. It never splits a batch, and one of 8 KiB takes 2 to
-4 ms."""
 
 
 @dataclass(slots=True, eq=False)
@@ -253,7 +249,7 @@ class MetadataLoader:
     _high_watermark: int = 0
     _record_bytes: int = 0
     _scheduled: bool = False
-    _reloading: Slices | None = None
+    _reloading: Sliced[None] | None = None
 
     def __post_init__(self) -> None:
         self._batches = MetadataBatchLoader(EMPTY_IMAGE, self._publish)
@@ -283,7 +279,7 @@ class MetadataLoader:
         """Note for the trace how many batches a transaction will have. The leader that appends it knows."""
         self._notes.expect(begin_offset, batches)
 
-    def load(self) -> Generator[None, None, None]:
+    def load(self) -> Sliced[None]:
         """Load the newest snapshot in slices at start, and publish nothing. Raises StartRefused if it is damaged."""
         newest = self._store.latest
         if newest is not None:
@@ -304,11 +300,19 @@ class MetadataLoader:
         meanwhile, it is loaded instead."""
         if self._reloading is not None:
             self._reloading.close()
-        self._reloading = self._loading(snapshot)
+        self._reloading = self._reload(snapshot)
         self._high_watermark = max(self._high_watermark, snapshot.offset)
-        self._reload_slice(snapshot, self._reloading)
+        run_slices(self._surroundings.ports, self._reloading)
 
-    def _loading(self, snapshot: OffsetAndEpoch) -> Slices:
+    def _reload(self, snapshot: OffsetAndEpoch) -> Sliced[None]:
+        image = yield from self._loading(snapshot)
+        self._reloading = None
+        before = self.image
+        self._take(snapshot, image)
+        self._publish(MetadataDelta.between(before, image), image, True)
+        self._slice()
+
+    def _loading(self, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]:
         started_us = self._surroundings.now_us
         image = yield from load_snapshot(self._surroundings.disk, snapshot)
         self.on_loaded(snapshot, self._surroundings.now_us - started_us)
@@ -345,7 +349,7 @@ class MetadataLoader:
             self._batches.load(batch)
             self._take_note(batch)
             taken += len(batch.records) + 1
-            if taken >= RECORDS_PER_SLICE:
+            if taken >= LOADED_RECORDS_PER_SLICE:
                 break
         if self.last_offset == before:
             raise MetadataFault(f"there is no batch at offset {before + 1}")
@@ -386,23 +390,6 @@ class MetadataLoader:
         if aligned:
             record_bytes, self._record_bytes = self._record_bytes, 0
             self.on_published(image, record_bytes)
-
-    def _reload_slice(self, snapshot: OffsetAndEpoch, slices: Slices) -> None:
-        if self._reloading is not slices:
-            return
-        try:
-            next(slices)
-        except StopIteration as stop:
-            self._reloading = None
-            self._reloaded(snapshot, stop.value)
-        else:
-            self._surroundings.after(0, lambda: self._reload_slice(snapshot, slices))
-
-    def _reloaded(self, snapshot: OffsetAndEpoch, image: MetadataImage) -> None:
-        before = self.image
-        self._take(snapshot, image)
-        self._publish(MetadataDelta.between(before, image), image, True)
-        self._slice()
 
     def _take(self, snapshot: OffsetAndEpoch, image: MetadataImage) -> None:
         self._batches.reset(image)

@@ -1,4 +1,4 @@
-"""The records of the metadata log, declared as kio declares schemas (kio itself lacks them), and their bytes.
+"""The records of the metadata log, and their bytes.
 
 The source is Apache Kafka's metadata/src/main/resources/common/metadata/*.json (4.1). ``since`` is the first version
 that has the field, and ``tag`` marks a tagged field. UUIDs are 16 raw bytes. The reader skips tagged fields that are

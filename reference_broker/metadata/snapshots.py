@@ -1,4 +1,4 @@
-"""Snapshots of published images: when one is made, how it is written, and how it is loaded (KIP-630).
+"""Snapshots of published images: made, written and loaded (KIP-630).
 
 A snapshot holds one record for each thing that exists (S-16), in an order that depends on the content alone. Each node
 makes its own, after a number of bytes of records or a time. It writes the whole file in slices, syncs it and renames
@@ -6,7 +6,7 @@ it. Only then may the log before it be deleted (``quorum.snapshots.store``). So 
 snapshot or none. If the disk is full, the node runs without the snapshot and tries again later.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -34,6 +34,7 @@ from reference_broker.metadata.records import (
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.node_ports import Ports, Surroundings
+from reference_broker.ports.slicing import SNAPSHOT_RECORDS_PER_SLICE, Sliced, run_slices
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.quorum.snapshots.format import (
@@ -279,22 +280,16 @@ class SnapshotGenerator:
         made_of_bytes, self._pending_bytes = self._pending_bytes, 0
         self._last_us = self._surroundings.now_us
         self._note("snapshot_started", snapshot)
-        attempt = _Attempt(snapshot, self._last_us, made_of_bytes, write_snapshot(self._surroundings.disk, image))
-        self._schedule(attempt)
+        writing = self._write(_Attempt(snapshot, self._last_us, made_of_bytes), image)
+        self._surroundings.after(0, lambda: run_slices(self._surroundings.ports, writing))
 
-    def _schedule(self, attempt: "_Attempt") -> None:
-        """Run the next slice in an event of its own."""
-        self._surroundings.after(0, lambda: self._slice(attempt))
-
-    def _slice(self, attempt: "_Attempt") -> None:
+    def _write(self, attempt: "_Attempt", image: MetadataImage) -> Sliced[None]:
         try:
-            next(attempt.slices)
-        except StopIteration:
-            self._written(attempt)
+            yield from write_snapshot(self._surroundings.disk, image)
         except DiskError as error:
             self._failed(attempt, error)
         else:
-            self._schedule(attempt)
+            self._written(attempt)
 
     def _written(self, attempt: "_Attempt") -> None:
         path = made_path(attempt.id)
@@ -358,14 +353,9 @@ class _Attempt:
     id: OffsetAndEpoch
     started_us: int
     record_bytes: int
-    slices: Iterator[None]
 
 
-RECORDS_PER_SLICE = 200
-"""One slice decodes and replays this many records, in some 3 ms."""
-
-
-def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:
+def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]:
     """Return the image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot
     and for one with transaction markers (T-3). Nothing of such a file is used."""
     path = snapshot_path(snapshot)
@@ -378,7 +368,7 @@ def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None,
         ) from fault
 
 
-def _loaded(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:
+def _loaded(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]:
     delta = MetadataDelta(EMPTY_IMAGE)
     timestamp_ms = -1
     taken = 0
@@ -390,6 +380,6 @@ def _loaded(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Generator[None, 
             # ``replay`` knows no markers, so a marker is a fault, as is any record that cannot follow.
             replay(delta, decode(record.value or b""))
             taken += 1
-            if taken % RECORDS_PER_SLICE == 0:
+            if taken % SNAPSHOT_RECORDS_PER_SLICE == 0:
                 yield
     return delta.build(Provenance(snapshot.offset - 1, snapshot.epoch, timestamp_ms))

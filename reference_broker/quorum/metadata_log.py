@@ -5,7 +5,7 @@ Its epochs are those of the batches themselves. The epochs file is never trusted
 have replaced records that the file still lists.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -19,6 +19,7 @@ from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.log.quarantine import LogDamaged
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now, Ports
+from reference_broker.ports.slicing import Sliced
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
 from reference_broker.quorum.snapshots.format import snapshot_path
 from reference_broker.quorum.values import UNKNOWN_OFFSET, OffsetAndEpoch, Provenance, QuorumListener
@@ -321,7 +322,7 @@ def read_batch(batch: bytes) -> LogBatch:
 
 def open_metadata_log(
     disk: Disk, config: BrokerConfig, now: Now, clean: bool, snapshots: Snapshots
-) -> Generator[None, None, MetadataLog]:
+) -> Sliced[MetadataLog]:
     """Open and recover the log in slices.
 
     A torn tail is cut at the first bad batch. Other damage stays as it is, since this node may have reported to a

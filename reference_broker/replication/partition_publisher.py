@@ -11,24 +11,18 @@ the metadata relies on this node's replica, the ID is damaged: the records stay,
 A replica whose log is in quarantine (``log.quarantine``) follows a leader, but does not lead. If there is no other
 leader, the partition is offline here, and clients get KAFKA_STORAGE_ERROR. The controller is informed before this
 broker is unfenced, so that it elects another eligible leader or none (``misplaced``).
-
-A partition's directory is ``<topic>-<index>``. Deletion first renames it to ``<topic>-<index>.<topic ID>-delete``. A
-large topic is renamed in slices, but always before its name is used again. The files are deleted when the new names are
-durable, so that no power loss leaves half a partition under its old name. That takes one event for each directory (some
-milliseconds on a busy disk).
 """
 
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import WITHOUT_EFFECT
 from reference_broker.log.checkpoints import PARTITION_METADATA_FILE, is_damaged_copy, read_partition_metadata
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import note_recovery, open_log, run_to_end
+from reference_broker.log.opening import note_recovery, open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.quarantine import begin_lost, set_all_aside, was_quarantined
 from reference_broker.metadata.broker_settings import LiveConfig
@@ -45,122 +39,22 @@ from reference_broker.metadata.image import (
 )
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.node_ports import Now, Slices
+from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import (
+    OPENED_LOGS_PER_SLICE,
+    PUBLISHED_CHANGES_PER_SLICE,
+    Budget,
+    Sliced,
+    run_to_end,
+)
 from reference_broker.replication.durable import must_be_durable
+from reference_broker.replication.partition_directories import (
+    DELETED_DIRECTORY,
+    PartitionDirectories,
+    directory_of,
+    no_note,
+)
 from reference_broker.replication.partitions import Partition, PartitionRoles, Partitions
-
-DELETED_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
-RENAMES_PER_SLICE = 32
-"""How many directories of deleted partitions are renamed in one event; that takes some 2 ms."""
-
-_MAX_NAME_BYTES = 255
-DELETED_DIRECTORY = re.compile(r".+-\d+\.[0-9a-f]{32}" + DELETED_SUFFIX)
-
-
-def directory_of(topic: str, index: int) -> str:
-    return f"{topic}-{index}"
-
-
-def deleted_directory_of(topic: str, index: int, topic_id: bytes) -> str:
-    return _capped(topic, f"-{index}.{topic_id.hex()}{DELETED_SUFFIX}")
-
-
-def _capped(topic: str, ending: str) -> str:
-    """The name has at most 255 bytes, the limit of file systems; the topic's name is cut if needed."""
-    return topic[: _MAX_NAME_BYTES - len(ending)] + ending
-
-
-def no_note(_: str, *fields: tuple[str, int | str]) -> None:
-    """Nobody keeps notes."""
-
-
-@dataclass(slots=True)
-class PartitionDirectories:
-    """``later``, ``sync`` and ``note`` are those of ``PartitionPublisher``."""
-
-    _disk: Disk
-    _later: Callable[[Callable[[], None]], object]
-    _sync: Callable[[tuple[str, ...], Callable[[], None]], None]
-    _note: Callable[..., None] = no_note
-    deleted_topics: set[bytes] = field(default_factory=set)
-    """The IDs of topics whose deletion was in the metadata before this node's partitions were opened."""
-    _leaving: dict[str, str] = field(default_factory=dict)
-    """Directories of deleted partitions, and the names that they will get. A directory may not exist."""
-    _renamed: list[str] = field(default_factory=list)
-    """Directories of deleted partitions whose new names are perhaps not durable."""
-    _doomed: deque[str] = field(default_factory=deque)
-    """Directories of deleted partitions whose files may go."""
-    _deleting: bool = False
-
-    def give_up(self, topic: str, index: int, topic_id: bytes) -> None:
-        """The partition has no replica here any more. ``delete`` or ``rename_some`` must follow."""
-        self._leaving[directory_of(topic, index)] = deleted_directory_of(topic, index, topic_id)
-
-    def free(self, directory: str) -> bool:
-        """Renames the directory now if it is to be deleted, since its name is used again. Returns whether it was."""
-        if directory not in self._leaving:
-            return False
-        self._rename(directory)
-        return True
-
-    def rename_some(self) -> None:
-        """Renames as many directories as one event may, to the names that say that they are to be deleted."""
-        for directory in list(islice(self._leaving, RENAMES_PER_SLICE)):
-            self._rename(directory)
-
-    def _rename(self, directory: str) -> None:
-        target = self._leaving.pop(directory)
-        if self._disk.exists(directory):
-            self._disk.rename(directory, target)
-            self._renamed.append(target)
-
-    def clear(self, directory: str, topic: str, index: int) -> None:
-        """Deletes the directory if the metadata has its topic's deletion, and otherwise renames it as a stray."""
-        topic_id = read_partition_metadata(self._disk, directory) or b""
-        if topic_id in self.deleted_topics:
-            self._disk.delete(directory)
-            return
-        ending = f"-{index}.{topic_id.hex() or 'unknown'}"
-        number, stray = 1, _capped(topic, f"{ending}{STRAY_SUFFIX}")
-        while self._disk.exists(stray):
-            number += 1
-            stray = _capped(topic, f"{ending}.{number}{STRAY_SUFFIX}")
-        self._disk.rename(directory, stray)
-        self._note("stray_renamed", ("directory", directory), ("name", stray))
-
-    def delete(self, directories: Iterable[str] = ()) -> None:
-        """Deletes the given directories and those that were given up, one in each event."""
-        self._doomed.extend(directories)
-        if (self._leaving or self._renamed or self._doomed) and not self._deleting:
-            self._deleting = True
-            self._later(self._delete_slice)
-
-    def _delete_slice(self) -> None:
-        """Renames some directories, or makes the new names durable, or deletes one directory."""
-        if self._leaving:
-            self.rename_some()
-        elif self._renamed:
-            durable, self._renamed = self._renamed, []
-            self._sync((durable[0],), lambda: self._sliced(durable))
-            return
-        elif self._doomed:  # It may be empty: a new topic may have freed the last name itself.
-            self._disk.delete(self._doomed.popleft())
-        self._sliced(())
-
-    def _sliced(self, durable: Iterable[str]) -> None:
-        self._deleting = False
-        self.delete(durable)
-
-
-CHANGES_PER_SLICE = 64
-"""How many partitions are opened, closed or given another role in one event; that takes some 3 ms.
-
-This holds for partitions without files. Those with files yield while they are scanned.
-"""
-
-RECOVERED_PER_SLICE = 16
-"""How many partitions with files are opened in one event at start; that takes some 3 ms."""
 
 _SEGMENT = re.compile(r"\d{20}\.log")
 _PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
@@ -192,9 +86,9 @@ class PartitionPublisher:
     """The logs of replicas that this node does not lead."""
     _published: deque[tuple[MetadataDelta, MetadataImage]] = field(default_factory=deque)
     """Publications that were not carried out yet."""
-    _work: Slices | None = None
+    _work: Sliced[None] | None = None
     """The running start or publication. Later publications wait for it."""
-    _changes: int = 0
+    _changes: Budget = field(default_factory=lambda: Budget(PUBLISHED_CHANGES_PER_SLICE))
     _misplaced: list[tuple[tuple[bytes, int], PartitionLog]] = field(default_factory=list)
     """The replicas whose directory must be reported to the controller. They were found at the start."""
     _directories: PartitionDirectories = field(init=False)
@@ -210,7 +104,7 @@ class PartitionPublisher:
 
     def start(
         self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int] = NONE_KNOWN
-    ) -> Slices:
+    ) -> Sliced[None]:
         """Recovers every replica of this node, in slices.
 
         ``clean`` says whether the last stop was clean. ``high_watermarks`` are those known then, by topic and index.
@@ -224,7 +118,7 @@ class PartitionPublisher:
             if change.after is None and change.before is not None:
                 self._directories.deleted_topics.add(change.before.topic_id)
 
-    def _start(self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int]) -> Slices:
+    def _start(self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int]) -> Sliced[None]:
         for resource in image.configs:
             self._note_settings_without_effect(resource, image)
         yield from self._clear_unclaimed(image)
@@ -250,7 +144,7 @@ class PartitionPublisher:
                     self._assume(topic, index, log)
                     if self._is_misplaced(state, log):
                         self._misplaced.append(((topic.topic_id, index), log))
-                if index % RECOVERED_PER_SLICE == RECOVERED_PER_SLICE - 1:
+                if index % OPENED_LOGS_PER_SLICE == OPENED_LOGS_PER_SLICE - 1:
                     yield
             yield
         yield from self._follow_all()
@@ -299,13 +193,13 @@ class PartitionPublisher:
             self.later(self._go_on)
             return
 
-    def _follow_all(self) -> Slices:
+    def _follow_all(self) -> Sliced[None]:
         while self._published:
             yield from self._follow(*self._published.popleft())
         self._work = None
         self.on_caught_up()
 
-    def _follow(self, delta: MetadataDelta, image: MetadataImage) -> Slices:
+    def _follow(self, delta: MetadataDelta, image: MetadataImage) -> Sliced[None]:
         of_brokers = (BROKER_RESOURCE, ""), (BROKER_RESOURCE, str(self.node_id))
         concerns_all = any(resource in delta.configs for resource in of_brokers)
         for change in delta.topics:
@@ -334,12 +228,9 @@ class PartitionPublisher:
                     ("reason", WITHOUT_EFFECT[setting]),
                 )
 
-    def _is_enough(self) -> bool:
-        """Counts one more change. True when one event has done enough."""
-        self._changes = (self._changes + 1) % CHANGES_PER_SLICE
-        return self._changes == 0
-
-    def _update(self, change: TopicChange, topic: TopicImage, image: MetadataImage, is_reconfigured: bool) -> Slices:
+    def _update(
+        self, change: TopicChange, topic: TopicImage, image: MetadataImage, is_reconfigured: bool
+    ) -> Sliced[None]:
         """Carries out the changes of partitions. A partition gets the settings of the image together with its state,
         since its in-sync replicas count by the min.insync.replicas of the same image (E-2)."""
         log_config: LogConfig | None = None  # Made only if this node holds a replica.
@@ -361,7 +252,7 @@ class PartitionPublisher:
                 self._directories.delete()
             else:
                 continue
-            if self._is_enough():
+            if self._changes.spend():
                 yield
 
     def log_of(self, key: tuple[bytes, int]) -> PartitionLog | None:
@@ -484,7 +375,7 @@ class PartitionPublisher:
             self._topic_defaults = config, config.topic_defaults()
         return self._topic_defaults[1]
 
-    def _reconfigure(self, topic: TopicImage, image: MetadataImage) -> Slices:
+    def _reconfigure(self, topic: TopicImage, image: MetadataImage) -> Sliced[None]:
         log_config = None
         for index in range(len(topic.partitions)):
             log = self.log_of((topic.topic_id, index))
@@ -494,14 +385,14 @@ class PartitionPublisher:
                 partition = self.partitions.by_id.get((topic.topic_id, index))
                 if partition is not None:
                     self.roles.reconfigured(partition)
-                if self._is_enough():
+                if self._changes.spend():
                     yield
 
-    def _close(self, topic: TopicImage) -> Slices:
+    def _close(self, topic: TopicImage) -> Sliced[None]:
         for index in range(len(topic.partitions)):
             if self.log_of((topic.topic_id, index)) is not None:
                 self._give_up(topic, index)
-                if self._is_enough():
+                if self._changes.spend():
                     yield
         self._directories.rename_some()
         self._directories.delete()
@@ -522,7 +413,7 @@ class PartitionPublisher:
             self.roles.forgets(self._resting.pop(key))
         self._directories.give_up(topic.name, index, topic.topic_id)
 
-    def _clear_unclaimed(self, image: MetadataImage) -> Slices:
+    def _clear_unclaimed(self, image: MetadataImage) -> Sliced[None]:
         """Clears the names that partitions may get from what earlier runs of this node left behind.
 
         These are partitions that no topic has, or that moved to other nodes meanwhile. Half-done deletions have names

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reference_broker.configuration.listeners import ANY_ADDRESS, DEFAULT_NAME
+from reference_broker.configuration.listeners import ANY_ADDRESS, DEFAULT_NAME, Endpoint
 from reference_broker.serve.process import StartError, is_out_of_descriptors
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
-    from reference_broker.controller.controller_term import Endpoint
 
 
 ACCEPTS_PER_TURN = 128
@@ -67,11 +66,9 @@ def bind_listeners(listen: str | None, config: "BrokerConfig") -> tuple[BoundLis
 
 def advertised_endpoints(
     bound: Sequence[BoundListener], config: "BrokerConfig", advertise: str | None
-) -> "tuple[Endpoint, ...]":
+) -> tuple[Endpoint, ...]:
     """Return the addresses that the node registers, one for each listener of brokers. Raises StartError if others
     cannot connect to one of them."""
-    from reference_broker.controller.controller_term import Endpoint  # Late: it loads much, and the sockets come first.
-
     plan = config.listener_plan()
     if advertise is not None:
         if plan.listeners:

@@ -39,7 +39,7 @@ from reference_broker.serve.start_up import collect_seldom
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
-    from reference_broker.controller.controller_term import Endpoint
+    from reference_broker.configuration.listeners import Endpoint
     from reference_broker.core.node import Node
     from reference_broker.serve.driver import Driver, DriverFaultActions, Meter, Watcher
 

@@ -1,4 +1,4 @@
-"""How much one request may hold, and how much of a message is decoded or encoded before others get their turn.
+"""How much one request may contain, and how much of a message is one slice.
 
 A frame of 100 MiB has room for tens of millions of items, and each becomes an object. So a request's items are counted
 before they are read, and large messages are decoded and encoded in slices.

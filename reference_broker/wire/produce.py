@@ -1,4 +1,4 @@
-"""The values of Produce (API key 0), which have the same shape in every version, and their codec.
+"""The values of Produce (API key 0), and their codec.
 
 Schema: Kafka's ProduceRequest.json and ProduceResponse.json, versions 3-13. A topic has a name up to version 12 and an
 ID (16 raw bytes) from version 13 on. Whichever it lacks is empty.

@@ -1,4 +1,4 @@
-"""Conversions for messages whose fields changed so much between versions that copying by name is not enough.
+"""Conversions of messages whose fields changed too much between versions to be copied by name.
 
 A ``Reshape`` converts the class of an old version to the class that handlers see (``up``) and back (``down``). Content
 for which an old version has no field is left out. Passing several coordinators or keys to a version that has room for

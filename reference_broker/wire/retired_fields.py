@@ -1,4 +1,4 @@
-"""Bodies of APIs whose highest version dropped a field that older versions have, and that handlers read or fill in."""
+"""Bodies of APIs whose highest version dropped a field that handlers read or fill in."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta

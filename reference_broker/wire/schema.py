@@ -1,4 +1,4 @@
-"""The layout of a message, read from kio's dataclasses or ours, once per class, when a codec is built for it.
+"""The layout of a message, read once per class.
 
 ``LazySchema`` loads kio's module of one message when one of its classes is first used. Creating a message's classes
 costs 3 to 10 ms of processor time, and a node needs few of them before its first request. A user of ``LazySchema`` also

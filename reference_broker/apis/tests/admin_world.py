@@ -15,15 +15,16 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.registry import SERVED, Dispatcher
 from reference_broker.apis.tests.declared import key_of, newest
+from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller import ControllerChannel
-from reference_broker.controller.controller_term import Endpoint
 from reference_broker.controller.planning.brokers import Incarnation
 from reference_broker.groups.coordinator import GroupCoordinator
-from reference_broker.metadata.tests.metadata_world import LogInMemory, MetadataWorld, run
+from reference_broker.metadata.tests.metadata_world import LogInMemory, MetadataWorld
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.node_files import Identity
 from reference_broker.records.record import Record, build
 from reference_broker.replication.partition_publisher import PartitionPublisher
@@ -195,7 +196,7 @@ class AdminWorld:
         self.settle()
         self.metadata.loader.subscribe(self.publisher.publish)
         feed_metadata(self.broker)
-        run(self.publisher.start(self.controller.image, False))
+        run_to_end(self.publisher.start(self.controller.image, False))
         self.lifecycle.want_unfenced()
         self.settle()
         assert self.lifecycle.is_unfenced

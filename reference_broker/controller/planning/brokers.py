@@ -12,7 +12,7 @@ A registration takes two changes. The first passes on what an earlier incarnatio
 is a single record, because its offset is the broker epoch.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
@@ -30,6 +30,7 @@ from reference_broker.metadata.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import ErrorCode
 
 FENCED, UNFENCED, NO_CHANGE = 1, -1, 0
@@ -42,7 +43,7 @@ CHANGES_PER_UNIT = 2
 PARTITIONS_PER_LOOK = 250
 """After so many partitions of one topic the plan checks the event's time. Changing all of them takes 1.3 ms."""
 
-RecordSlices: TypeAlias = Generator[None, None, list[MetadataRecord]]
+RecordSlices: TypeAlias = Sliced[list[MetadataRecord]]
 
 
 BrokerChange: TypeAlias = Callable[[Situation, BrokerImage], RecordSlices]

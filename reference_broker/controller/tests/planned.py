@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from random import Random
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import Change, Situation, Spend, planned
+from reference_broker.controller.changes import Change, Situation, Spend
+from reference_broker.controller.record_batches import planned
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
 from reference_broker.metadata.records import MetadataRecord
-from reference_broker.metadata.tests.metadata_world import run
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.values import NOWHERE
 
 
@@ -47,7 +48,7 @@ def situation(
 
 
 def records_of(change: Change[object], where: Situation) -> list[MetadataRecord]:
-    return list(run(planned(lambda: change.plan(where))))
+    return list(run_to_end(planned(lambda: change.plan(where))))
 
 
 def slices_of(change: Change[object], latest: MetadataImage) -> int:

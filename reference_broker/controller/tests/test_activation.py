@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.controller.controller_term import Activation, activation
+from reference_broker.controller.activation import Activation, activation
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.records import FeatureLevelRecord, MetadataFault
 

@@ -12,9 +12,9 @@ from kio.schema.broker_registration.v4.response import BrokerRegistrationRespons
 from kio.static.primitive import i32Timedelta, i64
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller import Controller, ControllerChannel
-from reference_broker.controller.controller_term import Endpoint
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
 from reference_broker.metadata.tests.metadata_world import ManualPorts

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from reference_broker.controller.activation import activation
 from reference_broker.controller.changes import Refusal
-from reference_broker.controller.controller_term import activation
 from reference_broker.controller.planning.config_changes import DELETE, SET, ConfigChange, WantedConfigs
 from reference_broker.controller.planning.feature_updates import (
     SAFE_DOWNGRADE,

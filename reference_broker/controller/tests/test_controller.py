@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from reference_broker.controller import changes, controller_term
+from reference_broker.controller import controller_term, record_batches
 from reference_broker.controller.changes import NOT_CONTROLLER, Planning, Refusal
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
@@ -281,7 +281,7 @@ def test_the_controllers_own_upkeep_goes_out_in_plain_batches_below_the_gate() -
 
 
 def test_operations_and_records_beyond_all_reason_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "MAX_RECORDS_PER_OPERATION", 50)
+    monkeypatch.setattr(record_batches, "MAX_RECORDS_PER_OPERATION", 50)
     world = started()
     end = world.log.end
     answers = submit(world, [NoOpRecord()] * 51)
@@ -300,7 +300,7 @@ def test_a_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
 
 
 def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_term, "UNITS_PER_SLICE", 20)
+    monkeypatch.setattr(controller_term, "PLANNED_UNITS_PER_SLICE", 20)
     world = started()
     events = world.ports.events
     done: list[Refusal | None] = []

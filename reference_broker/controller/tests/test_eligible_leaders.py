@@ -26,7 +26,7 @@ from reference_broker.metadata.records import (
     PartitionRecord,
     TopicRecord,
 )
-from reference_broker.metadata.tests.metadata_world import run
+from reference_broker.ports.slicing import run_to_end
 
 ID = b"\x01" * 16
 
@@ -74,13 +74,13 @@ class Cluster:
 
     def fence(self, *broker_ids: int) -> None:
         for each in broker_ids:
-            self.image = after(self.image, run(fencing(self.situation(), self.image.brokers[each])))
+            self.image = after(self.image, run_to_end(fencing(self.situation(), self.image.brokers[each])))
 
     def unfence(self, broker_id: int) -> None:
-        self.image = after(self.image, run(unfencing(self.situation(), self.image.brokers[broker_id])))
+        self.image = after(self.image, run_to_end(unfencing(self.situation(), self.image.brokers[broker_id])))
 
     def stop(self, broker_id: int) -> None:
-        self.image = after(self.image, run(shutting_down(self.situation(), self.image.brokers[broker_id])))
+        self.image = after(self.image, run_to_end(shutting_down(self.situation(), self.image.brokers[broker_id])))
 
     def register(self, broker_id: int, *, cleanly: bool, number: int = 0) -> None:
         """The broker's next incarnation registers, fenced."""
@@ -88,7 +88,7 @@ class Cluster:
         epoch = known.broker_epoch if cleanly else -1
         wanted = Registration(broker_id, "c", b"n" * 16, (), (), None, dirs, epoch)
         uncleanly = not wanted.is_after_clean_shutdown(known)
-        self.image = after(self.image, run(restarting(self.situation(), broker_id, uncleanly)))
+        self.image = after(self.image, run_to_end(restarting(self.situation(), broker_id, uncleanly)))
         again = replace(known, broker_epoch=known.broker_epoch + 10, fenced=True, in_controlled_shutdown=False)
         self.image = replace(self.image, brokers={**self.image.brokers, broker_id: replace(again, log_dirs=dirs)})
 

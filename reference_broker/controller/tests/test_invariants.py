@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.controller import changes
+from reference_broker.controller import record_batches
 from reference_broker.controller.controller_term import ControllerTerm
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.records import (
@@ -87,7 +87,7 @@ def test_epochs_of_a_partition_that_do_not_rise_are_never_written(
 
     world = with_topic()
     end = world.log.end
-    monkeypatch.setattr(changes, "replay", replay)
+    monkeypatch.setattr(record_batches, "replay", replay)
     with pytest.raises(AssertionError, match=message):
         submit(world, [change(leader=1)])
     assert world.log.end == end

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.controller import metadata_broadcast
 from reference_broker.controller.metadata_broadcast import MOST_REMEMBERED, Content, Frames
 from reference_broker.metadata.cache import MetadataCache, refusal, update_from
 from reference_broker.metadata.delta import MetadataDelta, replay
@@ -27,6 +26,7 @@ from reference_broker.metadata.records import (
 from reference_broker.metadata.tests.metadata_world import ManualPorts, MetadataWorld, topic_id, topic_records
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
 from reference_broker.ports.node_ports import Channel
+from reference_broker.ports.slicing import PARTITION_STATES_PER_SLICE, run_to_end
 from reference_broker.quorum.values import Provenance
 from reference_broker.wire.drafts import (
     FULL_UPDATE,
@@ -373,7 +373,7 @@ def test_a_large_update_is_made_in_slices() -> None:
     world.change(*(registration(each, each) for each in (SELF, *OTHERS)))
     assert len(world.sent(2)[0].partition_states) == 4000
     assert world.sent(2)[0].partition_states is world.sent(3)[0].partition_states  # Made once.
-    assert world.ports.events - before >= 4000 // metadata_broadcast.PARTITIONS_PER_SLICE
+    assert world.ports.events - before >= 4000 // PARTITION_STATES_PER_SLICE
 
 
 def test_partitions_that_did_not_change_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,14 +394,6 @@ def test_partitions_that_did_not_change_are_not_compared(monkeypatch: pytest.Mon
     (state,) = made(Frames(ManualPorts()), base, target)
     assert (state.partition, state.leader) == (7, -1)
     assert len(compared) == 1
-
-
-def run(slices: Any) -> Any:
-    while True:
-        try:
-            next(slices)
-        except StopIteration as stop:
-            return stop.value
 
 
 def made(frames: Frames, base: Content | None, target: Content) -> Any:
@@ -441,7 +433,9 @@ def test_whoever_misses_what_and_is_told_the_rest_tells_what_the_image_says(
             type=FULL_UPDATE if known is None else INCREMENTAL_UPDATE,
         )
         assert refusal(body, cache, 3) is ErrorCode.none
-        cache, known = cache.apply(run(update_from(body, cache))), content
+        update = run_to_end(update_from(body, cache))
+        assert update is not None
+        cache, known = cache.apply(update), content
         assert told(cache) == told(image)
         assert {one.topic_id: name for name, one in cache.topics.items()} == cache.topic_names
 

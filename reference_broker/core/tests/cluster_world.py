@@ -42,7 +42,7 @@ from reference_broker.core.tests.node_world import START_WALL_MS, batch
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.store import MemoryStore
-from reference_broker.replication.partition_publisher import directory_of
+from reference_broker.replication.partition_directories import directory_of
 from reference_broker.replication.partitions import Partition
 from reference_broker.serve.requests import decode
 from reference_broker.wire.apis import ApiKey

@@ -7,7 +7,7 @@ from kio.schema.api_versions.v4.request import ApiVersionsRequest
 
 from reference_broker.apis.listener_scopes import CONTROLLERS_ONLY, CONTROLLERS_TOO
 from reference_broker.apis.registry import SERVED
-from reference_broker.controller.controller_term import Endpoint
+from reference_broker.configuration.listeners import Endpoint
 from reference_broker.core.events import Opened
 from reference_broker.core.node import Node
 from reference_broker.core.tests.node_world import NodeWorld, fetch_request, produce_request, sent_batch

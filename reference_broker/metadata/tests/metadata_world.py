@@ -1,6 +1,6 @@
 """The metadata parts of one node around a log in memory: the test commits, runs timers and takes leadership away."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -22,14 +22,6 @@ from reference_broker.quorum.metadata_log import LogBatch
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch, Provenance
 
 BEGIN, END, ABORT = BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()
-
-
-def run(slices: Generator[None, None, Any]) -> Any:
-    while True:
-        try:
-            next(slices)
-        except StopIteration as stop:
-            return stop.value
 
 
 @dataclass

@@ -20,14 +20,7 @@ from reference_broker.metadata.records import (
     RemoveTopicRecord,
     encode,
 )
-from reference_broker.metadata.tests.metadata_world import (
-    ABORT,
-    BEGIN,
-    END,
-    MetadataWorld,
-    topic_id,
-    topic_records,
-)
+from reference_broker.metadata.tests.metadata_world import ABORT, BEGIN, END, MetadataWorld, topic_id, topic_records
 from reference_broker.quorum.values import Provenance
 
 A, B, C = (topic_records(name, topic_id(number)) for number, name in enumerate("abc", 1))
@@ -82,7 +75,7 @@ def test_the_sentence_names_the_last_batch_before_the_damage() -> None:
 
 
 def test_what_earlier_slices_published_is_not_published_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "RECORDS_PER_SLICE", 3)
+    monkeypatch.setattr(loader_module, "LOADED_RECORDS_PER_SLICE", 3)
     world = world_of(A, B, [*C, UNKNOWN_TOPIC])
     with pytest.raises(MetadataFault):
         world.commit()

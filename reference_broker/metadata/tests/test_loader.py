@@ -1,6 +1,6 @@
 """The loader: slices, snapshots, order of telling, damage (counterparts of Kafka's MetadataLoaderTest)."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -21,11 +21,11 @@ from reference_broker.metadata.tests.metadata_world import (
     END,
     MetadataWorld,
     StoreInMemory,
-    run,
     topic_id,
     topic_records,
 )
 from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.slicing import Sliced, run_to_end
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 
 A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
@@ -85,7 +85,7 @@ def test_nothing_is_published_where_nothing_was_committed() -> None:
 
 
 def test_long_logs_are_taken_in_slices_and_later_commits_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "RECORDS_PER_SLICE", 10)
+    monkeypatch.setattr(loader_module, "LOADED_RECORDS_PER_SLICE", 10)
     world = world_of(*(topic_records(f"t{number}", topic_id(number), 4) for number in range(40)))
     world.loader.catch_up(100)
     assert len(world.published) == 1
@@ -143,10 +143,10 @@ def test_a_gap_in_the_log_is_damage() -> None:
 
 def snapshot_of(
     topics: list[tuple[str, int]], offset: int, slices: int = 3
-) -> Callable[[MemoryDisk, OffsetAndEpoch], Generator[None, None, MetadataImage]]:
+) -> Callable[[MemoryDisk, OffsetAndEpoch], Sliced[MetadataImage]]:
     """As ``load_snapshot``: an image after some slices."""
 
-    def load(_disk: MemoryDisk, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:
+    def load(_disk: MemoryDisk, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]:
         assert snapshot.offset == offset
         for _ in range(slices):
             yield
@@ -167,7 +167,7 @@ def test_the_newest_snapshot_is_taken_at_start_and_tells_nobody(monkeypatch: pyt
     world = MetadataWorld()
     assert isinstance(world.loader._store, StoreInMemory)
     world.loader._store.latest = OffsetAndEpoch(40, 3)
-    run(world.loader.load())
+    run_to_end(world.loader.load())
     assert (list(world.loader.image.topics), world.loader.last_offset, world.published) == (["a"], 39, [])
     world.log.start_offset = 40
     world.log.append([encode(each) for each in B], 3)

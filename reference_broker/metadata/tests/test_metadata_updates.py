@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from reference_broker.metadata.cache import MetadataCache, MetadataUpdate, is_overtaken, refusal, update_from
 from reference_broker.metadata.image import PartitionImage, TopicImage
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.wire.drafts import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,
@@ -51,14 +52,7 @@ def state(topic: str, partition: int, leader: int = 1) -> UpdateMetadataPartitio
 def applied(
     update: UpdateMetadataRequest1000 | UpdateMetadataRequest1001, cache: MetadataCache
 ) -> MetadataUpdate | None:
-    slices = update_from(update, cache)
-    while True:
-        try:
-            next(slices)
-        except StopIteration as stop:
-            found = stop.value
-            assert found is None or isinstance(found, MetadataUpdate)
-            return found
+    return run_to_end(update_from(update, cache))
 
 
 @pytest.mark.clause("M-3")

@@ -11,14 +11,8 @@ from reference_broker.metadata.records import NoOpRecord
 from reference_broker.metadata.snapshots import RETRY_US, load_snapshot
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
-from reference_broker.quorum.snapshots.tests.snapshot_world import (
-    Crash,
-    CrashingDisk,
-    Replica,
-    content,
-    run,
-    setting,
-)
+from reference_broker.ports.slicing import run_to_end
+from reference_broker.quorum.snapshots.tests.snapshot_world import Crash, CrashingDisk, Replica, content, setting
 from reference_broker.quorum.values import OffsetAndEpoch
 
 BYTES: dict[str, Any] = {
@@ -46,7 +40,7 @@ def test_made_after_so_many_bytes() -> None:
     replica.ports.run()
     (made,) = replica.store.ids
     assert made == (replica.log.end.offset, replica.epoch)
-    assert content(run(load_snapshot(replica.disk, made))) == content(replica.image)
+    assert content(run_to_end(load_snapshot(replica.disk, made))) == content(replica.image)
     replica.append([setting(1)])
     replica.ports.run()
     assert replica.store.ids == (made,), "the bytes count from the last snapshot on"
@@ -96,7 +90,7 @@ def test_writes_after_the_freeze_point_do_not_get_into_it() -> None:
     assert slices > 3
     made = replica.store.ids[0]
     assert made.offset == 401
-    assert content(run(load_snapshot(replica.disk, made))) == frozen
+    assert content(run_to_end(load_snapshot(replica.disk, made))) == frozen
     assert replica.image.provenance.offset == 400 + slices
 
 
@@ -162,7 +156,7 @@ def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again() -> None:
     replica.disk.capacity_bytes = -1
     replica.ports.advance(RETRY_US // 1000)
     (made,) = replica.store.ids
-    assert content(run(load_snapshot(replica.disk, made))) == content(replica.image)
+    assert content(run_to_end(load_snapshot(replica.disk, made))) == content(replica.image)
 
 
 @pytest.mark.clause(
@@ -246,7 +240,7 @@ def _crashed(crash_at: int, power_loss: bool, seed: int) -> bool:
     assert not [name for name in again.names() if "part" in name]
     again.append(topic_records("after", topic_id(99), 40))
     again.ports.advance(5_000)
-    assert content(run(load_snapshot(disk, again.store.ids[-1]))) == content(again.image)
+    assert content(run_to_end(load_snapshot(disk, again.store.ids[-1]))) == content(again.image)
     return died
 
 

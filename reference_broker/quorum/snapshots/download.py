@@ -11,7 +11,7 @@ unsynced tail of either file. So a restart keeps the longest length whose CRC fi
 rest.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
 
@@ -20,6 +20,7 @@ from crc32c import crc32c
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.node_ports import Channel, Surroundings
+from reference_broker.ports.slicing import SNAPSHOT_BYTES_PER_SLICE, Budget, Sliced
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.snapshots.format import SnapshotDamaged, part_path, progress_path, read_batches
 from reference_broker.quorum.snapshots.messages import (
@@ -107,8 +108,6 @@ class Postponement:
 
 
 UNKNOWN_SIZE = -1
-SLICE_BYTES = 2**20
-"""One slice checks this much, in some 0.5 ms."""
 
 _ORIGIN = Struct(">iqiq")
 _ENTRY = Struct(">qI")
@@ -166,7 +165,7 @@ class Partial:
         self.crc = crc
 
 
-def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, Partial | None]:
+def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Sliced[Partial | None]:
     """Read the files of a download that an earlier process wrote, in slices, and cut off what cannot be trusted.
 
     The result has length 0 if no length fits its CRC. It is None if even the entry with leader and snapshot cannot be
@@ -186,14 +185,14 @@ def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, 
     return partial
 
 
-def _longest(disk: Disk, partial: Partial, part: str, journal: bytes) -> Generator[None, None, int]:
+def _longest(disk: Disk, partial: Partial, part: str, journal: bytes) -> Sliced[int]:
     """Set the length and CRC of ``partial``. Returns how many bytes of the progress file lead up to that length."""
     held = disk.size(part)
     position, crc, good = 0, 0, _ORIGIN_BYTES
     at = _ORIGIN_BYTES
     while (entry := _read(_ENTRY, journal, at)) is not None and position < entry[0] <= held:
         while position < entry[0]:
-            piece = disk.read(part, position, min(SLICE_BYTES, entry[0] - position))
+            piece = disk.read(part, position, min(SNAPSHOT_BYTES_PER_SLICE, entry[0] - position))
             crc = int(crc32c(piece, crc))
             position += len(piece)
             yield
@@ -215,8 +214,6 @@ def _read(layout: Struct, data: bytes, at: int) -> tuple[int, ...] | None:
     return layout.unpack_from(data, at)
 
 
-BYTES_PER_SLICE = 2**20
-"""One event verifies this much, in less than 1 ms."""
 _LEADER_ERRORS = (ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch, ErrorCode.not_leader_or_follower)
 _NOT_THERE = (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range, ErrorCode.offset_out_of_range)
 
@@ -284,7 +281,7 @@ class SnapshotDownload:
         same = partial is not None and (partial.leader, partial.id) == (job.leader, job.id)
         return partial if same and self._store.partial == job.id else None
 
-    def _recover(self, job: "_Job") -> Generator[None, None, None]:
+    def _recover(self, job: "_Job") -> Sliced[None]:
         """Resume a transfer that an earlier process left on disk. The checksums say how many of its bytes count."""
         partial = yield from read_partial(self._surroundings.disk, job.id)
         if partial is None or partial.leader != job.leader:
@@ -411,14 +408,12 @@ class SnapshotDownload:
 
     # The whole snapshot
 
-    def _verify(self, job: "_Job", partial: Partial) -> Generator[None, None, None]:
+    def _verify(self, job: "_Job", partial: Partial) -> Sliced[None]:
         """Check the whole file, from its header to its footer, before it gets a snapshot's name."""
-        checked = 0
+        budget = Budget(SNAPSHOT_BYTES_PER_SLICE)
         try:
             for batch in read_batches(self._surroundings.disk, partial.paths[0], job.id):
-                checked += batch.header.size_bytes
-                if checked >= BYTES_PER_SLICE:
-                    checked = 0
+                if budget.spend(batch.header.size_bytes):
                     job.progress()
                     yield
         except SnapshotDamaged as damage:
@@ -464,7 +459,7 @@ class SnapshotDownload:
             self._job = None
             job.outcome(outcome)
 
-    def _run(self, job: "_Job", slices: Generator[None, None, None]) -> None:
+    def _run(self, job: "_Job", slices: Sliced[None]) -> None:
         """Run the first slice now, and each further one in an event of its own."""
 
         def run(_job: "_Job") -> None:

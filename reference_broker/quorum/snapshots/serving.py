@@ -4,12 +4,13 @@ A snapshot is read to its end before its first byte is sent, so that no node dow
 The checks of a request are in the order of KafkaRaftClient.handleFetchSnapshotRequest.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Surroundings, run_slices
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.slicing import SNAPSHOT_BYTES_PER_SLICE, Budget, Sliced, run_slices
 from reference_broker.quorum.messages import METADATA_TOPIC
 from reference_broker.quorum.snapshots.format import SnapshotDamaged, read_batches
 from reference_broker.quorum.snapshots.messages import MEDIA_TYPE, Piece, SnapshotRequest
@@ -17,8 +18,6 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 
-BYTES_PER_SLICE = 2**20
-"""One event checks this much, in less than 3 ms."""
 GOOD_FOR_US = 10_000_000
 """A snapshot is not read again within this time, however many downloads begin."""
 
@@ -55,13 +54,11 @@ class SnapshotChecks:
         good_us = self._good_us.get(snapshot)
         return good_us is None or (position == 0 and self._surroundings.now_us - good_us >= GOOD_FOR_US)
 
-    def _checking(self, snapshot: OffsetAndEpoch) -> Generator[None, None, None]:
-        checked = 0
+    def _checking(self, snapshot: OffsetAndEpoch) -> Sliced[None]:
+        budget = Budget(SNAPSHOT_BYTES_PER_SLICE)
         try:
             for batch in read_batches(self._surroundings.disk, self._store.path(snapshot), snapshot):
-                checked += batch.header.size_bytes
-                if checked >= BYTES_PER_SLICE:
-                    checked = 0
+                if budget.spend(batch.header.size_bytes):
                     yield
         except (SnapshotDamaged, DiskError) as damage:
             if self._store.holds(snapshot):  # It may have been deleted between two slices.

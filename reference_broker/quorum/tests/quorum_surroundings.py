@@ -7,6 +7,7 @@ from collections.abc import Callable
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Channel, Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.quorum.tests.quorum_network import Asked
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
@@ -14,14 +15,7 @@ from reference_broker.quorum.values import OffsetAndEpoch
 
 
 def opened(disk: Disk, config: BrokerConfig, now: Now, snapshots: NamedSnapshots) -> MetadataLog:
-    """At once, in as many slices as it takes."""
-    opening = open_metadata_log(disk, config, now, False, snapshots)
-    while True:
-        try:
-            next(opening)
-        except StopIteration as stop:
-            log: MetadataLog = stop.value
-            return log
+    return run_to_end(open_metadata_log(disk, config, now, False, snapshots))
 
 
 class AroundQuorum(ABC):

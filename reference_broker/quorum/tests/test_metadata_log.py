@@ -9,6 +9,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.metadata.records import NoOpRecord, TopicRecord, encode
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import (
     MAX_BATCH_BYTES,
     VALID,
@@ -34,14 +35,7 @@ EPOCHS = "__cluster_metadata-0/leader-epoch-checkpoint"
 
 def opened(disk: MemoryDisk | None = None, clean: bool = False, config: BrokerConfig = CONFIG) -> MetadataLog:
     disk = disk if disk is not None else MemoryDisk()
-    opening = open_metadata_log(disk, config, NOW, clean, NamedSnapshots(disk))
-    while True:
-        try:
-            next(opening)
-        except StopIteration as stop:
-            log = stop.value
-            assert isinstance(log, MetadataLog)
-            return log
+    return run_to_end(open_metadata_log(disk, config, NOW, clean, NamedSnapshots(disk)))
 
 
 def filled(*epochs: int, each: int = 10) -> MetadataLog:

@@ -17,6 +17,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.node_ports import Channel, Ports, later
+from reference_broker.ports.slicing import FOLLOWED_BYTES_PER_SLICE, FOLLOWED_PARTITIONS_PER_SLICE
 from reference_broker.replication.durable import must_be_durable, sync_then
 from reference_broker.replication.follower.followed import NEVER, Delays, FetchLag, Followed, backoff_ms
 from reference_broker.replication.follower.intake import Intake, Outcome
@@ -38,8 +39,6 @@ NAMED_PER_FETCH = 300
 
 This bounds one event here and one at the leader, where each partition costs some 10 us if all of them may join.
 """
-PARTITIONS_PER_SLICE = 256
-BYTES_PER_SLICE = 1 << 20
 """One event applies at most this many partitions, or about this many bytes, of a response."""
 GATHER_US = 1000
 """Partitions usually come many at a time. The first of them waits this long for the others."""
@@ -335,7 +334,7 @@ class Fetcher:
         for number, (name, data) in enumerate(partitions, 1):
             applied_bytes += len(data.records or b"")
             self._apply_one(name, data)
-            if number == PARTITIONS_PER_SLICE or applied_bytes >= BYTES_PER_SLICE:
+            if number == FOLLOWED_PARTITIONS_PER_SLICE or applied_bytes >= FOLLOWED_BYTES_PER_SLICE:
                 later(self._setting.ports, 0, partial(self._apply, partitions))
                 return
         self._sync_and_go_on()

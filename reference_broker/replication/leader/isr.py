@@ -21,7 +21,8 @@ from kio.static.primitive import i8, i32, i64
 
 from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.metrics.metrics import Counter
-from reference_broker.ports.node_ports import Ports, Slices, later, run_slices
+from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.slicing import ISR_PARTITIONS_PER_SLICE, Sliced, run_slices
 from reference_broker.replication.leader.replicas import Followers, Proposal
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -35,9 +36,6 @@ else:
     request_schema = LazySchema("alter_partition.v3.request")
     response_schema = LazySchema("alter_partition.v3.response")
 
-
-PARTITIONS_PER_SLICE = 256
-"""Number of partitions that one event visits; that takes less than 2 ms."""
 
 Visit: TypeAlias = Callable[[Partition, Followers, bool], None]
 """(partition, its followers, whether the leader may propose to remove those that lag)."""
@@ -87,7 +85,7 @@ class LagCheck:
             self._again = self._shrinks_again = False
             self.begin(shrinks=shrinks)
 
-    def _round(self, shrinks: bool) -> Slices:
+    def _round(self, shrinks: bool) -> Sliced[None]:
         for number, partition in enumerate(list(self.watched), 1):
             followers = partition.followers
             if followers is not None:
@@ -95,7 +93,7 @@ class LagCheck:
                     followers.is_watched = False
                     self.unwatch(partition)
                 self._visit(partition, followers, shrinks)
-            if number % PARTITIONS_PER_SLICE == 0:
+            if number % ISR_PARTITIONS_PER_SLICE == 0:
                 yield
 
 

@@ -18,11 +18,12 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build
 from reference_broker.replication.follower.fetcher import Fetchers
 from reference_broker.replication.follower.followed import FetchLag

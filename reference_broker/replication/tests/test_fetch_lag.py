@@ -6,10 +6,11 @@ import pytest
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.replication.follower.followed import FetchLag, Followed
 from reference_broker.replication.tests.follower_world import World, named, records
 from reference_broker.wire.errors import ErrorCode

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.replication.partition_publisher import DELETED_DIRECTORY, deleted_directory_of
+from reference_broker.replication.partition_directories import DELETED_DIRECTORY, deleted_directory_of
 from reference_broker.replication.tests.test_partition_publisher import World, started
 
 SEGMENT = f"{0:020d}.log"

@@ -15,8 +15,9 @@ from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import PUBLISHED_CHANGES_PER_SLICE
 from reference_broker.records.record import Record, build
-from reference_broker.replication.partition_publisher import CHANGES_PER_SLICE, PartitionPublisher
+from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.replication.partitions import Partition, Partitions
 
 TOPIC_ID = b"t" * 16
@@ -169,15 +170,15 @@ def test_a_replica_that_moves_away_is_deleted_here() -> None:
 
 def test_a_large_topic_is_opened_in_slices_and_later_publications_wait_for_it() -> None:
     world = World()
-    count = 3 * CHANGES_PER_SLICE + 1
+    count = 3 * PUBLISHED_CHANGES_PER_SLICE + 1
     told = world.publish(*(FOLLOWED,) * count)
-    assert len(told) == CHANGES_PER_SLICE
+    assert len(told) == PUBLISHED_CHANGES_PER_SLICE
     assert world.publisher.is_behind
     assert world.publish() == []
     slices = 0
     while world.publisher.is_behind:
         slices += 1
-        assert len(world.tell(world.steps.pop(0))) <= 2 * CHANGES_PER_SLICE
+        assert len(world.tell(world.steps.pop(0))) <= 2 * PUBLISHED_CHANGES_PER_SLICE
     assert slices >= 4
     assert not list(world.publisher.resting_logs())
 
@@ -199,18 +200,18 @@ def test_a_high_watermark_beyond_the_log_that_is_opened_is_forgotten(known: int,
 
 def test_settings_of_a_large_topic_reach_its_partitions_in_slices_and_what_is_led_is_told() -> None:
     world = World()
-    world.publish(LED, FOLLOWED, *(LED,) * CHANGES_PER_SLICE)
+    world.publish(LED, FOLLOWED, *(LED,) * PUBLISHED_CHANGES_PER_SLICE)
     world.settle()
     configs = {(TOPIC_RESOURCE, "t"): {"min.insync.replicas": "2"}}
     delta = MetadataDelta(world.image)
     delta.configs.update(configs)
     world.image = replace(world.image, configs=configs)
     told = world.tell(lambda: world.publisher.publish(delta, world.image))
-    assert 0 < len(told) <= CHANGES_PER_SLICE
+    assert 0 < len(told) <= PUBLISHED_CHANGES_PER_SLICE
     assert told[:2] == ["reconfigured 0 2", "reconfigured 2 2"]
     while world.publisher.is_behind:
         told += world.tell(world.steps.pop(0))
-    assert len(told) == CHANGES_PER_SLICE + 1
+    assert len(told) == PUBLISHED_CHANGES_PER_SLICE + 1
 
 
 def test_replicas_are_counted_whatever_their_role() -> None:

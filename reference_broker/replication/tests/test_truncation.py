@@ -3,10 +3,11 @@
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.replication.follower.intake import truncation_offset
 from reference_broker.replication.tests.follower_world import one_record
 from reference_broker.wire.fetch import EpochEndOffset

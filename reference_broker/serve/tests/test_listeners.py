@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.controller_term import Endpoint
+from reference_broker.configuration.listeners import Endpoint
 from reference_broker.quorum.messages import begin_epoch
 from reference_broker.serve.listeners import (
     ACCEPTS_PER_TURN,

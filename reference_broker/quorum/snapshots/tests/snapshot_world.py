@@ -1,6 +1,6 @@
 """Parts of nodes around simulated disks: a metadata log, its snapshots, and a link on which the test is the network."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -22,6 +22,7 @@ from reference_broker.metadata.tests.metadata_world import topic_id, topic_recor
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Buffer
 from reference_broker.ports.node_ports import Now, Surroundings
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.quorum.snapshots.download import SnapshotDownload
 from reference_broker.quorum.snapshots.format import made_path
@@ -162,14 +163,6 @@ class Ports:
         return [fields for name, fields in self.notes if name == what]
 
 
-def run(slices: Generator[None, None, Any]) -> Any:
-    while True:
-        try:
-            next(slices)
-        except StopIteration as stop:
-            return stop.value
-
-
 class Replica:
     """One node's log and snapshots, read as a loader does, without transactions. Everything appended is committed."""
 
@@ -179,7 +172,9 @@ class Replica:
         self.config = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
         self.metrics = Metrics()
         self.store = SnapshotStore(self.disk)
-        self.log: MetadataLog = run(open_metadata_log(self.disk, self.config, self.ports.now(), False, self.store))
+        self.log: MetadataLog = run_to_end(
+            open_metadata_log(self.disk, self.config, self.ports.now(), False, self.store)
+        )
         self.around = around = Surroundings(node_id, self.disk, self.ports, Random(0))
         snapshot_metrics = SnapshotMetrics(self.ports, self.store, self.metrics)
         self.loader = MetadataLoader(around, self.log, self.store)
@@ -195,7 +190,7 @@ class Replica:
         self.image = EMPTY_IMAGE
         latest = self.store.latest
         if latest is not None:
-            self.image = run(load_snapshot(self.disk, latest))
+            self.image = run_to_end(load_snapshot(self.disk, latest))
         self.log.log.advance_high_watermark(self.log.end.offset)
         offset = self.image.provenance.offset + 1
         while offset < self.log.end.offset:

@@ -6,12 +6,13 @@ from itertools import pairwise
 import pytest
 
 from reference_broker.metadata.snapshots import load_snapshot
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.snapshots import serving
 from reference_broker.quorum.snapshots.download import FIRST_WAIT_US, LONGEST_WAIT_US, Postponement
 from reference_broker.quorum.snapshots.messages import SnapshotRequest
 from reference_broker.quorum.snapshots.serving import GOOD_FOR_US, SnapshotChecks, serve
 from reference_broker.quorum.snapshots.tests.download_world import begun, changed, goes_on_to_its_end
-from reference_broker.quorum.snapshots.tests.snapshot_world import Leadership, Replica, content, filled, run, setting
+from reference_broker.quorum.snapshots.tests.snapshot_world import Leadership, Replica, content, filled, setting
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
 
@@ -84,7 +85,7 @@ def test_a_bit_that_flips_later_is_found_when_the_next_download_begins() -> None
 
 
 def test_a_large_snapshot_is_read_in_slices_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "BYTES_PER_SLICE", 1000)
+    monkeypatch.setattr(serving, "SNAPSHOT_BYTES_PER_SLICE", 1000)
     world = Checked()
     for position in (0, 0, 700):
         world.ask(position)
@@ -96,7 +97,7 @@ def test_a_large_snapshot_is_read_in_slices_once_for_all_who_wait(monkeypatch: p
 
 
 def test_a_snapshot_that_is_deleted_meanwhile_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "BYTES_PER_SLICE", 1000)
+    monkeypatch.setattr(serving, "SNAPSHOT_BYTES_PER_SLICE", 1000)
     monkeypatch.setattr("reference_broker.quorum.snapshots.format.READ_BYTES", 500)
     world = Checked()
     world.ask()
@@ -129,7 +130,7 @@ def test_one_that_newer_metadata_follows_is_replaced_by_a_newer_one() -> None:
     newest = world.replica.store.latest
     assert newest is not None
     assert newest.offset == world.id.offset + 1
-    assert content(run(load_snapshot(world.replica.disk, newest))) == content(world.replica.image)
+    assert content(run_to_end(load_snapshot(world.replica.disk, newest))) == content(world.replica.image)
 
 
 # The follower

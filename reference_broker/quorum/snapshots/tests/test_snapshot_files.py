@@ -24,6 +24,7 @@ from reference_broker.metadata.records import (
 from reference_broker.metadata.snapshots import load_snapshot, records_of
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
 from reference_broker.metadata.tests.test_image_replay import OPERATIONS, Model
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.quorum.snapshots.format import (
     SnapshotDamaged,
@@ -46,7 +47,6 @@ from reference_broker.quorum.snapshots.tests.snapshot_world import (
     filled,
     flips,
     replayed,
-    run,
     setting,
 )
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
@@ -119,7 +119,7 @@ def test_no_torn_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes])
     for length in [*range(0, len(data), 7), len(data) - 1]:
         replica.disk.write(replica.store.path(snapshot), data[:length])
         with pytest.raises(StartRefused, match="cannot be loaded"):
-            run(load_snapshot(replica.disk, snapshot))
+            run_to_end(load_snapshot(replica.disk, snapshot))
 
 
 @pytest.mark.clause(
@@ -131,7 +131,7 @@ def test_no_damaged_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, byte
     for damaged in flips(data, 11):
         replica.disk.write(replica.store.path(snapshot), damaged)
         with pytest.raises(StartRefused, match="cannot be loaded"):
-            run(load_snapshot(replica.disk, snapshot))
+            run_to_end(load_snapshot(replica.disk, snapshot))
 
 
 @pytest.mark.parametrize("index", range(4))
@@ -162,7 +162,7 @@ def test_a_snapshot_with_a_marker_is_refused(marker: MetadataRecord) -> None:
     head = header_batch(ID, 5) + data_batch(ID, 1, 5, [encode(marker)])
     replica.disk.append(snapshot_path(ID), [head + footer_batch(ID, 2, 5)])
     with pytest.raises(StartRefused, match="transaction"):
-        run(load_snapshot(replica.disk, ID))
+        run_to_end(load_snapshot(replica.disk, ID))
 
 
 @pytest.mark.clause("FileRawSnapshotTest.testBufferWriteReadSnapshot")
@@ -172,7 +172,7 @@ def test_a_batch_larger_than_one_read_is_read() -> None:
     values = [encode(setting(number, "x" * 900)) for number in range(1000)]
     whole = header_batch(ID, 5) + data_batch(ID, 1, 5, values) + footer_batch(ID, 1001, 5)
     replica.disk.append(snapshot_path(ID), [whole])
-    image = run(load_snapshot(replica.disk, ID))
+    image = run_to_end(load_snapshot(replica.disk, ID))
     assert len(image.configs) == 1000
     assert image.provenance == Provenance(99, 1, 5)
     assert last_contained_timestamp_ms(replica.disk, snapshot_path(ID)) == 5
@@ -270,7 +270,7 @@ def test_the_metadata_epoch_and_what_brokers_announced_survive() -> None:
             NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=57)),
         ]
     )
-    loaded = run(load_snapshot(replica.disk, replica.make_snapshot()))
+    loaded = run_to_end(load_snapshot(replica.disk, replica.make_snapshot()))
     assert loaded.metadata_epoch == 57
     assert loaded.brokers[1].features == (("f", 1, 3),)
     assert [loaded.brokers[1].supports("f", level) for level in (0, 1, 3, 4)] == [False, True, True, False]
@@ -282,7 +282,7 @@ def test_producer_ids_survive() -> None:
     replica = Replica()
     replica.append([ProducerIdsRecord(broker_id=1, next_producer_id=3000)])
     snapshot = replica.make_snapshot()
-    assert run(load_snapshot(replica.disk, snapshot)).next_producer_id == 3000
+    assert run_to_end(load_snapshot(replica.disk, snapshot)).next_producer_id == 3000
 
 
 @pytest.mark.clause(

@@ -14,6 +14,7 @@ from reference_broker.metadata.records import encode
 from reference_broker.metadata.snapshots import SnapshotGenerator, SnapshotMetrics, load_snapshot
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Surroundings
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import open_metadata_log
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.roles import Role
@@ -21,7 +22,7 @@ from reference_broker.quorum.snapshots.download import SnapshotDownload
 from reference_broker.quorum.snapshots.messages import read_requests, response_of
 from reference_broker.quorum.snapshots.serving import serve
 from reference_broker.quorum.snapshots.store import SnapshotStore
-from reference_broker.quorum.snapshots.tests.snapshot_world import content, run, setting
+from reference_broker.quorum.snapshots.tests.snapshot_world import content, setting
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
 from reference_broker.quorum.tests.quorum_network import Asked
 from reference_broker.quorum.tests.quorum_storm import Storm
@@ -53,7 +54,7 @@ class Node(Process):
         self.timers: dict[int, bool] = {}
         self.notes: list[tuple[str, dict[str, int | str]]] = []
         self.snapshots = SnapshotStore(disk)
-        self.log = run(open_metadata_log(disk, config, self.now(), False, self.snapshots))
+        self.log = run_to_end(open_metadata_log(disk, config, self.now(), False, self.snapshots))
         around = Surroundings(node_id, disk, self, Random(world.random.randrange(2**60)))
         self.download = SnapshotDownload(around, config, "cluster", self.snapshots, self.log)  # type: ignore[assignment]
         self.quorum = Quorum(around, config, "cluster", self.log, self, self.download)
@@ -63,7 +64,7 @@ class Node(Process):
         self.loader.on_loaded = metrics.loaded
         self.loader.on_published = self.generator.published
         self.loader.subscribe(lambda _delta, image: world.published(image))
-        run(self.loader.load())
+        run_to_end(self.loader.load())
 
     def serve(self, asked: Asked, answer: Callable[[object], None]) -> None:
         if asked.api_key != ApiKey.FETCH_SNAPSHOT:
@@ -188,7 +189,7 @@ def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does() -> None:
     disk = world.disks[0]
     store = SnapshotStore(disk)
     assert store.latest is not None
-    assert content(run(load_snapshot(disk, store.latest))) == world.images[store.latest.offset - 1]
+    assert content(run_to_end(load_snapshot(disk, store.latest))) == world.images[store.latest.offset - 1]
 
 
 @pytest.mark.clause("RaftClusterSnapshotTest.testSnapshotsGenerated", "KRaftClusterTest.testSnapshotCount")

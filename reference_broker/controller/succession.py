@@ -1,0 +1,94 @@
+"""When this node becomes the active controller, and when it stops.
+
+A leader of the quorum becomes the active controller when the first record of its epoch is committed and loaded, because
+it has everything that was committed before.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.activation import Activation, activation
+from reference_broker.controller.changes import NOT_CONTROLLER
+from reference_broker.controller.controller_term import ControllerTerm, Leadership
+from reference_broker.metadata.features import check_levels
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.loader import MetadataLoader
+from reference_broker.ports.node_ports import Surroundings
+
+
+class Upkeep(Protocol):
+    """Work that the active controller does on its own while it is active."""
+
+    def activated(self) -> None: ...
+    def deactivated(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Succession:
+    """Decides when this node becomes the active controller, and when it stops."""
+
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _loader: MetadataLoader
+    _quorum: Leadership
+    _upkeep: Sequence[Upkeep]
+    _activated: Callable[[], None]
+    """Called last when a term begins."""
+    term: ControllerTerm | None = None
+    """The present term, or None while this node is not active."""
+    _claim: tuple[int, int] | None = None
+    """A leadership that has not become a term yet: (epoch, offset of its first record)."""
+
+    def leader_changed(self, leader_id: int, epoch: int) -> None:
+        """Drop the claim if another node leads a newer epoch."""
+        if leader_id != self._surroundings.node_id and self._claim is not None and epoch > self._claim[0]:
+            self._claim = None
+
+    def leadership_won(self, epoch: int, start_offset: int) -> None:
+        """Become active once the record at ``start_offset``, the epoch's first, is committed and loaded."""
+        assert self.term is None, f"leadership of epoch {epoch} is won before that of an earlier one was lost"
+        self._claim = (epoch, start_offset)
+        self.progressed()
+
+    def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
+        """End the term. All pending changes get NOT_CONTROLLER, because this node will not know their outcome."""
+        self._claim = None
+        term, self.term = self.term, None
+        if term is None:
+            return
+        for each in self._upkeep:
+            each.deactivated()
+        self._loader.split_at_epochs(False)
+        for answered in term.end():
+            answered(NOT_CONTROLLER)
+
+    def progressed(self) -> None:
+        """Become active if the first record of the claimed epoch has been loaded."""
+        if self._claim is None or self._loader.last_offset < self._claim[1]:
+            return
+        epoch, start_offset = self._claim
+        self._claim = None
+        image, in_transaction = self._loader.image, self._loader.in_transaction
+        first = self._first(image, in_transaction)
+        term = self.term = ControllerTerm(
+            self._surroundings, self._config, self._loader, self._quorum, image, lambda: self.leadership_lost(epoch)
+        )
+        self._surroundings.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
+        self._loader.split_at_epochs(True)
+        for each in self._upkeep:
+            each.activated()
+        term.begin(first)
+        if self.term is term:  # It ends at once if the disk refuses its first records.
+            self._activated()
+
+    def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
+        """What the term writes first. Raises MetadataFault if this node does not know a finalized feature level."""
+        config = self._config
+        check_levels(image, config)
+        epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0
+        min_isr = config.min_insync_replicas if config.crucible_bootstrap_eligible_leader_replicas else 0
+        version = config.crucible_bootstrap_metadata_version
+        transaction_level = config.crucible_bootstrap_transaction_version
+        return activation(image, in_transaction, version, epoch_level, min_isr, transaction_level)
