@@ -17,19 +17,21 @@ from scenarios.load import (
     TransactionalWriters,
 )
 from scenarios.model import Fault, NodeChoice, Scenario
-from scenarios.vocabulary import NEEDED_BY_KIND, SIM_AT_PERCENT
+from scenarios.vocabulary import NEEDED_BY_KIND, SIM_AT_PERCENT, WITH_PROXY
 
 LEAST_SECONDS = 0.1
 TOMBSTONE_HORIZON = "crucible.tombstone.horizon.enable"
 
 
-def needed_by(fault: Fault) -> str:
-    """Returns what the world must offer for this fault: one of NEEDS."""
+def needed_by(fault: Fault) -> tuple[str, ...]:
+    """Returns what the world must offer for this fault, of NEEDS."""
     if fault.kind in NEEDED_BY_KIND:
-        return NEEDED_BY_KIND[fault.kind]
+        return (NEEDED_BY_KIND[fault.kind],)
     if not fault.timed:
-        return "interceptor" if fault.link is None else "proxy"
-    return "proxy" if fault.kind.startswith("link_") else "signals"
+        needed = "interceptor" if fault.link is None else "proxy"
+    else:
+        needed = "proxy" if fault.kind.startswith("link_") else "signals"
+    return (needed, "proxy") if fault.kind in WITH_PROXY else (needed,)
 
 
 def check(scenario: Scenario, file: str) -> None:
@@ -60,8 +62,9 @@ def _wrong(scenario: Scenario) -> Iterator[str]:
     yield from _twice([fault.name for fault in scenario.faults], "fault: two faults are")
     yield from _twice([fault.name for fault in scenario.outside], "outside: two faults are")
     for fault in scenario.faults:
-        if needed_by(fault) not in scenario.needs:
-            yield f"needs: fault {fault.name!r} ({fault.kind}) needs {needed_by(fault)!r}, which is not listed"
+        for need in needed_by(fault):
+            if need not in scenario.needs:
+                yield f"needs: fault {fault.name!r} ({fault.kind}) needs {need!r}, which is not listed"
     for fault in (*scenario.faults, *scenario.outside):
         for node in (fault.node, *(fault.link or ())):
             for told in _wrong_with_node(scenario, node):

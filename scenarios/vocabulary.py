@@ -20,7 +20,7 @@ CONNECTION_ROLES = ("client", "peer")
 LINK_ENDS = ("client", *NODE_ROLES, "all")
 """Ends of a link other than node numbers. In ``A>B`` A dials B. ``all`` is every node but the other end."""
 
-_NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off")
+_NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off", "host_lost")
 
 _REQUESTS = ("request_dropped", "request_duplicated", "request_delayed", "request_damaged")
 _RESPONSES = (
@@ -94,6 +94,7 @@ TIMED_KINDS = (
     "node_killed",
     "node_paused",
     "node_powered_off",
+    "host_lost",
     "node_terminated",
     "node_isolated",
     "node_cut_from_controller",
@@ -116,6 +117,8 @@ TIMED_KINDS = (
 )
 """Faults injected from outside at a time (``at_s = ...``), by signals, links (Toxiproxy or the simulator) or the disk.
 
+- ``host_lost`` kills the node while its links swallow everything, so that nobody sees its connections close before
+  the node is back.
 - ``disk_bit_flipped`` ends the node by SIGTERM, turns over one bit of its records, and starts it again.
 - ``files_missing`` ends the node by SIGTERM, deletes the files that ``match`` names, and starts it again.
 - ``node_isolated`` cuts all links between this node and the other nodes, both ways.
@@ -148,6 +151,9 @@ NEEDED_BY_KIND = {
     "requests_forged": "interceptor",
 }
 """What these kinds need. Others need ``interceptor`` at a state, and at a time ``signals`` or (for links) ``proxy``."""
+
+WITH_PROXY = ("host_lost",)
+"""Kinds that need the links through Toxiproxy as well."""
 
 BEHAVIOURS = ("full", "incremental", "forgetting", "emptying", "rotating", "refetching", "resending", "presuming")
 """What a fetcher does.

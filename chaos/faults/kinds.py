@@ -16,7 +16,7 @@ class FaultKind:
     name: str
     ends_node: bool = False  # ends the node, which stays away for restart_after_s instead of duration_s
     in_steps: bool = False  # with real processes it has no duration: its end is polled until it is done
-    cuts: Literal["", "others", "controller"] = ""  # which links of its node go silent, both ways
+    cuts: Literal["", "others", "controller", "all"] = ""  # which links of its node go silent, both ways
     shown_at_end: bool = False  # fired only if there was something to damage or delete when the node had stopped
     changes_files: bool = False  # needs the node's data directory
     commands: tuple[str, ...] = ()  # the shell commands that do the same to a node of an external target
@@ -35,6 +35,7 @@ KINDS: Final = {
         FaultKind("node_paused", commands=("pause", "resume")),
         # In a live run the page cache survives the death of any process.
         FaultKind("node_powered_off", ends_node=True, only_simulated=True),
+        FaultKind("host_lost", ends_node=True, cuts="all", commands=("kill", "start")),
         FaultKind("node_terminated", ends_node=True, commands=("stop", "start")),
         FaultKind("node_isolated", cuts="others"),
         FaultKind("node_cut_from_controller", cuts="controller"),

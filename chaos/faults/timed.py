@@ -29,6 +29,7 @@ class Ended:
 
     evidence: str  # shows that the fault had an effect; if it is empty, the fault counts as not fired
     hits: tuple[Hit, ...] = ()  # of a fault that hits several times by itself; each of them counts
+    doubt: str = ""  # what speaks against it, for the run's log, if there is no evidence
 
 
 End: TypeAlias = Callable[[], Ended | None]

@@ -94,6 +94,9 @@ class ProxyFaultActions:
     def power_off(self) -> None:
         raise AssertionError("a proxy has no machine to switch off")
 
+    def lose_host(self) -> None:
+        raise AssertionError("a proxy cannot silence the links of a node")
+
     def step_clock(self, by_ms: int) -> None:
         raise AssertionError(f"a proxy has no clock to step by {by_ms} ms")
 

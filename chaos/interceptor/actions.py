@@ -22,6 +22,11 @@ class FaultActions(Protocol):
         """Ends the node as a power loss does: unsynced bytes are lost or torn. Never returns."""
         ...
 
+    def lose_host(self) -> None:
+        """Ends the node as SIGKILL does while its links swallow everything, so that nobody sees its connections close
+        before it is back. Never returns."""
+        ...
+
     def pause(self, for_us: int) -> None:
         """Stops the node as SIGSTOP does, for ``for_us`` microseconds."""
         ...

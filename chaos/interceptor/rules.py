@@ -330,6 +330,8 @@ class RuleBook:
             self._actions.kill()
         elif rule.kind == "node_powered_off":
             self._actions.power_off()
+        elif rule.kind == "host_lost":
+            self._actions.lose_host()
         elif rule.kind == "node_paused":
             self._actions.pause(int(rule.duration_s * 1_000_000))
         elif rule.kind == "clock_stepped":

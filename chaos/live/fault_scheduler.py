@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.fleet.spec import IDLE_TOPIC
-from chaos.faults import disk_faults, link_faults, node_faults, request_faults
+from chaos.faults import disk_faults, host_lost, link_faults, node_faults, request_faults
 from chaos.faults.disk_damage import DamageCheck
 from chaos.faults.kinds import KINDS
 from chaos.faults.timed import Begin, End, Hit
@@ -28,6 +28,7 @@ from scenarios.model import Fault, Scenario
 
 BEGIN: Final[dict[str, Begin]] = {
     **node_faults.BEGIN,
+    "host_lost": host_lost.host_lost,
     **link_faults.BEGIN,
     **disk_faults.BEGIN,
     **request_faults.BEGIN,
@@ -191,14 +192,19 @@ class FaultScheduler:
         until_us = at_us if kind.in_steps else at_us + int(max(lasts_s, 0.0) * 1e6)
         self._agenda.add(until_us, partial(self._end, target, hit, at_us, end))
 
-    def _end(self, target: Target, hit: int, at_us: int, end: End) -> None:
+    def _end(self, target: Target, hit: int, at_us: int, end: End, of_rule: FaultRow | None = None) -> None:
+        """``of_rule`` is what the node reported of a fault that began at a state."""
         ended, fault = end(), target.fault
         if ended is None:
-            self._retry_soon(partial(self._end, target, hit, at_us, end))
+            self._retry_soon(partial(self._end, target, hit, at_us, end, of_rule))
             return
         self.under_way.remove(fault.name)
-        self._progress(f"fault {fault.name} ends: {ended.evidence or 'no sign that it had an effect'}")
-        if ended.evidence:
+        doubt = f"no sign that it had an effect{ended.doubt and f' ({ended.doubt})'}"
+        self._progress(f"fault {fault.name} ends: {ended.evidence or doubt}")
+        if ended.evidence and of_rule is not None:
+            detail = f"{of_rule.detail} {ended.evidence}".strip()
+            self.rows.append(replace(of_rule, until_us=self.now_us(), detail=detail))
+        elif ended.evidence:
             hits = ended.hits or (Hit(target.told, at_us, self.now_us(), ended.evidence),)
             for number, each in enumerate(hits, hit):
                 when = (each.at_us, each.until_us)
@@ -213,9 +219,12 @@ class FaultScheduler:
 
     def _fired(self, node: int, row: FaultRow) -> None:
         """Keeps a hit of the interceptor. A node that was killed or paused needs our help to come back."""
+        fault = self._faults.get(row.name)
+        if fault is not None and fault.kind == row.kind == "host_lost":
+            self._lose_host(node, fault, row)
+            return
         place = len(self.rows)
         self.rows.append(row)
-        fault = self._faults.get(row.name)
         if fault is not None and row.kind == "disk_error":
             self._may_end(node, fault)
         if fault is None or fault.kind != row.kind or row.kind not in HELPED:
@@ -229,6 +238,19 @@ class FaultScheduler:
         if row.kind == "node_killed":
             lasts_s = max(fault.restart_after_s, 0.0)
         self._agenda.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
+
+    def _lose_host(self, node: int, fault: Fault, row: FaultRow) -> None:
+        """Lets the host of a node vanish that has stopped itself at a state."""
+        if self.is_over:
+            self.child(node).resume()
+            return
+        target = self._cluster.roles.aim(replace(fault, node=node), self._links)
+        assert target is not None, "a fault of a numbered node always has a target"
+        self._progress(f"fault {fault.name} begins at {target.told}")
+        self.under_way.append(fault.name)
+        end = BEGIN[fault.kind](self, target)
+        at_us = row.at_us + int(fault.restart_after_s * 1e6)
+        self._agenda.add(at_us, partial(self._end, target, row.hit, row.at_us, end, row))
 
     def _help(self, node: int, fault: Fault, place: int) -> None:
         child = self.child(node)

@@ -73,5 +73,26 @@ def cure(link: Link, name: str, direction: str) -> None:
         link.proxy.remove_toxic(f"{name}-{stream}")
 
 
+NEVER_MS = 24 * 3_600_000
+
+
+def silence(link: Link, name: str) -> None:
+    """Lets everything vanish on the link, both ways, and keeps open the end of each connection whose other end closes.
+
+    The toxic ``timeout`` alone would pass on that a side has closed. ``slow_close`` in front of it holds that back.
+    """
+    poison(link, f"{name}-close", "slow_close", "both", {"delay": NEVER_MS})
+    poison(link, name, "timeout", "both", {"timeout": 0})
+
+
+def restore(link: Link, name: str) -> None:
+    """Ends a silence. All connections that lived through it are closed first: Toxiproxy may hang when a toxic is taken
+    from one that still carries bytes (#412)."""
+    link.proxy.disable()
+    cure(link, f"{name}-close", "both")
+    cure(link, name, "both")
+    link.proxy.enable()
+
+
 def _streams(direction: str) -> tuple[str, ...]:
     return ("upstream", "downstream") if direction == "both" else (direction,)

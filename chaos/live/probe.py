@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 LIMIT_S = 1.5
-_REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 """ApiVersions v0 with correlation ID 1 and no client ID. A broker that speaks Kafka answers it with some 100 bytes."""
 
 Outcome = Literal["answered", "silent", "closed", "refused"]
@@ -58,7 +58,7 @@ def _exchange(sock: socket.socket, requests: int, deadline: float) -> Probe:
     data, pieces, first_us = b"", 0, 0
     started = time.monotonic()
     try:
-        sock.sendall(_REQUEST * requests)
+        sock.sendall(REQUEST * requests)
         while _answers(data) < requests:
             sock.settimeout(max(0.001, deadline - time.monotonic()))
             piece = sock.recv(65_536)

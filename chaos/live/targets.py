@@ -87,6 +87,8 @@ class Roles:
         if node not in ends:
             return False
         cuts = KINDS[fault.kind].cuts
+        if cuts == "all":
+            return True
         if cuts == "others":
             return fault.clients or link.dialler != "client"
         return cuts == "controller" and all(end in (node, *range(self._voters)) for end in ends)

@@ -84,7 +84,7 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
     if swarm is None:
         return scenario
     faults = tuple(_Drawing(scenario, swarm, random_for(seed, "swarm")).all())
-    needs = dict.fromkeys((*scenario.needs, *(needed_by(fault) for fault in faults)))
+    needs = dict.fromkeys((*scenario.needs, *(need for fault in faults for need in needed_by(fault))))
     return replace(scenario, faults=(*scenario.faults, *faults), needs=tuple(needs), swarm=None)
 
 

@@ -184,7 +184,7 @@ class Cluster:
     def _gone(self, machine: Machine) -> None:
         self._suite.quorum.gone(machine.node_id)
         self._suite.replicas.gone(machine.node_id, machine.disk.exists(CLEAN_SHUTDOWN_FILE))
-        if machine.silent:
+        if machine.power_loss:
             self._suite.replicas.power_lost(machine.node_id)
         else:
             self._suite.replicas.bytes_lost(machine.node_id, machine.lost_bytes_of)
@@ -231,9 +231,12 @@ class MachineFaultActions:
     def power_off(self) -> None:
         self._die(power_loss=True)
 
-    def _die(self, power_loss: bool) -> NoReturn:
+    def lose_host(self) -> None:
+        self._die(power_loss=False, silent=True)
+
+    def _die(self, power_loss: bool, silent: bool = False) -> NoReturn:
         self._machine.restart_after_us = self._fault_scheduler.restart_after_us(self._last_rule)
-        raise NodeDied(power_loss)
+        raise NodeDied(power_loss, silent)
 
     def pause(self, for_us: int) -> None:
         self._machine.pause(self._fault_scheduler.clipped_us(for_us))

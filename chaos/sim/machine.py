@@ -49,11 +49,15 @@ SYNC_US = (200, 4000)
 
 
 class NodeDied(BaseException):
-    """Raised by kill and power_off, so that they never return; no handler in the node may catch it."""
+    """Raised by kill, power_off and lose_host, so that they never return; no handler in the node may catch it.
 
-    def __init__(self, power_loss: bool) -> None:
+    With ``silent`` nobody sees that the node's connections are gone.
+    """
+
+    def __init__(self, power_loss: bool, silent: bool = False) -> None:
         super().__init__("power loss" if power_loss else "kill")
         self.power_loss = power_loss
+        self.silent = silent
 
 
 Watcher: TypeAlias = Callable[[Now, Event | None, Sequence[Effect]], None]
@@ -75,8 +79,9 @@ class Machine:
     process has ended. ``ended`` is called before that, with the node's last words, if the node ended itself and no
     fault of the disk was to blame. ``network`` is set by the network itself, and ``store`` by the cluster.
 
-    A ``silent`` machine has no power, so nobody is told that its connections are gone. The last death without a power
-    loss cost bytes of the files ``lost_bytes_of``. Of the files ``damaged``, bits went bad since the last start.
+    A ``silent`` machine is off or out of reach, so the other ends of its connections stay open. After a death with
+    ``power_loss`` what was not synced is lost. The last death without it cost bytes of the files ``lost_bytes_of``. Of
+    the files ``damaged``, bits went bad since the last start.
     """
 
     network: "Network"
@@ -103,6 +108,7 @@ class Machine:
         self.names_extra_us = 0
         self.restart_after_us = -1
         self.silent = False
+        self.power_loss = False
         self.lost_bytes_of: Sequence[str] = ()
         self.damaged: list[str] = []
         self.paused_until_us = 0
@@ -185,10 +191,10 @@ class Machine:
             return
         self._attempt(self._handle, self.node, event)
 
-    def kill_now(self, power_loss: bool) -> None:
+    def kill_now(self, power_loss: bool, silent: bool = False) -> None:
         """Kills the node from outside, between two events."""
         if self.node is not None:
-            self._die(power_loss)
+            self._die(power_loss, silent)
 
     def terminate(self) -> None:
         """Asks the node to end in good order (SIGTERM). A stopped process sees the signal when it goes on."""
@@ -263,7 +269,7 @@ class Machine:
         try:
             act(*args)
         except NodeDied as death:
-            self._die(death.power_loss)
+            self._die(death.power_loss, death.silent)
         except (NodeFailed, StartRefused, DiskError) as failure:
             self._failed(failure)
         if self._stopping and self.node is not None and self.node.stopped:
@@ -299,16 +305,17 @@ class Machine:
         self.restart_after_us = RESTART_AFTER_FAILURE_US
         self._die(power_loss=False)
 
-    def _die(self, power_loss: bool) -> None:
+    def _die(self, power_loss: bool, silent: bool = False) -> None:
         self.node = None
         self._hooks = ()
         self._watch = nothing
         self._inbox.clear()
-        self.silent = power_loss
+        self.power_loss = power_loss
+        self.silent = silent or power_loss
         self.lost_bytes_of = self.disk.process_ended()
         if power_loss:
             self.disk.power_loss()
-        self.network.node_gone(self, silent=power_loss)
+        self.network.node_gone(self, silent=self.silent)
         self._gone(self)
         if self.restart_after_us >= 0:
             self.agenda.after(self.restart_after_us, self.start)

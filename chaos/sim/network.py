@@ -229,8 +229,9 @@ class Network:
     def node_gone(self, machine: Machine, silent: bool) -> None:
         """Ends the connections of a node whose process ended.
 
-        The kernel resets the connections that the process had open. Without power (``silent``) nobody is told. Then the
-        other sides run into timeouts, until the machine is back and resets connections that it does not know.
+        The kernel resets the connections that the process had open. A machine that is off or out of reach (``silent``)
+        sends nothing: the other ends stay open and run into timeouts, until the machine is back and resets connections
+        that it does not know.
         """
         inward = [each for each in self._connections.values() if each.node is machine]
         channels = [key for key in self._channels if key[0] == machine.node_id]
@@ -248,7 +249,7 @@ class Network:
         self._silent[machine.node_id] = [*inward, *(each for each in outward if each is not None)]
 
     def node_back(self, machine: Machine) -> None:
-        """Called when the machine's kernel runs again after a power loss."""
+        """Called when a silent machine is reached again."""
         for connection in self._silent.pop(machine.node_id, ()):
             if connection.node is machine:
                 connection.send_down(connection.client.lost, connection, "reset")

@@ -43,7 +43,7 @@ def _ended(fault: Fault, context: FaultContext) -> Iterator[None]:
     if fault.kind == "node_terminated":
         context.machine.terminate()
     else:
-        context.machine.kill_now(power_loss=fault.kind == "node_powered_off")
+        context.machine.kill_now(power_loss=fault.kind == "node_powered_off", silent=fault.kind == "host_lost")
     yield
     if fault.restart_after_s >= 0:
         context.machine.start()
@@ -158,6 +158,7 @@ def _directions(context: FaultContext, which: str) -> list[tuple[Link, Direction
 _BEGIN: dict[str, Callable[[Fault, FaultContext], Iterator[None]]] = {
     "node_killed": _ended,
     "node_powered_off": _ended,
+    "host_lost": _ended,
     "node_terminated": _ended,
     "disk_bit_flipped": _bit_flipped,
     "files_missing": _files_missing,

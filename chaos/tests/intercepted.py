@@ -37,6 +37,10 @@ class Log:
         self.asked.append(("kill", 0))
         raise Ended
 
+    def lose_host(self) -> None:
+        self.asked.append(("lose_host", 0))
+        raise Ended
+
     def power_off(self) -> None:
         self.asked.append(("power_off", 0))
         raise Ended

@@ -109,7 +109,7 @@ def test_a_strike_on_the_node_lets_the_frame_pass(more: dict[str, Any], kind: st
     assert [row.detail for row in log.rows] == ["step_ms=-3" if kind == "clock_stepped" else ""]
 
 
-@pytest.mark.parametrize("kind", ["node_killed", "node_powered_off"])
+@pytest.mark.parametrize("kind", ["node_killed", "node_powered_off", "host_lost"])
 def test_a_kill_on_a_reply_sends_nothing(kind: str) -> None:
     log = Log()
     with pytest.raises(Ended):

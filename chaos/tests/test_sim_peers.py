@@ -193,12 +193,18 @@ def test_a_node_that_does_not_listen_yet_refuses() -> None:
     assert pair.asker.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
 
 
-def test_without_power_a_peer_is_silent_until_the_timeout_or_until_it_is_back() -> None:
+SILENT = pytest.mark.parametrize(
+    "how", [{"power_loss": True}, {"power_loss": False, "silent": True}], ids=["off", "lost"]
+)
+
+
+@SILENT
+def test_a_machine_out_of_reach_is_silent_until_the_timeout_or_until_it_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
     pair.asked.answers = False
     pair.ask()
     pair.run()
-    pair.machines[1].kill_now(power_loss=True)
+    pair.machines[1].kill_now(**how)
     pair.run(1_900_000)
     assert pair.asker.of(PeerDown) == []
     pair.run(200_000)
@@ -214,9 +220,10 @@ def test_without_power_a_peer_is_silent_until_the_timeout_or_until_it_is_back() 
     assert pair.replies() == [3]
 
 
-def test_a_machine_without_power_is_dialled_again_and_answers_when_it_is_back() -> None:
+@SILENT
+def test_a_machine_out_of_reach_is_dialled_again_and_answers_when_it_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
-    pair.machines[1].kill_now(power_loss=True)
+    pair.machines[1].kill_now(**how)
     pair.ask()
     pair.run(200_000)
     pair.machines[1].start()
@@ -227,12 +234,13 @@ def test_a_machine_without_power_is_dialled_again_and_answers_when_it_is_back() 
     assert pair.asker.of(PeerDown) == []
 
 
-def test_a_connection_that_outlived_a_power_loss_is_reset_when_the_machine_is_back() -> None:
+@SILENT
+def test_a_connection_that_outlived_its_machine_is_reset_when_that_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
     pair.asked.answers = False
     pair.ask()
     pair.run()
-    pair.machines[1].kill_now(power_loss=True)
+    pair.machines[1].kill_now(**how)
     pair.run()
     pair.machines[1].start()
     pair.run()

@@ -119,7 +119,7 @@ ONE_PARTITION_LEADER_PER_EPOCH = GuaranteeJob(
 
 ADMIN = ("create_topics", "delete_topics", "alter_configs", "update_features")
 RESIGNED = "resigned"
-ENDS_A_PROCESS = ("node_killed", "node_powered_off", "node_terminated")
+ENDS_A_PROCESS = ("node_killed", "node_powered_off", "host_lost", "node_terminated")
 _SLACK_US = 1_000_000
 """A fault that healed no longer ago than this still explains why there is another controller."""
 

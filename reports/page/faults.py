@@ -50,6 +50,7 @@ _APIS = {
 _ENDED = {
     "node_killed": "was killed",
     "node_powered_off": "lost power",
+    "host_lost": "vanished with its host for {lasted}",
     "node_paused": "was stopped for {lasted}",
     "node_terminated": "was told to end",
     "node_isolated": "was cut off from the other nodes for {lasted}",

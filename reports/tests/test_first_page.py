@@ -49,6 +49,7 @@ def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
             "Node 1 was killed at “log flushed”",
         ),
         (fault("a", "node_killed", api_key=26), "Node 1 was killed at a request to end a transaction"),
+        (fault("a", "host_lost"), "Node 1 vanished with its host for 2.0 s"),
         (
             fault("a", "node_paused", hits=3),
             "A node was stopped 3 times",

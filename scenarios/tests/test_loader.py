@@ -66,7 +66,7 @@ def test_defaults_and_what_the_simulator_takes_over() -> None:
     fault = scenario.faults[0]
     assert (fault.match.api, fault.match.session_epoch, fault.nth, fault.times) == (1, Range(3, 3), Range(2, 5), 1)
     assert not fault.timed
-    assert needed_by(fault) == "interceptor"
+    assert needed_by(fault) == ("interceptor",)
 
 
 def test_a_rule_that_repeats_has_no_bound_unless_told() -> None:
@@ -253,7 +253,7 @@ match = { api = "fetch" }
 def test_a_fault_at_a_state_may_name_a_link_between_nodes() -> None:
     lost = read(LARGE + LOST).faults[-1]
     assert (lost.link, lost.node, lost.timed) == (Link(1, "leader"), "leader", False)
-    assert needed_by(lost) == "proxy"
+    assert needed_by(lost) == ("proxy",)
     for old, new, words in (
         ("link = ", "node = 1\nlink = ", ["fault[3].node", "beside link"]),
         ('"1>leader"', '"7>leader"', ["'on_a_link'", "node 7", "0..4"]),

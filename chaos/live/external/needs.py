@@ -40,7 +40,8 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
     for lack in _of_scenario(scenario, wanted):
         raise _refusal(scenario, wanted, lack)
     for fault in scenario.faults:  # Before anybody is asked for nodes.
-        lack = _of_fault(fault, wanted, 0) if fault.timed else _beyond(fault, wanted)
+        few = max(wanted.nodes, scenario.cluster.total)
+        lack = _of_fault(fault, wanted, few) if fault.timed else _beyond(fault, wanted, few)
         if lack and not fault.optional:
             raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
     nodes = _nodes(wanted, scenario)
@@ -102,16 +103,17 @@ def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
     if not fault.timed:
         process = STRIKE if not _lacks_process(fault.kind, wanted) else 0
         told = why_not(fault, dict.fromkeys(range(nodes), process), _has_links(wanted), NODE_ROLES)
-        return _beyond(fault, wanted) or told
+        return _beyond(fault, wanted, nodes) or told
     if not KINDS[fault.kind].is_external:
         return f"{fault.kind} needs what only our own broker's process has"
-    return _beyond(fault, wanted)
+    return _beyond(fault, wanted, nodes)
 
 
-def _beyond(fault: Fault, wanted: Chosen) -> str:
+def _beyond(fault: Fault, wanted: Chosen, nodes: int) -> str:
     """Returns what a fault needs beyond the way to nodes, and the target lacks: processes, or links between nodes."""
     lack = _lacks_process(fault.kind, wanted) or _lacks_files(fault, wanted) or _lacks_proof(fault, wanted)
-    return lack or (DIRECTED if _between_nodes(fault) and not _has_links(wanted) else "")
+    is_alone = nodes == 1 and fault.kind in KINDS and KINDS[fault.kind].cuts == "all"
+    return lack or (DIRECTED if _between_nodes(fault) and not is_alone and not _has_links(wanted) else "")
 
 
 def _lacks_files(fault: Fault, wanted: Chosen) -> str:

@@ -228,6 +228,7 @@ class ReportingFaultActions:
         self.kill = actions.kill
         self.power_off = actions.power_off
         self.pause = actions.pause
+        self.lose_host = lambda: actions.pause(0)  # The runner silences the links, and then kills the stopped process.
         self.step_clock = actions.step_clock
         self.discard_connection = actions.discard_connection
         self.deliver_later = actions.deliver_later

@@ -84,6 +84,7 @@ OF_ONE = '[node]\ncommand = ["x"]\none_process = true\nlinks = "peers"'
 ELSEWHERE = 'addresses = ["a:1", "b:2", "c:3"]\n[commands]\nstart = "x"\nstop = "x"\nkill = "x"'
 LOST = ("response_dropped", 'on = "reply"')
 HEARD = ("node_killed", 'on = "peer_reply"')
+VANISHED = ("host_lost", "at_s = 0")
 BOUNCED = ("rolling_bounce", "at_s = 0")
 EMPTIED = ("directory_missing", "at_s = 0")
 DELETED, NAMED = ("files_missing", "at_s = 0"), 'match = { path = "*.snapshot" }'
@@ -103,6 +104,13 @@ DELETED, NAMED = ("files_missing", "at_s = 0"), 'match = { path = "*.snapshot" }
         (EMPTIED, "duration_s = 1", f"nodes = 3\n{OF_ONE}", "a data directory for each node"),
         (EMPTIED, "duration_s = 1", ELSEWHERE, "the data directory of a node, which is known only if we start it"),
         (EMPTIED, "duration_s = 1", "", ""),
+        (VANISHED, "", 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
+        (VANISHED, "", f"nodes = 3\n{OF_ONE}", "one process for each node"),
+        (VANISHED, "", 'addresses = ["a:1"]', "process control, to do host_lost"),
+        (VANISHED, "", 'addresses = ["a:1", "b:2", "c:3"]\n[commands]\nstart = "x"', "process control: commands.kill"),
+        (VANISHED, "", ELSEWHERE, "directed links between nodes"),
+        (VANISHED, "", "", ""),
+        (("host_lost", 'on = "reply"'), "", "", r"host_lost cannot be done by a proxy: .* give it at a time \(at_s\)"),
         (DELETED, NAMED, f"nodes = 3\n{OF_ONE}", "a data directory for each node"),
         (DELETED, NAMED, ELSEWHERE, "the data directory of a node, which is known only if we start it"),
         (DELETED, NAMED, "", ""),
@@ -173,6 +181,16 @@ def test_with_all_commands_a_node_elsewhere_can_be_struck(tmp_path: Path) -> Non
         from_outside(find("kill-under-load")), target(tmp_path, f'addresses = ["a:1", "b:2"]\n{commands}')
     )
     assert played.expected_faults == ("killed", "killed")
+
+
+def test_a_single_node_elsewhere_can_vanish_behind_the_links_of_its_clients(tmp_path: Path) -> None:
+    text = '[[fault]]\nname = "it"\nkind = "host_lost"\nat_s = 0'
+    alone = load(
+        written(tmp_path, "alone", text_of("Vanishes", 1, CLUSTER.replace("nodes = 3", "nodes = 1"), 10, text))
+    )
+    assert playable(alone, target(tmp_path, BY_HAND)).faults == alone.faults
+    with pytest.raises(SetupError, match="directed links between nodes"):
+        playable(alone, target(tmp_path, BY_HAND.replace('"a:1"', '"a:1", "b:2"')))
 
 
 def test_a_target_that_is_none_is_refused() -> None:

@@ -1,0 +1,146 @@
+"""The fault ``host_lost``: a node's machine vanishes from the network, and comes back.
+
+The death of a process is seen at once, because the kernel closes the process's connections. Here Toxiproxy silences
+all links of the node before the kill (``chaos.live.links.silence``): other nodes and clients notice only when their own
+timeouts expire. While the node is away a listener of ours holds its port. Otherwise Toxiproxy could not dial the node
+and would close each new connection at once, which a machine that vanished does not do.
+
+The evidence is the death, the silence that was there before it, and what happened to connections of our own through the
+same links. Some were open before, and others were opened afterwards. None may get a byte, a FIN or an RST.
+"""
+
+import errno
+import select
+import socket
+import time
+from collections.abc import Sequence
+
+from bench.fleet.spec import address_of
+from chaos.faults.timed import End, Ended, FaultContext, node_of
+from chaos.live.links import Link, restore, silence
+from chaos.live.probe import REQUEST
+from chaos.live.targets import Target
+
+MAX_WITNESSES = 6
+"""The number of links that connections of our own pass."""
+GREETING_LIMIT_S = 0.3
+"""How long the witnesses wait for answers before the silence. A node that is stopped at a state does not answer."""
+PORT_LIMIT_S = 1.0
+"""A process that is killed by a shell command may hold its port a little longer."""
+BACKLOG = 4096
+
+
+def host_lost(context: FaultContext, target: Target) -> End:
+    """The node is killed behind silent links, and is back with its links after ``restart_after_s``. Appended bytes
+    stay."""
+    fault, node = target.fault, node_of(target)
+    before = [Witness(link) for link in target.links[:MAX_WITNESSES]]
+    greet(before)
+    for link in target.links:
+        silence(link, fault.name)
+    for each in before:
+        each.drain()
+    before = [each for each in before if not each.failure]  # Another node may have been down already.
+    silent_us = context.now_us()
+    child = context.child(node)
+    how, killed_us = child.kill(), context.now_us()
+    port = hold_port(context.addresses()[node])
+    inward = [link for link in target.links if link.node == node]
+    after = [] if port is None else [Witness(link) for link in inward[:MAX_WITNESSES]]
+    for each in (*before, *after):
+        each.send()
+
+    def end() -> Ended:
+        fates = [each.fate() for each in (*before, *after)]
+        for each in (*before, *after):
+            each.close()
+        for link in target.links:
+            restore(link, fault.name)
+        if port is not None:
+            port.close()
+        context.restart(node)
+        if "SIGKILL" not in how or not before or any(fates):
+            return Ended("", doubt=next(filter(None, fates), how))
+        lasted_s, swallowed = (context.now_us() - killed_us) / 1e6, len(fates) * len(REQUEST)
+        return Ended(
+            f"{how}, {(killed_us - silent_us) / 1000:.0f} ms after toxics (slow_close, timeout) had silenced its "
+            f"{len(target.links)} links; {swallowed} bytes to it were swallowed, and no byte and no FIN came back "
+            f"within {lasted_s:.1f} s on {len(before)} connections from before and {len(after)} from afterwards"
+        )
+
+    return end
+
+
+class Witness:
+    """A connection of ours through a link. ``failure`` says how it ended, and is empty while it is open."""
+
+    def __init__(self, link: Link) -> None:
+        self.failure = ""
+        self._name = link.name
+        self._socket = socket.socket()
+        self._socket.settimeout(GREETING_LIMIT_S)
+        try:
+            self._socket.connect(address_of(link.listen))
+        except OSError as failure:
+            self._failed(failure)
+        else:
+            self._socket.setblocking(False)
+
+    def send(self) -> None:
+        try:
+            self._socket.sendall(REQUEST)
+        except OSError as failure:
+            self._failed(failure)
+
+    def drain(self) -> int:
+        """Reads what has come, and returns how many bytes that was."""
+        try:
+            seen = self._socket.recv(65_536)
+        except BlockingIOError:
+            return 0
+        except OSError as failure:
+            self._failed(failure)
+            return 0
+        if not seen:
+            self._failed("it was closed")
+        return len(seen)
+
+    def fate(self) -> str:
+        """Returns what came of the node since the last call, or nothing if the link was silent."""
+        count = self.drain()
+        return f"{self._name}: {count} bytes came" if count else self.failure
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def _failed(self, why: object) -> None:
+        self.failure = self.failure or f"{self._name}: {why}"
+        self._socket.close()
+
+
+def greet(witnesses: Sequence[Witness]) -> None:
+    """Sends a request on each connection and waits for the answers. They show that Toxiproxy has reached the node."""
+    for each in witnesses:
+        each.send()
+    waiting = [each for each in witnesses if not each.failure]
+    until_s = time.monotonic() + GREETING_LIMIT_S
+    while waiting and (left_s := until_s - time.monotonic()) > 0:
+        for each in select.select(waiting, (), (), left_s)[0]:
+            each.drain()
+            waiting.remove(each)
+
+
+def hold_port(listen: str) -> socket.socket | None:
+    """Listens where the node listened. The kernel accepts connections there, and nobody reads them. Returns None for a
+    port that is not ours to take: on another machine, say."""
+    until_s = time.monotonic() + PORT_LIMIT_S
+    while True:
+        try:
+            return socket.create_server(address_of(listen), backlog=BACKLOG)
+        except OSError as failure:
+            if failure.errno != errno.EADDRINUSE or time.monotonic() > until_s:
+                return None
+        time.sleep(0.05)
