@@ -14,6 +14,7 @@ from bench.fleet.behaviours.bodies import (
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.peers.clients import connect
 from campaigns.upgrade.kafka_files import UpgradeError
+from reference_broker.blocking.transport import TransportError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -82,7 +83,7 @@ def _call(port: int, api_key: ApiKey, version: int, body: object) -> Any:
     try:
         with connect(port) as connection:
             return connection.call(api_key, version, body)
-    except OSError as failure:
+    except TransportError as failure:
         raise UpgradeError(f"The broker at 127.0.0.1:{port} did not respond: {failure}.") from failure
 
 
