@@ -58,8 +58,8 @@ def meet(address: Address) -> Broker:
     host, port = address
     try:
         with Conversation(address, [], lambda: deadline - time.monotonic()) as conversation:
-            told = conversation.ask(ApiKey.API_VERSIONS, 0, {})
-            versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in told.api_keys}
+            response = conversation.ask(ApiKey.API_VERSIONS, 0, {})
+            versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in response.api_keys}
             stranger = Broker(address, -1, address, address, {}, versions)
             metadata = _readable_metadata(stranger, conversation)
     except (Broken, NotAdvertised) as error:

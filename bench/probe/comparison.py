@@ -35,15 +35,15 @@ NOTHING = (None, 0, -1, "", b"", bytes(16), UUID(int=0))
 
 def first_difference(ours: Outcome, theirs: Outcome) -> str:
     """One sentence about the first field that differs; empty if the brokers answer alike."""
-    answers, others = list(_answers(ours)), list(_answers(theirs))
-    for number, ((what, fields), (_, their_fields)) in enumerate(zip(answers, others, strict=False), 1):
+    responses, others = list(_answers(ours)), list(_answers(theirs))
+    for number, ((what, fields), (_, their_fields)) in enumerate(zip(responses, others, strict=False), 1):
         where = f"answer {number} ({what})"
         for path in dict.fromkeys((*fields, *their_fields)):
             here, there = fields.get(path, "not there"), their_fields.get(path, "not there")
             if here != there:
                 return f"{where}, {path}: {here}, and {there} at the oracle"
-    if len(answers) != len(others):
-        return f"{len(answers)} answers, and {len(others)} at the oracle"
+    if len(responses) != len(others):
+        return f"{len(responses)} answers, and {len(others)} at the oracle"
     if ours.verdict is not theirs.verdict:
         return f"{ours.verdict.value} ({ours.reason}), and {theirs.verdict.value} at the oracle ({theirs.reason})"
     return ""

@@ -31,12 +31,12 @@ def sole(items: Sequence[T], what: str) -> T:
     return items[0]
 
 
-def single(answer: Any, *names: str) -> Any:
+def single(response: Any, *names: str) -> Any:
     """Return the only entry of a list, of the list in that entry, and so on: ``single(answer, "topics",
     "partitions")``. Raises Unexpected if a list has none or several."""
     for name in names:
-        answer = sole(getattr(answer, name) or (), name)
-    return answer
+        response = sole(getattr(response, name) or (), name)
+    return response
 
 
 class ByKey(dict[K, V]):
@@ -227,8 +227,8 @@ class ProbeContext:
             size = {"num_partitions": partitions, "replication_factor": 1, "assignments": []}
         settings = [{"name": key, "value": value} for key, value in (configs or {}).items()]
         wanted = {"topics": [{"name": name, "configs": settings, **size}], "timeout": TIMEOUT_MS}
-        answer = self._of_setup(self.broker.controller, ApiKey.CREATE_TOPICS, wanted)
-        code = int(single(answer, "topics").error_code)
+        response = self._of_setup(self.broker.controller, ApiKey.CREATE_TOPICS, wanted)
+        code = int(single(response, "topics").error_code)
         if code == ErrorCode.invalid_config and configs:
             raise NotAdvertised(f"a topic's {', '.join(configs)} cannot be set to what the case needs")
         if code:
@@ -247,9 +247,9 @@ class ProbeContext:
 
     def delete(self, topic: Topic) -> None:
         """Deletes a topic and waits until the leader no longer knows it."""
-        asked = {"topics": [{"name": topic.name}], "timeout": TIMEOUT_MS}
-        answer = self._of_setup(self.broker.controller, ApiKey.DELETE_TOPICS, asked)
-        code = int(single(answer, "responses").error_code)
+        request = {"topics": [{"name": topic.name}], "timeout": TIMEOUT_MS}
+        response = self._of_setup(self.broker.controller, ApiKey.DELETE_TOPICS, request)
+        code = int(single(response, "responses").error_code)
         if code:
             raise Unsupported(f"{PREPARING}no topic can be deleted: {error_name(code)}")
         self._until(lambda: self._described(topic.name).error_code == ErrorCode.unknown_topic_or_partition)
@@ -301,18 +301,18 @@ class ProbeContext:
         return Topic(name, topic_id.bytes if topic_id else bytes(16), partitions)
 
     def _described(self, name: str) -> Any:
-        asked = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
-        answer = self._of_setup(self.broker.leader, ApiKey.METADATA, asked, BY_NAME_AND_ID)
-        return single(answer, "topics")
+        request = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+        response = self._of_setup(self.broker.leader, ApiKey.METADATA, request, BY_NAME_AND_ID)
+        return single(response, "topics")
 
     def _answers(self, name: str, partitions: int) -> bool:
         """Whether the leader serves the topic. In Apache Kafka it does so a moment after the metadata has the topic."""
         if ApiKey.LIST_OFFSETS not in self.broker.versions:
             return True
         wanted = [{"partition_index": each, "timestamp": -1} for each in range(partitions)]
-        asked = {"replica_id": -1, "topics": [{"name": name, "partitions": wanted}]}
-        answer = self._of_setup(self.broker.leader, ApiKey.LIST_OFFSETS, asked)
-        return all(int(each.error_code) == ErrorCode.none for each in single(answer, "topics").partitions)
+        request = {"replica_id": -1, "topics": [{"name": name, "partitions": wanted}]}
+        response = self._of_setup(self.broker.leader, ApiKey.LIST_OFFSETS, request)
+        return all(int(each.error_code) == ErrorCode.none for each in single(response, "topics").partitions)
 
     def _of_setup(self, address: Address, api_key: int, values: object, versions: tuple[int, int] = ANY) -> Any:
         """Sends a request for what the case needs, on a connection that its transcript does not show."""
@@ -358,9 +358,9 @@ def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected)
     version = broker.version(ApiKey.DELETE_TOPICS, ANY)
     doomed = [{"name": each} for each in belongings.topics]
     with connected(broker.controller) as conversation:
-        answer = conversation.ask(ApiKey.DELETE_TOPICS, version, {"topics": doomed, "timeout": TIMEOUT_MS})
+        response = conversation.ask(ApiKey.DELETE_TOPICS, version, {"topics": doomed, "timeout": TIMEOUT_MS})
     gone = (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
-    return [f"{each.name}: {error_name(each.error_code)}" for each in answer.responses if each.error_code not in gone]
+    return [f"{each.name}: {error_name(each.error_code)}" for each in response.responses if each.error_code not in gone]
 
 
 def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
@@ -369,8 +369,8 @@ def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected)
     groups: dict[Address, list[str]] = {}
     with connected(broker.leader) as conversation:
         for group_id in belongings.groups:
-            asked = {"coordinator_keys": [group_id]}
-            found = conversation.ask(ApiKey.FIND_COORDINATOR, version[ApiKey.FIND_COORDINATOR], asked)
+            request = {"coordinator_keys": [group_id]}
+            found = conversation.ask(ApiKey.FIND_COORDINATOR, version[ApiKey.FIND_COORDINATOR], request)
             groups.setdefault(address_of(broker, found.coordinators[0]), []).append(group_id)
     for address, here in groups.items():
         with connected(address) as conversation:

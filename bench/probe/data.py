@@ -77,10 +77,10 @@ def produce(
 ) -> ProducePartitionResponse:
     """Writes one batch and returns what is told of its partition."""
     version = at.version(PRODUCE)
-    answer = at.ask(PRODUCE, produce_request(topic, version, {partition: data}, acks), version, on)
-    told = single(answer, "responses", "partitions")
-    assert isinstance(told, ProducePartitionResponse)
-    return told
+    response = at.ask(PRODUCE, produce_request(topic, version, {partition: data}, acks), version, on)
+    result = single(response, "responses", "partitions")
+    assert isinstance(result, ProducePartitionResponse)
+    return result
 
 
 def write(at: ProbeContext, topic: Topic, *batches: bytes, partition: int = 0) -> None:
@@ -118,9 +118,9 @@ def fetch(
 ) -> FetchResponse:
     """Fetches partitions of one topic; its first one from the start if none is named."""
     request = fetch_request(at, [(topic, partitions or (wanted(),))], **fields)
-    answer = at.ask(FETCH, request, on=on)
-    assert isinstance(answer, FetchResponse)
-    return answer
+    response = at.ask(FETCH, request, on=on)
+    assert isinstance(response, FetchResponse)
+    return response
 
 
 def send_fetch(at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> EncodedRequest:
@@ -130,16 +130,16 @@ def send_fetch(at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fi
 
 def fetch_one(at: ProbeContext, topic: Topic, partition: FetchPartition | None = None, **fields: Any) -> PartitionData:
     """Fetches one partition and returns what is told of it."""
-    answer = fetch(at, topic, partition or wanted(), **fields)
-    at.expect("error code of the answer", answer.error_code, ErrorCode.none)
-    rows = [data for each in answer.responses for data in each.partitions]
+    response = fetch(at, topic, partition or wanted(), **fields)
+    at.expect("error code of the answer", response.error_code, ErrorCode.none)
+    rows = [data for each in response.responses for data in each.partitions]
     at.expect("number of partitions in the answer", len(rows), 1)
     return rows[0]
 
 
-def rows(answer: FetchResponse) -> dict[int, PartitionData]:
+def rows(response: FetchResponse) -> dict[int, PartitionData]:
     """What is told of each partition, in an answer about one topic."""
-    return ByKey({data.partition: data for each in answer.responses for data in each.partitions})
+    return ByKey({data.partition: data for each in response.responses for data in each.partitions})
 
 
 def headers(data: PartitionData) -> list[BatchHeader]:
@@ -173,8 +173,8 @@ def values(data: PartitionData) -> list[bytes | None]:
 
 def log_end(at: ProbeContext, topic: Topic, partition: int = 0) -> int:
     """The high watermark of a partition, which is where its log ends on one node."""
-    told = fetch_one(at, topic, wanted(partition, 0, 1))
-    return told.high_watermark
+    result = fetch_one(at, topic, wanted(partition, 0, 1))
+    return result.high_watermark
 
 
 CLOSE, OPEN = -1, 0
@@ -197,10 +197,10 @@ class Session:
         self, *partitions: FetchPartition, forget: Sequence[int] = (), epoch: int | None = None, **fields: Any
     ) -> FetchResponse:
         """The next incremental fetch, or one with another epoch, which does not count."""
-        answer = self._ask(self.id, self.epoch if epoch is None else epoch, partitions, forget, **fields)
+        response = self._ask(self.id, self.epoch if epoch is None else epoch, partitions, forget, **fields)
         if epoch is None:
             self.epoch += 1
-        return answer
+        return response
 
     def _ask(
         self, session_id: int, epoch: int, partitions: Sequence[FetchPartition], forget: Sequence[int], **fields: Any
@@ -209,6 +209,6 @@ class Session:
         forgotten = [(self._topic, forget)] if forget else []
         on = fields.pop("on", None)
         request = fetch_request(self._at, topics, forgotten, session_id=session_id, session_epoch=epoch, **fields)
-        answer = self._at.ask(FETCH, request, on=on)
-        assert isinstance(answer, FetchResponse)
-        return answer
+        response = self._at.ask(FETCH, request, on=on)
+        assert isinstance(response, FetchResponse)
+        return response

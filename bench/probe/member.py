@@ -58,13 +58,13 @@ class Member:
     def send_join(self, version: int | None = None, **other: object) -> EncodedRequest:
         """Sends a JoinGroup as the member is. ``other``: fields with other values."""
         identity = {name: value for name, value in self.identity.items() if name != "generation_id"}
-        asked = {
+        request = {
             "session_timeout": self.session_ms,
             "rebalance_timeout": REBALANCE_MS,
             "protocol_type": self.protocol_type,
             "protocols": [{"name": name, "metadata": data} for name, data in self.protocols.items()],
         }
-        return self.at.send(JOIN, {**identity, **asked, **other}, version, self.on)
+        return self.at.send(JOIN, {**identity, **request, **other}, version, self.on)
 
     def join(self, version: int | None = None, **other: object) -> Any:
         """Sends a JoinGroup and returns the answer, whatever it says."""
@@ -73,27 +73,27 @@ class Member:
     def knock(self, **other: Any) -> Any:
         """Joins with what must be refused, and returns the answer. A broker may give out an ID before it looks
         (KIP-394), and then it is asked again."""
-        answer = self.join(**other)
-        if answer.error_code == ErrorCode.member_id_required:
-            self.member_id = str(answer.member_id)
-            answer = self.join(**other)
-        return answer
+        response = self.join(**other)
+        if response.error_code == ErrorCode.member_id_required:
+            self.member_id = str(response.member_id)
+            response = self.join(**other)
+        return response
 
     def send_entry(self) -> EncodedRequest:
         """Sends the JoinGroup that makes it a member. If it needs an ID it asks for one before."""
         if not self.member_id and self.instance is None and self.at.version(JOIN) >= IDS_SINCE:
-            answer = self.join()
-            self.at.expect("error code of the first join", answer.error_code, ErrorCode.member_id_required)
-            self.member_id = str(answer.member_id)
+            response = self.join()
+            self.at.expect("error code of the first join", response.error_code, ErrorCode.member_id_required)
+            self.member_id = str(response.member_id)
         return self.send_join()
 
-    def joined(self, asked: EncodedRequest, limit_s: float | None = None) -> Any:
+    def joined(self, request: EncodedRequest, limit_s: float | None = None) -> Any:
         """Takes the answer to a JoinGroup, which must succeed and come in that time."""
-        answer = self.on.receive(asked, limit_s)
-        self.at.expect("error code of a join", answer.error_code, ErrorCode.none)
-        self.member_id, self.generation = str(answer.member_id), int(answer.generation_id)
-        self.leader, self.protocol = str(answer.leader), answer.protocol_name
-        return answer
+        response = self.on.receive(request, limit_s)
+        self.at.expect("error code of a join", response.error_code, ErrorCode.none)
+        self.member_id, self.generation = str(response.member_id), int(response.generation_id)
+        self.leader, self.protocol = str(response.leader), response.protocol_name
+        return response
 
     def enter(self) -> Any:
         """Joins and returns the answer, which must be without error."""
@@ -104,10 +104,10 @@ class Member:
     def send_sync(self, assignments: Mapping[str, bytes] | None = None, **other: object) -> EncodedRequest:
         """``assignments``: by member ID."""
         given = [{"member_id": name, "assignment": data} for name, data in (assignments or {}).items()]
-        asked = {"protocol_type": self.protocol_type, "protocol_name": self.protocol, "assignments": given}
+        request = {"protocol_type": self.protocol_type, "protocol_name": self.protocol, "assignments": given}
         if self.at.version(SYNC) < 5:
-            asked = {"assignments": given}
-        return self.at.send(SYNC, {**self.identity, **asked, **other}, on=self.on)
+            request = {"assignments": given}
+        return self.at.send(SYNC, {**self.identity, **request, **other}, on=self.on)
 
     def sync(self, assignments: Mapping[str, bytes] | None = None, **other: object) -> Any:
         return self.on.receive(self.send_sync(assignments, **other))
@@ -118,8 +118,8 @@ class Member:
 
     def leave(self) -> None:
         leaving = {"member_id": self.member_id, "group_instance_id": self.instance}
-        answer = self.at.ask(LEAVE, {"group_id": self.group_id, "members": [leaving]}, on=self.on)
-        self.at.expect("error code of the group", answer.error_code, ErrorCode.none)
+        response = self.at.ask(LEAVE, {"group_id": self.group_id, "members": [leaving]}, on=self.on)
+        self.at.expect("error code of the group", response.error_code, ErrorCode.none)
 
     def described(self, unseen: bool = False) -> Any:
         """What DescribeGroups tells of the group."""
@@ -151,8 +151,8 @@ def settled(at: ProbeContext, **options: Any) -> Member:
     """The one member of a stable group, with the assignment ``b"mine"``. ``options``: of Member."""
     member = Member(at, at.group(), **options)
     member.enter()
-    answer = member.sync({member.member_id: b"mine"})
-    at.expect("error code of a sync", answer.error_code, ErrorCode.none)
+    response = member.sync({member.member_id: b"mine"})
+    at.expect("error code of a sync", response.error_code, ErrorCode.none)
     return member
 
 
@@ -160,10 +160,10 @@ def beside(first: Member, **options: Any) -> tuple[Member, Any, Any]:
     """A second member joins a stable group, and the first one joins again. Returns the second member, and what both
     were told of the generation that they share, the first one's before. Nobody has synced."""
     second = Member(first.at, first.group_id, **options)
-    asked = second.send_entry()
+    request = second.send_entry()
     first.until_rebalance()
     again = first.joined(first.send_join())
-    return second, again, second.joined(asked)
+    return second, again, second.joined(request)
 
 
 def pair(at: ProbeContext, first: Mapping[str, Any] | None = None, **second: Any) -> tuple[Member, Member]:

@@ -52,8 +52,8 @@ NEEDS_2: dict[int, Versions] = {**NEEDS, END: since_version(5), PRODUCE: since_v
 
 def needs_version_2(at: ProbeContext) -> None:
     """Raises NotAdvertised unless ``transaction.version`` is finalized at 2 or higher: then clients may use it."""
-    told = at.ask(ApiKey.API_VERSIONS, {"client_software_name": "probe", "client_software_version": "1"})
-    levels = {str(each.name): int(each.max_version_level) for each in getattr(told, "finalized_features", ())}
+    response = at.ask(ApiKey.API_VERSIONS, {"client_software_name": "probe", "client_software_version": "1"})
+    levels = {str(each.name): int(each.max_version_level) for each in getattr(response, "finalized_features", ())}
     if levels.get("transaction.version", 0) < 2:
         raise NotAdvertised("transaction.version is not finalized at 2")
 
@@ -102,9 +102,9 @@ class Transactional:
     def ask(self, api_key: int, values: Mapping[str, object], code: Callable[[Any], int], version: int = -1) -> Any:
         """Asks its coordinator until ``code``, which finds an error in the answer, is none of ON_THE_WAY."""
         spoken = self.at.version(api_key) if version < 0 else version
-        while code(told := self.at.ask(api_key, values, spoken, self.on)) in ON_THE_WAY and self.at.left_s() > SPARE_S:
+        while code(response := self.at.ask(api_key, values, spoken, self.on)) in ON_THE_WAY and self.at.left_s() > SPARE_S:
             time.sleep(AGAIN_AFTER_S)
-        return told
+        return response
 
     def await_coordinator(self) -> None:
         """Waits until the coordinator serves transactional IDs that end up with it."""
@@ -114,14 +114,14 @@ class Transactional:
 
     def init(self, **other: object) -> Any:
         """Asks for the ID and returns the answer, whatever it says. ``other``: fields of the request."""
-        asked = {"transactional_id": self.name, "transaction_timeout": TIMEOUT_MS, **other}
-        return self.ask(INIT, asked, lambda told: int(told.error_code))
+        request = {"transactional_id": self.name, "transaction_timeout": TIMEOUT_MS, **other}
+        return self.ask(INIT, request, lambda response: int(response.error_code))
 
     def take(self, **other: object) -> "Transactional":
         """Takes the ID, which must succeed, and remembers what it got."""
-        told = self.init(**other)
-        self.at.expect("error code of InitProducerId", told.error_code, ErrorCode.none)
-        self.producer_id, self.epoch = int(told.producer_id), int(told.producer_epoch)
+        response = self.init(**other)
+        self.at.expect("error code of InitProducerId", response.error_code, ErrorCode.none)
+        self.producer_id, self.epoch = int(response.producer_id), int(response.producer_epoch)
         return self
 
     def reconnect(self) -> None:
@@ -137,8 +137,8 @@ class Transactional:
     def add(self, topics: Mapping[str, Sequence[int]], **other: object) -> dict[tuple[str, int], int]:
         """Adds partitions and returns their error codes."""
         named = [{"name": name, "partitions": list(each)} for name, each in topics.items()]
-        asked = {"transactions": [{**self.owner, "topics": named, **other}]}
-        return codes(self.ask(ADD, asked, lambda told: max(codes(told).values(), key=_is_on_the_way, default=0)))
+        request = {"transactions": [{**self.owner, "topics": named, **other}]}
+        return codes(self.ask(ADD, request, lambda response: max(codes(response).values(), key=_is_on_the_way, default=0)))
 
     def add_one(self, topic: Topic, partition: int = 0, **other: object) -> int:
         """Adds one partition and returns its error code."""
@@ -146,8 +146,8 @@ class Transactional:
 
     def adds(self, topic: Topic, *partitions: int) -> None:
         """Adds what must be taken."""
-        told = self.add({topic.name: partitions or (0,)})
-        self.at.expect("error codes of AddPartitionsToTxn", sorted(set(told.values())), [0])
+        results = self.add({topic.name: partitions or (0,)})
+        self.at.expect("error codes of AddPartitionsToTxn", sorted(set(results.values())), [0])
 
     def send(
         self,
@@ -170,10 +170,10 @@ class Transactional:
             base_sequence=sequence,
             is_transactional=transactional,
         )
-        told = self.send_batch(topic, data, partition, on, other.get("transactional_id", self.name))
-        if told.error_code == ErrorCode.none:
+        result = self.send_batch(topic, data, partition, on, other.get("transactional_id", self.name))
+        if result.error_code == ErrorCode.none:
             self._sequences[key] = sequence + max(1, len(values))
-        return told
+        return result
 
     def send_batch(
         self,
@@ -188,10 +188,10 @@ class Transactional:
         request = produce_request(topic, version, {partition: data})
         named = replace(request, transactional_id=self.name if transactional_id == "" else transactional_id)
         while True:
-            told = single(self.at.ask(PRODUCE, named, version, on), "responses", "partitions")
-            assert isinstance(told, ProducePartitionResponse)
-            if told.error_code not in (*ON_THE_WAY, ErrorCode.not_enough_replicas) or self.at.left_s() < SPARE_S:
-                return told
+            result = single(self.at.ask(PRODUCE, named, version, on), "responses", "partitions")
+            assert isinstance(result, ProducePartitionResponse)
+            if result.error_code not in (*ON_THE_WAY, ErrorCode.not_enough_replicas) or self.at.left_s() < SPARE_S:
+                return result
             time.sleep(AGAIN_AFTER_S)
 
     def forget_sequences(self) -> None:
@@ -200,8 +200,8 @@ class Transactional:
 
     def writes(self, topic: Topic, *values: bytes, partition: int = 0, on: Conversation | None = None) -> None:
         """Writes what must be taken, to a partition of the transaction."""
-        told = self.send(topic, *values, partition=partition, on=on)
-        self.at.expect("error code of a produce in the transaction", told.error_code, ErrorCode.none)
+        result = self.send(topic, *values, partition=partition, on=on)
+        self.at.expect("error code of a produce in the transaction", result.error_code, ErrorCode.none)
 
     def begins(self, topic: Topic, *values: bytes, partition: int = 0) -> None:
         """Adds a partition and writes to it."""
@@ -212,37 +212,37 @@ class Transactional:
 
     def add_offsets(self, group_id: str, **other: object) -> int:
         """Returns the error code."""
-        asked = {**self.owner, "group_id": group_id, **other}
-        return int(self.ask(ADD_OFFSETS, asked, lambda told: int(told.error_code)).error_code)
+        request = {**self.owner, "group_id": group_id, **other}
+        return int(self.ask(ADD_OFFSETS, request, lambda response: int(response.error_code)).error_code)
 
     def commit_offset(self, on: Conversation, group_id: str, topic: Topic, offset: int, **other: object) -> int:
         """Commits the offset of partition 0 in the transaction and returns its error code. ``on``: the group's
         coordinator."""
         partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}]
-        asked = {
+        request = {
             **self.owner,
             "group_id": group_id,
             "topics": [{"name": topic.name, "partitions": partitions}],
             **other,
         }
         while True:
-            told = single(self.at.ask(COMMIT_OFFSETS, asked, on=on), "topics", "partitions")
-            if told.error_code not in ON_THE_WAY or self.at.left_s() < SPARE_S:
-                return int(told.error_code)
+            result = single(self.at.ask(COMMIT_OFFSETS, request, on=on), "topics", "partitions")
+            if result.error_code not in ON_THE_WAY or self.at.left_s() < SPARE_S:
+                return int(result.error_code)
             time.sleep(AGAIN_AFTER_S)
 
     # Its end
 
     def end(self, *, commits: bool, **other: object) -> Any:
         """Asks for the end and returns the answer, whatever it says."""
-        return self.ask(END, {**self.owner, "committed": commits, **other}, lambda told: int(told.error_code))
+        return self.ask(END, {**self.owner, "committed": commits, **other}, lambda response: int(response.error_code))
 
     def ends(self, *, commits: bool) -> None:
         """Ends the transaction, which must succeed, and goes on in the epoch that it is told."""
-        told = self.end(commits=commits)
-        self.at.expect("error code of EndTxn", told.error_code, ErrorCode.none)
+        response = self.end(commits=commits)
+        self.at.expect("error code of EndTxn", response.error_code, ErrorCode.none)
         if self.at.version(END) >= 5:
-            self.producer_id, self.epoch = int(told.producer_id), int(told.producer_epoch)
+            self.producer_id, self.epoch = int(response.producer_id), int(response.producer_epoch)
 
     def commits(self, *topics: Topic) -> None:
         """Commits, and waits until nothing is open in partition 0 of the topics."""
@@ -259,9 +259,9 @@ def _is_on_the_way(code: int) -> bool:
     return code in ON_THE_WAY
 
 
-def codes(told: Any) -> dict[tuple[str, int], int]:
+def codes(response: Any) -> dict[tuple[str, int], int]:
     """The error codes of AddPartitionsToTxn, by topic and partition, of an answer about one transaction."""
-    topics = single(told, "results_by_transaction").topic_results
+    topics = single(response, "results_by_transaction").topic_results
     return ByKey(
         {
             (str(topic.name), int(one.partition_index)): int(one.partition_error_code)
@@ -275,8 +275,8 @@ def _coordinator(at: ProbeContext, name: str) -> tuple[str, int]:
     found: list[Any] = []
 
     def is_there() -> bool:
-        asked = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
-        found[:] = [single(at.ask_unseen(FIND, asked, at.main), "coordinators")]
+        request = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
+        found[:] = [single(at.ask_unseen(FIND, request, at.main), "coordinators")]
         return not found[0].error_code
 
     until(at, is_there)
@@ -296,12 +296,12 @@ def read(at: ProbeContext, topic: Topic, isolation: int, offset: int = 0, partit
 def latest(at: ProbeContext, topic: Topic, isolation: int, timestamp: int = LATEST, *, seen: bool = True) -> int:
     """The offset that ListOffsets tells of partition 0."""
     one = {"partition_index": 0, "timestamp": timestamp}
-    asked = {"replica_id": -1, "isolation_level": isolation, "topics": [{"name": topic.name, "partitions": [one]}]}
-    answer = at.ask(LIST_OFFSETS, asked) if seen else at.ask_unseen(LIST_OFFSETS, asked, at.main)
-    told = single(answer, "topics", "partitions")
+    request = {"replica_id": -1, "isolation_level": isolation, "topics": [{"name": topic.name, "partitions": [one]}]}
+    response = at.ask(LIST_OFFSETS, request) if seen else at.ask_unseen(LIST_OFFSETS, request, at.main)
+    result = single(response, "topics", "partitions")
     if seen:
-        at.expect("error code of ListOffsets", told.error_code, ErrorCode.none)
-    return int(told.offset)
+        at.expect("error code of ListOffsets", result.error_code, ErrorCode.none)
+    return int(result.offset)
 
 
 def settle(at: ProbeContext, *topics: Topic, within_s: float = WITHIN_S) -> None:

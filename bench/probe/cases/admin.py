@@ -43,32 +43,32 @@ def _placed(name: str, *assignments: tuple[int, list[int]], **more: object) -> d
 
 def _create(at: ProbeContext, *topics: Mapping[str, object], validate_only: bool = False) -> dict[str, Any]:
     """What CreateTopics tells of each topic, by name. A name that is told twice breaks a case."""
-    answer = _controller(at, CREATE, {"topics": topics, "validate_only": validate_only})
-    told = {str(each.name): each for each in answer.topics}
-    at.expect("names that are told twice", len(answer.topics) - len(told), 0)
-    return told
+    response = _controller(at, CREATE, {"topics": topics, "validate_only": validate_only})
+    results = {str(each.name): each for each in response.topics}
+    at.expect("names that are told twice", len(response.topics) - len(results), 0)
+    return results
 
 
 def _refused(at: ProbeContext, topic: Mapping[str, object], *codes: ErrorCode) -> None:
     """A topic that must not be made, neither when it is only checked nor when it is meant."""
     for validate_only in (True, False):
-        told = _create(at, topic, validate_only=validate_only)[str(topic["name"])]
-        at.expect("error code of the topic", told.error_code, *codes)
+        result = _create(at, topic, validate_only=validate_only)[str(topic["name"])]
+        at.expect("error code of the topic", result.error_code, *codes)
 
 
 def _made(at: ProbeContext, name: str) -> None:
     """A topic of this name can be made, and so was not there before."""
-    told = _create(at, _plain(name))[name]
-    at.expect("error code when the topic is made at last", told.error_code, ErrorCode.none)
+    result = _create(at, _plain(name))[name]
+    at.expect("error code when the topic is made at last", result.error_code, ErrorCode.none)
 
 
 @case("admin/create/made", CREATE_SCHEMA, {**CREATES, METADATA: since_version(4)}, since="0.10.1")
 def made(at: ProbeContext) -> None:
     """A topic gets as many partitions and replicas as it was asked for."""
     topic = at.topic(3)
-    told = single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
-    at.expect("partitions", sorted(each.partition_index for each in told.partitions), [0, 1, 2])
-    at.expect("replicas of each partition", {len(each.replica_nodes) for each in told.partitions}, {1})
+    result = single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
+    at.expect("partitions", sorted(each.partition_index for each in result.partitions), [0, 1, 2])
+    at.expect("replicas of each partition", {len(each.replica_nodes) for each in result.partitions}, {1})
 
 
 @case("admin/create/exists", CREATE_SCHEMA, CREATES, since="0.10.1")
@@ -89,8 +89,8 @@ def validate_only(at: ProbeContext) -> None:
 def named_twice(at: ProbeContext) -> None:
     """A name that stands twice in a request is refused with INVALID_REQUEST, told once, and not made."""
     name = at.topic_name()
-    told = _create(at, _plain(name), _plain(name, num_partitions=2))
-    at.expect("error code", told[name].error_code, ErrorCode.invalid_request)
+    results = _create(at, _plain(name), _plain(name, num_partitions=2))
+    at.expect("error code", results[name].error_code, ErrorCode.invalid_request)
     _made(at, name)
 
 
@@ -136,18 +136,18 @@ def too_many_replicas(at: ProbeContext) -> None:
 def defaults(at: ProbeContext) -> None:
     """From version 4 on, -1 stands for the broker's own number of partitions and of replicas."""
     name = at.topic_name()
-    told = _create(at, _plain(name, num_partitions=-1, replication_factor=-1))[name]
-    at.expect("error code", told.error_code, ErrorCode.none)
+    result = _create(at, _plain(name, num_partitions=-1, replication_factor=-1))[name]
+    at.expect("error code", result.error_code, ErrorCode.none)
 
 
 @case("admin/create/placed", CREATE_SCHEMA, {CREATE: since_version(5)}, since="2.4")
 def placed(at: ProbeContext) -> None:
     """A topic can be placed by hand. Its number of partitions and of replicas follows from that."""
     name, node = at.topic_name(), at.broker.node_id
-    told = _create(at, _placed(name, (0, [node]), (1, [node])))[name]
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("number of partitions", told.num_partitions, 2)
-    at.expect("number of replicas", told.replication_factor, 1)
+    result = _create(at, _placed(name, (0, [node]), (1, [node])))[name]
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("number of partitions", result.num_partitions, 2)
+    at.expect("number of replicas", result.replication_factor, 1)
 
 
 @case("admin/create/placed-and-counted", CREATE_SCHEMA, CREATES, since="0.10.1")
@@ -188,8 +188,8 @@ def null_config(at: ProbeContext) -> None:
 def one_of_three(at: ProbeContext) -> None:
     """A topic that is refused does not hinder the others of the request. Each has its own error."""
     good, bad, other = (at.topic_name() for _ in range(3))
-    told = _create(at, _plain(good), _plain(bad, num_partitions=0), _plain(other))
-    codes = [int(told[name].error_code) if name in told else None for name in (good, bad, other)]
+    results = _create(at, _plain(good), _plain(bad, num_partitions=0), _plain(other))
+    codes = [int(results[name].error_code) if name in results else None for name in (good, bad, other)]
     at.expect("error codes", codes, [0, int(ErrorCode.invalid_partitions), 0])
     at.expect("error code of the first again", _create(at, _plain(good))[good].error_code, ErrorCode(36))
 
@@ -199,9 +199,9 @@ def tells_size(at: ProbeContext) -> None:
     """From version 5 on the answer tells the number of partitions and replicas, also when it is only validated."""
     name = at.topic_name()
     for only in (True, False):
-        told = _create(at, _plain(name, num_partitions=3), validate_only=only)[name]
-        at.expect("number of partitions", told.num_partitions, 3)
-        at.expect("number of replicas", told.replication_factor, 1)
+        result = _create(at, _plain(name, num_partitions=3), validate_only=only)[name]
+        at.expect("number of partitions", result.num_partitions, 3)
+        at.expect("number of replicas", result.replication_factor, 1)
 
 
 @case("admin/create/tells-configs", "KIP-525", {CREATE: since_version(5)}, since="2.4")
@@ -209,10 +209,10 @@ def tells_configs(at: ProbeContext) -> None:
     """From version 5 on the answer tells the topic's settings: those that were given, and those of the broker."""
     name = at.topic_name()
     given = [{"name": "retention.ms", "value": "123456"}]
-    told = _create(at, _plain(name, configs=given))[name]
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("error code of the settings", told.topic_config_error_code, 0)
-    rows = ByKey({str(each.name): each for each in told.configs or ()})
+    result = _create(at, _plain(name, configs=given))[name]
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("error code of the settings", result.topic_config_error_code, 0)
+    rows = ByKey({str(each.name): each for each in result.configs or ()})
     at.expect("value that was given", rows["retention.ms"].value, "123456")
     at.expect("its source (1: the topic)", rows["retention.ms"].config_source, 1)
     at.expect("cleanup.policy is told, too", "cleanup.policy" in rows, True)
@@ -226,8 +226,8 @@ def tells_id(at: ProbeContext) -> None:
     topic_id = _create(at, _plain(name))[name].topic_id
     at.expect("an ID is told", topic_id is not None, True)
     at.settle(name)
-    told = single(at.ask(METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}), "topics")
-    at.expect("Metadata tells the same", told.topic_id == topic_id, True)
+    result = single(at.ask(METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}), "topics")
+    at.expect("Metadata tells the same", result.topic_id == topic_id, True)
 
 
 # DeleteTopics
@@ -243,49 +243,49 @@ def by_name(at: ProbeContext) -> None:
     """A topic is deleted by its name, once: it is unknown afterwards."""
     topic = at.topic()
     for wanted in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
-        told = sole(_delete(at, {"name": topic.name}), "responses")
-        at.expect("name", told.name, topic.name)
-        at.expect("error code", told.error_code, wanted)
+        result = sole(_delete(at, {"name": topic.name}), "responses")
+        at.expect("name", result.name, topic.name)
+        at.expect("error code", result.error_code, wanted)
 
 
 @case("admin/delete/by-id", "KIP-516", BY_ID, since="2.8")
 def by_id(at: ProbeContext) -> None:
     """From version 6 on a topic is deleted by its ID, once, and the answer tells its name as well."""
     topic = at.topic()
-    told = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("name", told.name, topic.name)
-    at.expect("the ID comes back", told.topic_id == UUID(bytes=topic.id), True)
-    told = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
-    at.expect("error code of the second time", told.error_code, ErrorCode.unknown_topic_id)
+    result = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("name", result.name, topic.name)
+    at.expect("the ID comes back", result.topic_id == UUID(bytes=topic.id), True)
+    result = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
+    at.expect("error code of the second time", result.error_code, ErrorCode.unknown_topic_id)
 
 
 @case("admin/delete/unknown-id", "KIP-516", BY_ID, since="2.8")
 def unknown_id(at: ProbeContext) -> None:
     """An ID that no topic has is told with UNKNOWN_TOPIC_ID and without a name."""
-    told = sole(_delete(at, {"topic_id": STRANGE_ID}), "responses")
-    at.expect("error code", told.error_code, ErrorCode.unknown_topic_id)
-    at.expect("name", told.name, None, "")
+    result = sole(_delete(at, {"topic_id": STRANGE_ID}), "responses")
+    at.expect("error code", result.error_code, ErrorCode.unknown_topic_id)
+    at.expect("name", result.name, None, "")
 
 
 @case("admin/delete/name-and-id", "KIP-516; Apache Kafka's ControllerApis", BY_ID, since="2.8", level=SHOULD)
 def name_and_id(at: ProbeContext) -> None:
     """A topic with both a name and an ID, or with neither, is refused with INVALID_REQUEST and not deleted."""
     topic = at.topic()
-    told = sole(_delete(at, {"name": topic.name, "topic_id": UUID(bytes=topic.id)}), "responses")
-    at.expect("error code with both", told.error_code, ErrorCode.invalid_request)
-    told = sole(_delete(at, {}), "responses")
-    at.expect("error code with neither", told.error_code, ErrorCode.invalid_request)
-    told = sole(_delete(at, {"name": topic.name}), "responses")
-    at.expect("error code of the name alone", told.error_code, ErrorCode.none)
+    result = sole(_delete(at, {"name": topic.name, "topic_id": UUID(bytes=topic.id)}), "responses")
+    at.expect("error code with both", result.error_code, ErrorCode.invalid_request)
+    result = sole(_delete(at, {}), "responses")
+    at.expect("error code with neither", result.error_code, ErrorCode.invalid_request)
+    result = sole(_delete(at, {"name": topic.name}), "responses")
+    at.expect("error code of the name alone", result.error_code, ErrorCode.none)
 
 
 @case("admin/delete/named-twice", "Apache Kafka's ControllerApis", DELETES, since="2.8", level=SHOULD)
 def deleted_twice(at: ProbeContext) -> None:
     """A name that stands twice in a request is refused with INVALID_REQUEST, told once, and not deleted."""
     topic = at.topic()
-    told = _delete(at, {"name": topic.name}, {"name": topic.name})
-    at.expect("error codes", [int(each.error_code) for each in told], [int(ErrorCode.invalid_request)])
+    results = _delete(at, {"name": topic.name}, {"name": topic.name})
+    at.expect("error codes", [int(each.error_code) for each in results], [int(ErrorCode.invalid_request)])
     at.expect("error code alone", sole(_delete(at, {"name": topic.name}), "responses").error_code, ErrorCode.none)
 
 
@@ -293,9 +293,9 @@ def deleted_twice(at: ProbeContext) -> None:
 def beside_unknown(at: ProbeContext) -> None:
     """A topic that does not exist does not hinder the others of the request."""
     known, unknown = at.topic().name, at.topic_name()
-    told = {str(each.name): each.error_code for each in _delete(at, {"name": unknown}, {"name": known})}
-    at.expect("error code of the known topic", told.get(known), ErrorCode.none)
-    at.expect("error code of the unknown one", told.get(unknown), ErrorCode.unknown_topic_or_partition)
+    results = {str(each.name): each.error_code for each in _delete(at, {"name": unknown}, {"name": known})}
+    at.expect("error code of the known topic", results.get(known), ErrorCode.none)
+    at.expect("error code of the unknown one", results.get(unknown), ErrorCode.unknown_topic_or_partition)
 
 
 # CreatePartitions
@@ -308,8 +308,8 @@ def _grow(at: ProbeContext, *topics: tuple[str, int, object], validate_only: boo
         {"name": name, "count": count, "assignments": None if brokers is None else [{"broker_ids": brokers}]}
         for name, count, brokers in topics
     ]
-    answer = _controller(at, GROW, {"topics": rows, "validate_only": validate_only})
-    return ByKey({str(each.name): each for each in answer.results})
+    response = _controller(at, GROW, {"topics": rows, "validate_only": validate_only})
+    return ByKey({str(each.name): each for each in response.results})
 
 
 @case("admin/partitions/grown", "KIP-195", {**GROWS, METADATA: since_version(4)}, since="1.0")
@@ -318,18 +318,18 @@ def grown(at: ProbeContext) -> None:
     topic = at.topic()
     at.expect("error code", _grow(at, (topic.name, 3, None))[topic.name].error_code, ErrorCode.none)
     at.settle(topic.name, 3)
-    told = single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
-    at.expect("partitions", sorted(each.partition_index for each in told.partitions), [0, 1, 2])
+    result = single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
+    at.expect("partitions", sorted(each.partition_index for each in result.partitions), [0, 1, 2])
 
 
 @case("admin/partitions/validate-only", "KIP-195", GROWS, since="1.0")
 def grown_validate_only(at: ProbeContext) -> None:
     """A request that only validates answers as if partitions were made, and makes none."""
     topic = at.topic()
-    told = _grow(at, (topic.name, 3, None), validate_only=True)[topic.name]
-    at.expect("error code", told.error_code, ErrorCode.none)
-    told = _grow(at, (topic.name, 2, None))[topic.name]
-    at.expect("error code of fewer partitions afterwards", told.error_code, ErrorCode.none)
+    result = _grow(at, (topic.name, 3, None), validate_only=True)[topic.name]
+    at.expect("error code", result.error_code, ErrorCode.none)
+    result = _grow(at, (topic.name, 2, None))[topic.name]
+    at.expect("error code of fewer partitions afterwards", result.error_code, ErrorCode.none)
 
 
 @case("admin/partitions/not-more", "KIP-195", GROWS, since="1.0")
@@ -337,17 +337,17 @@ def not_more(at: ProbeContext) -> None:
     """As many partitions as there are, or fewer, are refused with INVALID_PARTITIONS."""
     topic = at.topic(2)
     for count in (2, 1, 0, -1):
-        told = _grow(at, (topic.name, count, None))[topic.name]
-        at.expect(f"error code of {count} instead of 2", told.error_code, ErrorCode.invalid_partitions)
+        result = _grow(at, (topic.name, count, None))[topic.name]
+        at.expect(f"error code of {count} instead of 2", result.error_code, ErrorCode.invalid_partitions)
 
 
 @case("admin/partitions/unknown", "KIP-195", GROWS, since="1.0")
 def grown_unknown(at: ProbeContext) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION, and does not hinder the others."""
     known, unknown = at.topic().name, at.topic_name()
-    told = _grow(at, (unknown, 2, None), (known, 2, None))
-    at.expect("error code of the unknown topic", told[unknown].error_code, ErrorCode.unknown_topic_or_partition)
-    at.expect("error code of the known one", told[known].error_code, ErrorCode.none)
+    results = _grow(at, (unknown, 2, None), (known, 2, None))
+    at.expect("error code of the unknown topic", results[unknown].error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect("error code of the known one", results[known].error_code, ErrorCode.none)
 
 
 @case("admin/partitions/placed-wrongly", "KIP-195", GROWS, since="1.0")
@@ -356,13 +356,13 @@ def grown_placed_wrongly(at: ProbeContext) -> None:
     topic grows by, or on a broker that does not exist."""
     topic = at.topic()
     for count, brokers in ((3, [at.broker.node_id]), (2, [NOBODY]), (2, [])):
-        told = _grow(at, (topic.name, count, brokers))[topic.name]
-        at.expect("error code", told.error_code, ErrorCode.invalid_replica_assignment)
+        result = _grow(at, (topic.name, count, brokers))[topic.name]
+        at.expect("error code", result.error_code, ErrorCode.invalid_replica_assignment)
 
 
 @case("admin/partitions/named-twice", "Apache Kafka's ControllerApis", GROWS, since="2.8", level=SHOULD)
 def grown_twice(at: ProbeContext) -> None:
     """A name that stands twice in a request is refused with INVALID_REQUEST."""
     topic = at.topic()
-    told = _grow(at, (topic.name, 2, None), (topic.name, 3, None))[topic.name]
-    at.expect("error code", told.error_code, ErrorCode.invalid_request)
+    result = _grow(at, (topic.name, 2, None), (topic.name, 3, None))[topic.name]
+    at.expect("error code", result.error_code, ErrorCode.invalid_request)

@@ -18,12 +18,12 @@ def _elect(at: ProbeContext, wanted: object, **more: object) -> object:
     """The error codes by topic and partition. An error of the whole answer stands for itself."""
     address = at.broker.controller
     on = at.main if address == at.broker.leader else at.connect(address)
-    answer = at.ask(ELECT, {"topic_partitions": wanted, "timeout": TIMEOUT_MS, **more}, on=on)
-    if answer.error_code:
-        return answer.error_code
+    response = at.ask(ELECT, {"topic_partitions": wanted, "timeout": TIMEOUT_MS, **more}, on=on)
+    if response.error_code:
+        return response.error_code
     return {
         (str(topic.topic), int(each.partition_id)): int(each.error_code)
-        for topic in answer.replica_election_results
+        for topic in response.replica_election_results
         for each in topic.partition_result
     }
 
@@ -32,10 +32,10 @@ def _elect(at: ProbeContext, wanted: object, **more: object) -> object:
 def not_needed(at: ProbeContext) -> None:
     """A partition that its preferred replica leads needs no election, and one with a leader needs no unclean one."""
     topic = at.topic(2).name
-    told = int(ErrorCode.election_not_needed)
+    found = int(ErrorCode.election_not_needed)
     for kind in (PREFERRED, UNCLEAN):
         seen = _elect(at, [{"topic": topic, "partitions": [0, 1]}], election_type=kind)
-        at.expect("error codes", sorted(seen.values()) if isinstance(seen, dict) else seen, [told, told])
+        at.expect("error codes", sorted(seen.values()) if isinstance(seen, dict) else seen, [found, found])
 
 
 @case("admin/elect/unknown", "KIP-183", ELECTS, since="2.2")
@@ -52,8 +52,8 @@ def elect_all(at: ProbeContext) -> None:
     """A null list stands for all partitions. Those that need no election are left out of the answer."""
     topic = at.topic().name
     seen = _elect(at, None)
-    told = [key for key in seen if key[0] == topic] if isinstance(seen, dict) else seen
-    at.expect("partitions of the case's topic", told, [])
+    found = [key for key in seen if key[0] == topic] if isinstance(seen, dict) else seen
+    at.expect("partitions of the case's topic", found, [])
 
 
 @case("admin/elect/unknown-kind", "Apache Kafka's ReplicationControlManager", ELECTS, since="2.4", level=SHOULD)
@@ -68,26 +68,26 @@ def unknown_kind(at: ProbeContext) -> None:
 def negative(at: ProbeContext) -> None:
     """Records cannot be deleted up to a negative offset other than -1, which stands for the high watermark."""
     topic = at.topic().name
-    asked = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -2}]}], "timeout": TIMEOUT_MS}
-    told = single(at.ask(DELETE, asked), "topics", "partitions")
-    at.expect("error code", told.error_code, ErrorCode.offset_out_of_range)
+    request = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -2}]}], "timeout": TIMEOUT_MS}
+    result = single(at.ask(DELETE, request), "topics", "partitions")
+    at.expect("error code", result.error_code, ErrorCode.offset_out_of_range)
 
 
 @case("admin/records/compacted", "Apache Kafka's UnifiedLog", {DELETE: ANY, CREATE: ANY}, since="1.0", level=SHOULD)
 def compacted(at: ProbeContext) -> None:
     """Records of a topic that is only compacted cannot be deleted: POLICY_VIOLATION."""
     topic = at.topic(configs={"cleanup.policy": "compact"}).name
-    asked = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}], "timeout": TIMEOUT_MS}
-    told = single(at.ask(DELETE, asked), "topics", "partitions")
-    at.expect("error code", told.error_code, ErrorCode.policy_violation)
+    request = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}], "timeout": TIMEOUT_MS}
+    result = single(at.ask(DELETE, request), "topics", "partitions")
+    at.expect("error code", result.error_code, ErrorCode.policy_violation)
 
 
 @case("admin/described/replicas", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
 def replicas(at: ProbeContext) -> None:
     """DescribeTopicPartitions tells the leader, who is in sync, and nobody who is eligible or was last beside those."""
     topic = at.topic().name
-    told = single(at.ask(DESCRIBE, {"topics": [{"name": topic}]}), "topics")
-    row = single(told, "partitions")
+    result = single(at.ask(DESCRIBE, {"topics": [{"name": topic}]}), "topics")
+    row = single(result, "partitions")
     at.expect("the leader leads, and is in sync", row.leader_id in row.isr_nodes, True)
     beside = [*(row.eligible_leader_replicas or ()), *(row.last_known_elr or ())]
     at.expect("eligible and last known replicas", beside, [])
@@ -112,9 +112,9 @@ def _by_hand(
             raise NotAdvertised(f"{api_name(api_key)} {version} is not advertised")
         frame = _HEADER.pack(api_key, version, 5, 5) + b"probe\x00" + body
         at.main.send_bytes(_LENGTH.pack(len(frame)) + frame, f"{api_name(api_key)} {version}")
-        answer = at.main.receive_frame(5, api_name(api_key))
-        at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 5)
-        at.expect("error code", ErrorCode(int.from_bytes(answer[9:11], "big", signed=True)), *wanted)
+        response = at.main.receive_frame(5, api_name(api_key))
+        at.expect("correlation ID", int.from_bytes(response[:4], "big"), 5)
+        at.expect("error code", ErrorCode(int.from_bytes(response[9:11], "big", signed=True)), *wanted)
 
     play.__doc__ = words
     return case(name, source, {API_VERSIONS: ANY}, since=since, level=SHOULD)(play)

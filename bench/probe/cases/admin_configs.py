@@ -48,9 +48,9 @@ def _describe(at: ProbeContext, name: str, keys: Sequence[str] | None = None, ki
 
 def _rows(at: ProbeContext, name: str, keys: Sequence[str] | None = None, **more: Any) -> dict[str, Any]:
     """The settings of a topic, by their names."""
-    told = _describe(at, name, keys, **more)
-    at.expect("error code of the topic", told.error_code, ErrorCode.none)
-    return ByKey({str(each.name): each for each in told.configs})
+    results = _describe(at, name, keys, **more)
+    at.expect("error code of the topic", results.error_code, ErrorCode.none)
+    return ByKey({str(each.name): each for each in results.configs})
 
 
 def _becomes(at: ProbeContext, topic: str, key: str, wanted: str) -> None:
@@ -67,8 +67,8 @@ def _alter(
     """Changes settings of a resource and returns its error code. A change is a name, an operation and a value."""
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resource = {"resource_type": kind, "resource_name": topic, "configs": configs}
-    told = single(at.ask(ALTER, {"resources": [resource], "validate_only": validate_only}), "responses")
-    return ErrorCode(told.error_code)
+    result = single(at.ask(ALTER, {"resources": [resource], "validate_only": validate_only}), "responses")
+    return ErrorCode(result.error_code)
 
 
 def _altered(at: ProbeContext, topic: str, *changes: tuple[str, int, str | None]) -> None:
@@ -81,8 +81,8 @@ def _replace(
     """Replaces all settings of a topic."""
     configs = [{"name": key, "value": value} for key, value in settings.items()]
     resource = {"resource_type": TOPIC, "resource_name": topic, "configs": configs}
-    told = single(at.ask(REPLACE, {"resources": [resource], "validate_only": validate_only}), "responses")
-    return ErrorCode(told.error_code)
+    result = single(at.ask(REPLACE, {"resources": [resource], "validate_only": validate_only}), "responses")
+    return ErrorCode(result.error_code)
 
 
 # DescribeConfigs
@@ -106,19 +106,19 @@ def core(at: ProbeContext) -> None:
 @case("admin/configs/by-name", "KIP-133", DESCRIBES, since="0.11")
 def by_name(at: ProbeContext) -> None:
     """Only the settings that are named are told. A name that no setting has is left out."""
-    told = _rows(at, at.topic().name, ["retention.ms", "cleanup.policy", "no.such.setting"])
-    at.expect("settings", sorted(told), ["cleanup.policy", "retention.ms"])
+    results = _rows(at, at.topic().name, ["retention.ms", "cleanup.policy", "no.such.setting"])
+    at.expect("settings", sorted(results), ["cleanup.policy", "retention.ms"])
 
 
 @case("admin/configs/set-for-topic", "KIP-133, KIP-226", {**DESCRIBES, DESCRIBE: since_version(1)}, since="1.1")
 def set_for_topic(at: ProbeContext) -> None:
     """A setting of the topic itself has its value and source 1, and others have another source."""
-    told = _rows(at, at.topic(configs={"retention.ms": "123456"}).name)
-    at.expect("value", told["retention.ms"].value, "123456")
-    at.expect("source", told["retention.ms"].config_source, OF_TOPIC)
-    at.expect("another setting's source is the topic", told["cleanup.policy"].config_source == OF_TOPIC, False)
-    at.expect("is sensitive", told["retention.ms"].is_sensitive, False)
-    at.expect("is read-only", told["retention.ms"].read_only, False)
+    results = _rows(at, at.topic(configs={"retention.ms": "123456"}).name)
+    at.expect("value", results["retention.ms"].value, "123456")
+    at.expect("source", results["retention.ms"].config_source, OF_TOPIC)
+    at.expect("another setting's source is the topic", results["cleanup.policy"].config_source == OF_TOPIC, False)
+    at.expect("is sensitive", results["retention.ms"].is_sensitive, False)
+    at.expect("is read-only", results["retention.ms"].read_only, False)
 
 
 @case("admin/configs/synonyms", "KIP-226", {**DESCRIBES, DESCRIBE: since_version(1)}, since="1.1")
@@ -134,35 +134,35 @@ def synonyms(at: ProbeContext) -> None:
 @case("admin/configs/no-synonyms", "KIP-226", {**DESCRIBES, DESCRIBE: since_version(1)}, since="1.1")
 def no_synonyms(at: ProbeContext) -> None:
     """Without it no setting has synonyms."""
-    told = _rows(at, at.topic(configs={"max.message.bytes": "54321"}).name)
-    count = sum(len(each.synonyms) for each in told.values())
+    results = _rows(at, at.topic(configs={"max.message.bytes": "54321"}).name)
+    count = sum(len(each.synonyms) for each in results.values())
     at.expect("number of synonyms", count, 0)
 
 
 @case("admin/configs/types", "KIP-569", {**DESCRIBES, DESCRIBE: since_version(3)}, since="2.6")
 def types(at: ProbeContext) -> None:
     """From version 3 on each setting has its type."""
-    told = {key: row.config_type for key, row in _rows(at, at.topic().name, list(TYPES)).items()}
-    wrong = sorted(key for key, seen in told.items() if seen != TYPES[key])
+    results = {key: row.config_type for key, row in _rows(at, at.topic().name, list(TYPES)).items()}
+    wrong = sorted(key for key, seen in results.items() if seen != TYPES[key])
     at.expect_that("settings with a wrong type", wrong, not wrong, "none")
-    at.expect_that("number of settings with a type", len(told), len(told) > 2, "more than two")
+    at.expect_that("number of settings with a type", len(results), len(results) > 2, "more than two")
 
 
 @case("admin/configs/documentation", "KIP-569", {**DESCRIBES, DESCRIBE: since_version(3)}, since="2.6", level=SHOULD)
 def documentation(at: ProbeContext) -> None:
     """From version 3 on a setting is documented if the request asks for that, and only then."""
     name = at.topic().name
-    asked = _rows(at, name, ["retention.ms"], include_documentation=True)["retention.ms"].documentation
-    at.expect("documentation is told if asked for", bool(asked), True)
+    request = _rows(at, name, ["retention.ms"], include_documentation=True)["retention.ms"].documentation
+    at.expect("documentation is told if asked for", bool(request), True)
     at.expect("else", _rows(at, name, ["retention.ms"])["retention.ms"].documentation or None, None)
 
 
 @case("admin/configs/unknown-topic", "KIP-133", {DESCRIBE: since_version(1)}, since="0.11")
 def unknown_topic(at: ProbeContext) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION and no settings."""
-    told = _describe(at, at.topic_name())
-    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
-    at.expect("number of settings", len(told.configs), 0)
+    results = _describe(at, at.topic_name())
+    at.expect("error code", results.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect("number of settings", len(results.configs), 0)
 
 
 @case(
@@ -180,9 +180,9 @@ def invalid_topic(at: ProbeContext) -> None:
 @case("admin/configs/of-broker", "KIP-133", {DESCRIBE: since_version(1)}, since="0.11")
 def of_broker(at: ProbeContext) -> None:
     """A broker tells its own settings, among them some that cannot be changed while it runs."""
-    told = _describe(at, str(at.broker.node_id), kind=BROKER)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    fixed = [str(each.name) for each in told.configs if each.read_only]
+    results = _describe(at, str(at.broker.node_id), kind=BROKER)
+    at.expect("error code", results.error_code, ErrorCode.none)
+    fixed = [str(each.name) for each in results.configs if each.read_only]
     at.expect("some settings are read-only", bool(fixed), True)
 
 
@@ -205,9 +205,9 @@ def beside_unknown(at: ProbeContext) -> None:
     """A resource that does not exist does not hinder the others of the request."""
     known, unknown = at.topic().name, at.topic_name()
     wanted = [{"resource_type": TOPIC, "resource_name": name} for name in (unknown, known)]
-    told = {each.resource_name: each.error_code for each in at.ask(DESCRIBE, {"resources": wanted}).results}
-    at.expect("error code of the known topic", told.get(known), ErrorCode.none)
-    at.expect("error code of the unknown one", told.get(unknown), ErrorCode.unknown_topic_or_partition)
+    results = {each.resource_name: each.error_code for each in at.ask(DESCRIBE, {"resources": wanted}).results}
+    at.expect("error code of the known topic", results.get(known), ErrorCode.none)
+    at.expect("error code of the unknown one", results.get(unknown), ErrorCode.unknown_topic_or_partition)
 
 
 # IncrementalAlterConfigs
@@ -296,9 +296,9 @@ def alter_unknown_topic(at: ProbeContext) -> None:
     known, unknown = at.topic().name, at.topic_name()
     configs = [{"name": "retention.ms", "config_operation": SET, "value": "123456"}]
     resources = [{"resource_type": TOPIC, "resource_name": each, "configs": configs} for each in (unknown, known)]
-    told = {each.resource_name: each.error_code for each in at.ask(ALTER, {"resources": resources}).responses}
-    at.expect("error code of the unknown topic", told.get(unknown), ErrorCode.unknown_topic_or_partition)
-    at.expect("error code of the known one", told.get(known), ErrorCode.none)
+    results = {each.resource_name: each.error_code for each in at.ask(ALTER, {"resources": resources}).responses}
+    at.expect("error code of the unknown topic", results.get(unknown), ErrorCode.unknown_topic_or_partition)
+    at.expect("error code of the known one", results.get(known), ErrorCode.none)
     _becomes(at, known, "retention.ms", "123456")
 
 
@@ -401,5 +401,5 @@ def described_resource_twice(at: ProbeContext) -> None:
     """A resource that DescribeConfigs names twice is told twice."""
     topic = at.topic().name
     wanted = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}
-    told = at.ask(DESCRIBE, {"resources": [wanted, wanted]}).results
-    at.expect("number of results", len(told), 2)
+    results = at.ask(DESCRIBE, {"resources": [wanted, wanted]}).results
+    at.expect("number of results", len(results), 2)

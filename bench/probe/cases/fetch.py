@@ -114,9 +114,9 @@ def negative(at: ProbeContext) -> None:
 
 def _delete_before(at: ProbeContext, topic: Topic, offset: int) -> None:
     partitions = [{"partition_index": 0, "offset": offset}]
-    asked = {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000}
-    told = single(at.ask(ApiKey.DELETE_RECORDS, asked), "topics", "partitions")
-    at.expect("error code of DeleteRecords", told.error_code, ErrorCode.none)
+    request = {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000}
+    result = single(at.ask(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
+    at.expect("error code of DeleteRecords", result.error_code, ErrorCode.none)
 
 
 @case("fetch/offsets/deleted", "KIP-107", DELETES, since="0.11")
@@ -179,9 +179,9 @@ def unknown_id(at: ProbeContext) -> None:
 def unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, and the others with records."""
     topic, _ = _log(at)
-    told = rows(fetch(at, topic, wanted(9), wanted(0)))
-    at.expect("error code of the one", told[9].error_code, ErrorCode.unknown_topic_or_partition)
-    at.expect("batches of the other", len(headers(told[0])), 3)
+    results = rows(fetch(at, topic, wanted(9), wanted(0)))
+    at.expect("error code of the one", results[9].error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect("batches of the other", len(headers(results[0])), 3)
 
 
 @case("fetch/unknown/recreated", "KIP-516", {**NEEDS, FETCH: since_version(13)}, since="3.1")
@@ -198,9 +198,9 @@ def recreated(at: ProbeContext) -> None:
 def nothing_asked(at: ProbeContext) -> None:
     """A fetch of no partitions is answered at once."""
     began = time.monotonic()
-    answer = at.ask(FETCH, FetchRequest(max_wait_ms=LONG_MS))
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect("number of topics", len(answer.responses), 0)
+    response = at.ask(FETCH, FetchRequest(max_wait_ms=LONG_MS))
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("number of topics", len(response.responses), 0)
     at.expect("at once", time.monotonic() - began < SOON_S, True)
 
 
@@ -218,14 +218,14 @@ def zstd_too_old(at: ProbeContext) -> None:
 def same_records(at: ProbeContext) -> None:
     """Each version returns the same records."""
     topic, _ = _log(at, 2)
-    told = {}
+    results = {}
     for version in [each for each in at.broker.spoken(FETCH) if each < 13]:
         request = fetch_request(at, [(topic, [wanted()])])
         request.topics[0].topic = topic.name  # type: ignore[misc]
         data = single(at.ask(FETCH, request, version), "responses", "partitions")
-        told[version] = bytes(data.records or b"")
+        results[version] = bytes(data.records or b"")
     now = bytes(fetch_one(at, topic).records or b"")
-    differ = [version for version, each in told.items() if each != now]
+    differ = [version for version, each in results.items() if each != now]
     at.expect_that("versions that return other bytes than the highest", differ, not differ, "none")
 
 
@@ -234,13 +234,13 @@ def epoch_of_batch(at: ProbeContext) -> None:
     """A batch carries the epoch of the leader that took it."""
     topic, _ = _log(at, 1)
     epoch = _leader_epoch(at, topic)
-    told = [each.leader_epoch == epoch for each in headers(fetch_one(at, topic))]
-    at.expect("the leader epoch of the batch is that of metadata", told, [True])
+    found = [each.leader_epoch == epoch for each in headers(fetch_one(at, topic))]
+    at.expect("the leader epoch of the batch is that of metadata", found, [True])
 
 
 def _leader_epoch(at: ProbeContext, topic: Topic) -> int:
-    told = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
-    return int(single(told, "partitions").leader_epoch)
+    result = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
+    return int(single(result, "partitions").leader_epoch)
 
 
 EPOCHS = {**NEEDS, FETCH: since_version(9), ApiKey.METADATA: since_version(7)}
@@ -271,9 +271,9 @@ def diverging(at: ProbeContext) -> None:
     epoch = _leader_epoch(at, topic)
     data = fetch_one(at, topic, wanted(offset=60, last_fetched_epoch=epoch))
     at.expect("error code", data.error_code, ErrorCode.none)
-    told = data.diverging_epoch
-    at.expect("the diverging epoch is the last one", told is not None and told.epoch == epoch, True)
-    at.expect("its end offset", told.end_offset if told else -1, 6)
+    found = data.diverging_epoch
+    at.expect("the diverging epoch is the last one", found is not None and found.epoch == epoch, True)
+    at.expect("its end offset", found.end_offset if found else -1, 6)
     at.expect("number of batches", len(headers(data)), 0)
 
 
@@ -358,11 +358,11 @@ def enough(at: ProbeContext) -> None:
 def woken(at: ProbeContext) -> None:
     """A fetch that waits is answered when records arrive."""
     topic = at.topic()
-    asked = send_fetch(at, topic, max_wait_ms=LONG_MS)
+    request = send_fetch(at, topic, max_wait_ms=LONG_MS)
     began = time.monotonic()
     time.sleep(0.1)
     produce(at, topic, batch(b"wake"), on=at.connect())
-    data = single(at.main.receive(asked), "responses", "partitions")
+    data = single(at.main.receive(request), "responses", "partitions")
     at.expect("values", values(data), [b"wake"])
     at.expect("before max_wait_ms", time.monotonic() - began < LONG_MS / 1000 - 1, True)
 
@@ -426,9 +426,9 @@ def first_batch_of_answer(at: ProbeContext) -> None:
 def one_partition_beyond(at: ProbeContext) -> None:
     """Only the first partition with records may exceed the limit of the answer. The others return none."""
     topic, _ = _log(at, partitions=2)
-    told = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
-    at.expect("batches of the first partition", len(headers(told[0])), 1)
-    at.expect("batches of the second partition", _batches(told, 1), 0)
+    results = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
+    at.expect("batches of the first partition", len(headers(results[0])), 1)
+    at.expect("batches of the second partition", _batches(results, 1), 0)
 
 
 @case("fetch/limits/all-told", "KIP-227; Apache Kafka's FetchSessionHandler", NEEDS, since="1.1", level=SHOULD)
@@ -436,26 +436,26 @@ def all_told(at: ProbeContext) -> None:
     """A full fetch tells of each partition, also where the limit left no room for records. Apache Kafka's consumer
     throws away an answer that does not."""
     topic, _ = _log(at, partitions=2)
-    told = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
-    at.expect("partitions in the answer", sorted(told), [0, 1])
+    results = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
+    at.expect("partitions in the answer", sorted(results), [0, 1])
 
 
 @case("fetch/limits/partition", SCHEMA, NEEDS, since="0.8")
 def of_partition(at: ProbeContext) -> None:
     """A partition returns as many batches as fit its limit, and no more bytes than that."""
     topic, data = _log(at, 4)
-    told = fetch_one(at, topic, wanted(max_bytes=2 * len(data)))
-    at.expect("base offsets of the batches", [each.base_offset for each in headers(told)], [0, 2])
-    at.expect("bytes within the limit", len(told.records or b"") <= 2 * len(data), True)
+    result = fetch_one(at, topic, wanted(max_bytes=2 * len(data)))
+    at.expect("base offsets of the batches", [each.base_offset for each in headers(result)], [0, 2])
+    at.expect("bytes within the limit", len(result.records or b"") <= 2 * len(data), True)
 
 
 @case("fetch/limits/answer", KIP_74, NEEDS, since="0.10.1")
 def of_answer(at: ProbeContext) -> None:
     """The limit of the answer holds for all partitions together."""
     topic, data = _log(at, partitions=3)
-    told = rows(fetch(at, topic, *(wanted(each) for each in range(3)), max_bytes=4 * len(data)))
-    total = sum(len(each.records or b"") for each in told.values())
-    at.expect("batches of all partitions", sum(len(headers(each)) for each in told.values()), 4)
+    results = rows(fetch(at, topic, *(wanted(each) for each in range(3)), max_bytes=4 * len(data)))
+    total = sum(len(each.records or b"") for each in results.values())
+    at.expect("batches of all partitions", sum(len(headers(each)) for each in results.values()), 4)
     at.expect("bytes within the limit", total <= 4 * len(data), True)
 
 
@@ -463,13 +463,13 @@ def of_answer(at: ProbeContext) -> None:
 def order_of_request(at: ProbeContext) -> None:
     """The limit is spent in the order of the request, so that a client can let no partition starve."""
     topic, data = _log(at, partitions=3)
-    told = rows(fetch(at, topic, wanted(2), wanted(0), wanted(1), max_bytes=3 * len(data)))
-    at.expect("batches of partitions 0, 1, 2", [_batches(told, each) for each in range(3)], [0, 0, 3])
+    results = rows(fetch(at, topic, wanted(2), wanted(0), wanted(1), max_bytes=3 * len(data)))
+    at.expect("batches of partitions 0, 1, 2", [_batches(results, each) for each in range(3)], [0, 0, 3])
 
 
-def _batches(told: Mapping[int, PartitionData], partition: int) -> int:
+def _batches(response: Mapping[int, PartitionData], partition: int) -> int:
     """The number of batches of a partition, which an answer without them may leave out."""
-    return len(headers(told[partition])) if partition in told else 0
+    return len(headers(response[partition])) if partition in response else 0
 
 
 @case("fetch/limits/partition-zero", KIP_74, NEEDS, since="0.10.1", level=SHOULD)
@@ -483,5 +483,5 @@ def zero_of_partition(at: ProbeContext) -> None:
 def whole_batches(at: ProbeContext) -> None:
     """Where the limit falls inside a batch, the answer ends before that batch, so that no bytes are sent in vain."""
     topic, data = _log(at)
-    told = fetch_one(at, topic, wanted(max_bytes=len(data) + len(data) // 2))
-    at.expect("bytes are those of one batch", len(told.records or b"") == len(data), True)
+    result = fetch_one(at, topic, wanted(max_bytes=len(data) + len(data) // 2))
+    at.expect("bytes are those of one batch", len(result.records or b"") == len(data), True)

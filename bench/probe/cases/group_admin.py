@@ -26,17 +26,17 @@ BY_TYPE = {**NEEDS, LIST: since_version(5)}
 @case("groups/describe/unknown", "KIP-1043", {DESCRIBE: since_version(6)}, since="4.0")
 def describe_unknown(at: ProbeContext) -> None:
     """From version 6 on, a group that does not exist is Dead with GROUP_ID_NOT_FOUND."""
-    told = Member(at, at.group()).described()
-    at.expect("state", told.group_state, "Dead")
-    at.expect("error code", told.error_code, ErrorCode.group_id_not_found)
+    result = Member(at, at.group()).described()
+    at.expect("state", result.group_state, "Dead")
+    at.expect("error code", result.error_code, ErrorCode.group_id_not_found)
 
 
 @case("groups/describe/unknown-before-6", PROTOCOL, {DESCRIBE: (0, 5)}, since="0.9")
 def describe_unknown_before_6(at: ProbeContext) -> None:
     """Before version 6, a group that does not exist is Dead without an error."""
-    told = Member(at, at.group()).described()
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("state", told.group_state, "Dead")
+    result = Member(at, at.group()).described()
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("state", result.group_state, "Dead")
 
 
 @case("groups/describe/states", PROTOCOL, NEEDS, since="0.9")
@@ -62,9 +62,9 @@ def states(at: ProbeContext) -> None:
 def members(at: ProbeContext) -> None:
     """Of a stable group its protocol is told, and of each member the metadata, the assignment and the client's ID."""
     member = settled(at, protocols={"range": b"what I say", "other": b"not chosen"})
-    told = member.described()
-    at.expect("protocol type and name", (told.protocol_type, told.protocol_data), ("probe", "range"))
-    one = single(told, "members")
+    result = member.described()
+    at.expect("protocol type and name", (result.protocol_type, result.protocol_data), ("probe", "range"))
+    one = single(result, "members")
     at.expect("it is the member", str(one.member_id) == member.member_id, True)
     at.expect("client ID", one.client_id, "crucible-probe")
     at.expect("metadata", bytes(one.member_metadata), b"what I say")
@@ -76,9 +76,9 @@ def describe_simple(at: ProbeContext) -> None:
     """A group that has offsets and never had a member is Empty, without a protocol type."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
-    told = client.described()
-    at.expect("state", told.group_state, "Empty")
-    at.expect("protocol type", told.protocol_type, "")
+    result = client.described()
+    at.expect("state", result.group_state, "Empty")
+    at.expect("protocol type", result.protocol_type, "")
 
 
 @case("groups/describe/operations", "KIP-430", {**NEEDS, DESCRIBE: since_version(3)}, since="2.3", level=SHOULD)
@@ -86,9 +86,9 @@ def describe_operations(at: ProbeContext) -> None:
     """The allowed operations are told only if they are asked for."""
     member = settled(at)
     at.expect("operations", member.described().authorized_operations, -0x80000000)
-    asked = {"groups": [member.group_id], "include_authorized_operations": True}
-    told = single(at.ask(DESCRIBE, asked, on=member.on), "groups")
-    allowed = int(told.authorized_operations)
+    request = {"groups": [member.group_id], "include_authorized_operations": True}
+    result = single(at.ask(DESCRIBE, request, on=member.on), "groups")
+    allowed = int(result.authorized_operations)
     at.expect_that("operations that were asked for", allowed, allowed > 0, "above 0")
 
 
@@ -97,25 +97,25 @@ def describe_operations(at: ProbeContext) -> None:
 
 def _listed(member: Member, **filters: object) -> Any:
     """What is told of the member's group; None if it is not among the groups."""
-    answer = member.at.ask(LIST, filters, on=member.on)
-    member.at.expect("error code", answer.error_code, ErrorCode.none)
-    return next((each for each in answer.groups if str(each.group_id) == member.group_id), None)
+    response = member.at.ask(LIST, filters, on=member.on)
+    member.at.expect("error code", response.error_code, ErrorCode.none)
+    return next((each for each in response.groups if str(each.group_id) == member.group_id), None)
 
 
 @case("groups/list/there", PROTOCOL, LISTS, since="0.9")
 def list_there(at: ProbeContext) -> None:
     """A group is listed with its protocol type."""
-    told = _listed(settled(at))
-    at.expect("the group is among them", told is not None, True)
-    at.expect("protocol type", told.protocol_type, "probe")
+    results = _listed(settled(at))
+    at.expect("the group is among them", results is not None, True)
+    at.expect("protocol type", results.protocol_type, "probe")
 
 
 @case("groups/list/state", "KIP-518", BY_STATE, since="2.6")
 def list_state(at: ProbeContext) -> None:
     """The state of a group is listed as it changes."""
     member = settled(at)
-    told = _listed(member)
-    at.expect("state", getattr(told, "group_state", "not there"), "Stable")
+    results = _listed(member)
+    at.expect("state", getattr(results, "group_state", "not there"), "Stable")
     member.leave()
     at.expect("state without a member", getattr(_listed(member), "group_state", "not there"), "Empty")
 
@@ -132,9 +132,9 @@ def list_by_state(at: ProbeContext) -> None:
 @case("groups/list/unknown-state", "KIP-518", BY_STATE, since="2.6")
 def list_unknown_state(at: ProbeContext) -> None:
     """No group is in a state that does not exist, which is no error."""
-    answer = at.ask(LIST, {"states_filter": ["NoSuchState"]}, on=settled(at).on)
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect("number of groups", len(answer.groups), 0)
+    response = at.ask(LIST, {"states_filter": ["NoSuchState"]}, on=settled(at).on)
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("number of groups", len(response.groups), 0)
 
 
 @case("groups/list/state-in-other-case", "KIP-848", BY_TYPE, since="3.7", level=SHOULD)
@@ -147,9 +147,9 @@ def list_state_in_other_case(at: ProbeContext) -> None:
 def list_by_type(at: ProbeContext) -> None:
     """A group whose members join by JoinGroup is of the type classic."""
     member = settled(at)
-    told = _listed(member, types_filter=["classic"])
-    at.expect("it is among the classic ones", told is not None, True)
-    at.expect("type", str(told.group_type).lower(), "classic")
+    results = _listed(member, types_filter=["classic"])
+    at.expect("it is among the classic ones", results is not None, True)
+    at.expect("type", str(results.group_type).lower(), "classic")
     at.expect("it is among those of the other type", _listed(member, types_filter=["consumer"]) is not None, False)
 
 
@@ -158,10 +158,10 @@ def list_by_type(at: ProbeContext) -> None:
 
 def _deleted(member: Member, *more: str) -> list[int]:
     """The error codes for the member's group and for more."""
-    asked = (member.group_id, *more)
-    told = member.at.ask(DELETE, {"groups_names": list(asked)}, on=member.on).results
-    codes = ByKey({str(each.group_id): int(each.error_code) for each in told})
-    return [codes[each] for each in asked]
+    request = (member.group_id, *more)
+    results = member.at.ask(DELETE, {"groups_names": list(request)}, on=member.on).results
+    codes = ByKey({str(each.group_id): int(each.error_code) for each in results})
+    return [codes[each] for each in request]
 
 
 @case("groups/delete/with-offsets", "KIP-229", DELETES, since="1.1")
@@ -196,16 +196,16 @@ def delete_unknown(at: ProbeContext) -> None:
 
 
 def _forget(member: Member, topic: str, partition: int = 0) -> Any:
-    asked = {"topics": [{"name": topic, "partitions": [{"partition_index": partition}]}]}
-    return member.at.ask(FORGET, {"group_id": member.group_id, **asked}, on=member.on)
+    request = {"topics": [{"name": topic, "partitions": [{"partition_index": partition}]}]}
+    return member.at.ask(FORGET, {"group_id": member.group_id, **request}, on=member.on)
 
 
 def _forgotten(member: Member, topic: str, partition: int = 0) -> int:
     """The error code of the partition. The request itself must succeed."""
-    answer = _forget(member, topic, partition)
-    member.at.expect("error code of the request", answer.error_code, ErrorCode.none)
-    told = single(answer, "topics", "partitions")
-    return int(told.error_code)
+    response = _forget(member, topic, partition)
+    member.at.expect("error code of the request", response.error_code, ErrorCode.none)
+    result = single(response, "topics", "partitions")
+    return int(result.error_code)
 
 
 def _subscription(*topics: str) -> bytes:
@@ -241,8 +241,8 @@ def forget_nothing(at: ProbeContext) -> None:
 @case("groups/offset-delete/unknown-group", "KIP-496", FORGETS, since="2.4")
 def forget_of_unknown(at: ProbeContext) -> None:
     """A group that does not exist is told with GROUP_ID_NOT_FOUND."""
-    answer = _forget(Member(at, at.group()), at.topic().name)
-    at.expect("error code", answer.error_code, ErrorCode.group_id_not_found)
+    response = _forget(Member(at, at.group()), at.topic().name)
+    at.expect("error code", response.error_code, ErrorCode.group_id_not_found)
 
 
 @case("groups/offset-delete/unknown-partition", "KIP-496", FORGETS, since="2.4")

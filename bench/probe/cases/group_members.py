@@ -38,23 +38,23 @@ LATE_S = 8.0
 def delivered(at: ProbeContext) -> None:
     """Each member is told the assignment that the leader has for it. Who asks before the leader waits for it."""
     leader, follower = pair(at)
-    asked = follower.send_sync()
+    request = follower.send_sync()
     try:
         follower.on.receive_frame(0.3)
         at.expect("the follower waits", False, True)
     except Silent:
         pass
-    answer = leader.sync({leader.member_id: b"for the leader", follower.member_id: b"for the follower"})
-    at.expect("assignment of the leader", bytes(answer.assignment), b"for the leader")
-    at.expect("assignment of the follower", bytes(follower.on.receive(asked).assignment), b"for the follower")
+    response = leader.sync({leader.member_id: b"for the leader", follower.member_id: b"for the follower"})
+    at.expect("assignment of the leader", bytes(response.assignment), b"for the leader")
+    at.expect("assignment of the follower", bytes(follower.on.receive(request).assignment), b"for the follower")
 
 
 @case("groups/sync/again", PROTOCOL, NEEDS, since="0.9")
 def sync_again(at: ProbeContext) -> None:
     """A member of a stable group that syncs again is told its assignment again."""
-    answer = settled(at).sync()
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect("assignment", bytes(answer.assignment), b"mine")
+    response = settled(at).sync()
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("assignment", bytes(response.assignment), b"mine")
 
 
 @case("groups/sync/left-out", PROTOCOL, NEEDS, since="0.9")
@@ -62,9 +62,9 @@ def left_out(at: ProbeContext) -> None:
     """A member that the leader leaves out is told an empty assignment."""
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"all"})
-    answer = follower.sync()
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect("assignment", bytes(answer.assignment), b"")
+    response = follower.sync()
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("assignment", bytes(response.assignment), b"")
 
 
 @case("groups/sync/wrong-generation", PROTOCOL, NEEDS, since="0.9")
@@ -123,8 +123,8 @@ def sync_no_protocol(at: ProbeContext) -> None:
 @case("groups/sync/protocol-told", "KIP-559", NAMES_PROTOCOL, since="2.5")
 def sync_protocol_told(at: ProbeContext) -> None:
     """The answer tells the protocol and its type, so that the member can check them."""
-    answer = settled(at).sync()
-    at.expect("protocol type and name", (answer.protocol_type, answer.protocol_name), ("probe", "range"))
+    response = settled(at).sync()
+    at.expect("protocol type and name", (response.protocol_type, response.protocol_name), ("probe", "range"))
 
 
 # Heartbeat
@@ -175,10 +175,10 @@ def heartbeat_in_rebalance(at: ProbeContext) -> None:
 
 def _leave(at: ProbeContext, member: Member, *leaving: str) -> list[Any]:
     """What is told of each member."""
-    asked = {"group_id": member.group_id, "members": [{"member_id": each} for each in leaving]}
-    answer = at.ask(LEAVE, asked, on=member.on)
-    at.expect("error code of the group", answer.error_code, ErrorCode.none)
-    return list(answer.members)
+    request = {"group_id": member.group_id, "members": [{"member_id": each} for each in leaving]}
+    response = at.ask(LEAVE, request, on=member.on)
+    at.expect("error code of the group", response.error_code, ErrorCode.none)
+    return list(response.members)
 
 
 @case("groups/leave/alone", PROTOCOL, NEEDS, since="0.9")
@@ -186,9 +186,9 @@ def leave_alone(at: ProbeContext) -> None:
     """When its only member leaves, a group is Empty, and the member is unknown."""
     member = settled(at)
     member.leave()
-    told = member.described()
-    at.expect("state", told.group_state, "Empty")
-    at.expect("number of members", len(told.members), 0)
+    result = member.described()
+    at.expect("state", result.group_state, "Empty")
+    at.expect("number of members", len(result.members), 0)
     at.expect("error code of a heartbeat", member.heartbeat(), ErrorCode.unknown_member_id)
 
 
@@ -199,16 +199,16 @@ def leave_others(at: ProbeContext) -> None:
     leader.sync({leader.member_id: b"", follower.member_id: b""})
     follower.leave()
     leader.until_rebalance()
-    answer = leader.joined(leader.send_join())
-    at.expect("number of members", len(answer.members), 1)
+    response = leader.joined(leader.send_join())
+    at.expect("number of members", len(response.members), 1)
 
 
 @case("groups/leave/several", "KIP-345", LEAVES_TOGETHER, since="2.4")
 def leave_several(at: ProbeContext) -> None:
     """One request may remove several members. Each is answered by itself."""
     leader, follower = pair(at)
-    told = _leave(at, leader, leader.member_id, "a-stranger", follower.member_id)
-    codes = ByKey({str(each.member_id): int(each.error_code) for each in told})
+    results = _leave(at, leader, leader.member_id, "a-stranger", follower.member_id)
+    codes = ByKey({str(each.member_id): int(each.error_code) for each in results})
     at.expect("error code of the first", codes[leader.member_id], ErrorCode.none)
     at.expect("error code of a stranger", codes["a-stranger"], ErrorCode.unknown_member_id)
     at.expect("error code of the last", codes[follower.member_id], ErrorCode.none)
@@ -218,18 +218,18 @@ def leave_several(at: ProbeContext) -> None:
 @case("groups/leave/unknown-group", "KIP-345", LEAVES_TOGETHER, since="2.4", level=SHOULD)
 def leave_unknown_group(at: ProbeContext) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID for each."""
-    told = sole(_leave(at, Member(at, at.group()), "a-stranger"), "members")
-    at.expect("error code of the member", told.error_code, ErrorCode.unknown_member_id)
+    result = sole(_leave(at, Member(at, at.group()), "a-stranger"), "members")
+    at.expect("error code of the member", result.error_code, ErrorCode.unknown_member_id)
 
 
 @case("groups/leave/unknown-before-3", PROTOCOL, {**NEEDS, LEAVE: (0, 2)}, since="0.9")
 def leave_before_3(at: ProbeContext) -> None:
     """Before version 3 a request names one member, and the error is that of the answer: UNKNOWN_MEMBER_ID."""
     member = settled(at)
-    asked = {"group_id": member.group_id, "members": [{"member_id": "a-stranger"}]}
-    at.expect("error code", at.ask(LEAVE, asked, on=member.on).error_code, ErrorCode.unknown_member_id)
-    asked = {"group_id": member.group_id, "members": [{"member_id": member.member_id}]}
-    at.expect("error code of a member", at.ask(LEAVE, asked, on=member.on).error_code, ErrorCode.none)
+    request = {"group_id": member.group_id, "members": [{"member_id": "a-stranger"}]}
+    at.expect("error code", at.ask(LEAVE, request, on=member.on).error_code, ErrorCode.unknown_member_id)
+    request = {"group_id": member.group_id, "members": [{"member_id": member.member_id}]}
+    at.expect("error code of a member", at.ask(LEAVE, request, on=member.on).error_code, ErrorCode.none)
 
 
 @case("groups/leave/id-not-joined", "KIP-394", {**NEEDS, JOIN: since_version(4)}, since="2.2")
@@ -238,9 +238,9 @@ def leave_without_joining(at: ProbeContext) -> None:
     leader = settled(at)
     waited_for = Member(at, leader.group_id)
     waited_for.member_id = str(waited_for.join().member_id)
-    asked = leader.send_join()
+    request = leader.send_join()
     waited_for.leave()
-    at.expect("number of members", len(leader.joined(asked).members), 1)
+    at.expect("number of members", len(leader.joined(request).members), 1)
 
 
 # Sessions
@@ -252,8 +252,8 @@ def shortest_session_ms(at: ProbeContext) -> int:
     if CONFIGS in at.broker.versions:
         wanted = {"resource_type": OF_BROKER, "resource_name": str(at.broker.node_id)}
         wanted["configuration_keys"] = [LEAST_SESSION]
-        told = single(at.ask_unseen(CONFIGS, {"resources": [wanted]}, at.main), "results")
-        least_ms = next((int(each.value) for each in told.configs if each.value), LEAST_SESSION_MS)
+        result = single(at.ask_unseen(CONFIGS, {"resources": [wanted]}, at.main), "results")
+        least_ms = next((int(each.value) for each in result.configs if each.value), LEAST_SESSION_MS)
     if least_ms > LONGEST_MS:
         raise NotAdvertised(f"a session lasts {least_ms} ms at least ({LEAST_SESSION}), which is too long to wait for")
     return max(least_ms, SHORTEST_MS)
@@ -288,8 +288,8 @@ def session_kept(at: ProbeContext) -> None:
     leader.until_rebalance(session_ms / 1000 + LATE_S)
     lasted_ms = (time.monotonic() - began_s) * 1000
     at.expect("the silent one was there for its whole session", lasted_ms >= session_ms, True)
-    answer = leader.joined(leader.send_join())
-    left = [str(each.member_id) for each in answer.members]
+    response = leader.joined(leader.send_join())
+    left = [str(each.member_id) for each in response.members]
     at.expect("only the one that was heard of is left", left == [leader.member_id], True)
 
 
@@ -325,15 +325,15 @@ def joins_at_once(at: ProbeContext) -> None:
 @case("groups/static/leader-told", SOURCE, STATIC, since="2.3")
 def leader_told(at: ProbeContext) -> None:
     """The leader is told the instance IDs of the members."""
-    answer = Member(at, at.group(), instance=INSTANCE).enter()
-    at.expect("instance IDs", [each.group_instance_id for each in answer.members], [INSTANCE])
+    response = Member(at, at.group(), instance=INSTANCE).enter()
+    at.expect("instance IDs", [each.group_instance_id for each in response.members], [INSTANCE])
 
 
 @case("groups/static/described", SOURCE, STATIC, since="2.4")
 def instance_described(at: ProbeContext) -> None:
     """DescribeGroups tells the instance IDs of the members."""
-    told = settled(at, instance=INSTANCE).described()
-    at.expect("instance IDs", [each.group_instance_id for each in told.members], [INSTANCE])
+    result = settled(at, instance=INSTANCE).described()
+    at.expect("instance IDs", [each.group_instance_id for each in result.members], [INSTANCE])
 
 
 @case("groups/static/takes-place", SOURCE, STATIC, since="2.3")
@@ -351,10 +351,10 @@ def need_not_assign(at: ProbeContext) -> None:
     """A leader that starts again is told that it leads, who the members are, and that it need not assign."""
     old = settled(at, instance=INSTANCE)
     new = Member(at, old.group_id, instance=INSTANCE)
-    answer = new.joined(new.send_join())
+    response = new.joined(new.send_join())
     at.expect("it leads", new.leads, True)
-    at.expect("skips the assignment", bool(answer.skip_assignment), True)
-    at.expect("number of members", len(answer.members), 1)
+    at.expect("skips the assignment", bool(response.skip_assignment), True)
+    at.expect("number of members", len(response.members), 1)
 
 
 @case("groups/static/fenced-heartbeat", SOURCE, STATIC, since="2.3")
@@ -393,8 +393,8 @@ def fenced_leave(at: ProbeContext) -> None:
     """The older self cannot take out the newer one: FENCED_INSTANCE_ID."""
     old, new = _replaced(at)
     leaving = {"member_id": old.member_id, "group_instance_id": INSTANCE}
-    told = single(at.ask(LEAVE, {"group_id": old.group_id, "members": [leaving]}, on=old.on), "members")
-    at.expect("error code of the member", told.error_code, ErrorCode.fenced_instance_id)
+    result = single(at.ask(LEAVE, {"group_id": old.group_id, "members": [leaving]}, on=old.on), "members")
+    at.expect("error code of the member", result.error_code, ErrorCode.fenced_instance_id)
     at.expect("error code of the newer's heartbeat", new.heartbeat(), ErrorCode.none)
 
 
@@ -403,10 +403,10 @@ def fenced_while_joining(at: ProbeContext) -> None:
     """An instance that starts again while the JoinGroup of its older self waits fences that one."""
     leader = settled(at)
     old = Member(at, leader.group_id, instance=INSTANCE)
-    asked = old.send_join()
+    request = old.send_join()
     leader.until_rebalance()
     Member(at, leader.group_id, instance=INSTANCE).send_join()
-    at.expect("error code of the older", old.on.receive(asked).error_code, ErrorCode.fenced_instance_id)
+    at.expect("error code of the older", old.on.receive(request).error_code, ErrorCode.fenced_instance_id)
 
 
 @case("groups/static/unknown-instance", SOURCE, STATIC, since="2.3")
@@ -422,8 +422,8 @@ def removed_by_instance(at: ProbeContext) -> None:
     """An administrator takes out a static member by its instance ID alone."""
     member = settled(at, instance=INSTANCE)
     leaving = [{"member_id": "", "group_instance_id": each} for each in (INSTANCE, "another-instance")]
-    told = at.ask(LEAVE, {"group_id": member.group_id, "members": leaving}, on=member.on).members
-    codes = ByKey({str(each.group_instance_id): int(each.error_code) for each in told})
+    results = at.ask(LEAVE, {"group_id": member.group_id, "members": leaving}, on=member.on).members
+    codes = ByKey({str(each.group_instance_id): int(each.error_code) for each in results})
     at.expect("error code of the member", codes[INSTANCE], ErrorCode.none)
     at.expect("error code of an unknown instance", codes["another-instance"], ErrorCode.unknown_member_id)
     at.expect("number of members", len(member.described().members), 0)

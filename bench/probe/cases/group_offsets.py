@@ -33,9 +33,9 @@ def commit(member: Member, topic: str, partition: int = 0, by: Mapping[str, obje
     identity["generation_id_or_member_epoch"] = identity.pop("generation_id")
     fields = {"committed_offset": OFFSET, "committed_metadata": "", **more}
     topics = [{"name": topic, "partitions": [{"partition_index": partition, **fields}]}]
-    asked: dict[str, object] = {**identity, **(by or {}), "topics": topics}
-    answer = single(member.at.ask(COMMIT, asked, on=member.on), "topics", "partitions")
-    return int(answer.error_code)
+    request: dict[str, object] = {**identity, **(by or {}), "topics": topics}
+    response = single(member.at.ask(COMMIT, request, on=member.on), "topics", "partitions")
+    return int(response.error_code)
 
 
 def commits(member: Member, topic: Topic, partition: int = 0, **more: Any) -> None:
@@ -49,16 +49,16 @@ def fetched_group(
     """What OffsetFetch tells of the member's group. None asks for all topics."""
     wanted = None if topics is None else [{"name": name, "partition_indexes": list(each)} for name, each in topics]
     groups = [{"group_id": member.group_id, "topics": wanted}]
-    told = single(member.at.ask(FETCH, {"groups": groups, **more}, version, member.on), "groups")
-    member.at.expect("error code of the group", told.error_code, ErrorCode.none)
-    return told
+    result = single(member.at.ask(FETCH, {"groups": groups, **more}, version, member.on), "groups")
+    member.at.expect("error code of the group", result.error_code, ErrorCode.none)
+    return result
 
 
 def fetched(member: Member, topic: str, partition: int = 0, **more: Any) -> Any:
     """What OffsetFetch tells of one partition, which must be no error."""
-    told = single(fetched_group(member, [(topic, [partition])], **more), "topics", "partitions")
-    member.at.expect("error code of the partition", told.error_code, ErrorCode.none)
-    return told
+    result = single(fetched_group(member, [(topic, [partition])], **more), "topics", "partitions")
+    member.at.expect("error code of the partition", result.error_code, ErrorCode.none)
+    return result
 
 
 def expect_offset(member: Member, topic: Topic, offset: int, partition: int = 0) -> None:
@@ -116,9 +116,9 @@ def others_go_on(at: ProbeContext) -> None:
     topic, client = at.topic(2), Member(at, at.group())
     bad = {"partition_index": 0, "committed_offset": OFFSET, "committed_metadata": LONG}
     good = {"partition_index": 1, "committed_offset": OFFSET, "committed_metadata": ""}
-    asked = {"group_id": client.group_id, "topics": [{"name": topic.name, "partitions": [bad, good]}]}
-    told = single(at.ask(COMMIT, asked, on=client.on), "topics").partitions
-    codes = ByKey({int(each.partition_index): int(each.error_code) for each in told})
+    request = {"group_id": client.group_id, "topics": [{"name": topic.name, "partitions": [bad, good]}]}
+    results = single(at.ask(COMMIT, request, on=client.on), "topics").partitions
+    codes = ByKey({int(each.partition_index): int(each.error_code) for each in results})
     if codes[0] == ErrorCode.none:
         raise NotAdvertised("a text of any length is taken, so that no partition is refused")
     at.expect("error code of the one", codes[0], ErrorCode.offset_metadata_too_large)
@@ -236,16 +236,16 @@ def fetch_nothing(at: ProbeContext) -> None:
     topic, client = at.topic(2), Member(at, at.group())
     expect_offset(client, topic, -1)
     commits(client, topic)
-    told = fetched(client, topic.name, 1)
-    at.expect("committed offset", told.committed_offset, -1)
-    at.expect("metadata", told.metadata, "", None)
+    result = fetched(client, topic.name, 1)
+    at.expect("committed offset", result.committed_offset, -1)
+    at.expect("metadata", result.metadata, "", None)
 
 
 @case("groups/fetch/unknown-topic", PROTOCOL, SIMPLE, since="0.9")
 def fetch_unknown_topic(at: ProbeContext) -> None:
     """For a topic that does not exist the offset is -1, without an error."""
-    told = fetched(Member(at, at.group()), at.topic_name())
-    at.expect("committed offset", told.committed_offset, -1)
+    result = fetched(Member(at, at.group()), at.topic_name())
+    at.expect("committed offset", result.committed_offset, -1)
 
 
 @case("groups/fetch/all", "KIP-88", ALL_OFFSETS, since="0.10.2")
@@ -254,10 +254,10 @@ def fetch_all(at: ProbeContext) -> None:
     one, other, client = at.topic(2), at.topic(), Member(at, at.group())
     commits(client, one, partition=1, committed_offset=1)
     commits(client, other, committed_offset=2)
-    told = fetched_group(client, None)
+    result = fetched_group(client, None)
     found = {
         (str(row.name), int(each.partition_index)): int(each.committed_offset)
-        for row in told.topics
+        for row in result.topics
         for each in row.partitions
     }
     at.expect("the offsets are those that were committed", found == {(one.name, 1): 1, (other.name, 0): 2}, True)
@@ -277,9 +277,9 @@ def fetch_several_groups(at: ProbeContext) -> None:
     for number, client in enumerate(clients):
         commits(client, topic, committed_offset=number + 1)
     topics = [{"name": topic.name, "partition_indexes": [0]}]
-    asked = {"groups": [{"group_id": each.group_id, "topics": topics} for each in clients]}
-    told = at.ask(FETCH, asked, on=first.on).groups
-    found = {str(each.group_id): int(single(each, "topics", "partitions").committed_offset) for each in told}
+    request = {"groups": [{"group_id": each.group_id, "topics": topics} for each in clients]}
+    results = at.ask(FETCH, request, on=first.on).groups
+    found = {str(each.group_id): int(single(each, "topics", "partitions").committed_offset) for each in results}
     at.expect("offsets", [found.get(each.group_id) for each in clients], [1, 2])
 
 
@@ -288,8 +288,8 @@ def fetch_stable(at: ProbeContext) -> None:
     """Where no transaction is open, a client that requires stable offsets is told what is committed."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
-    told = fetched(client, topic.name, require_stable=True)
-    at.expect("committed offset", told.committed_offset, OFFSET)
+    result = fetched(client, topic.name, require_stable=True)
+    at.expect("committed offset", result.committed_offset, OFFSET)
 
 
 @case("groups/fetch/every-version", PROTOCOL, SIMPLE, since="0.9")
@@ -297,12 +297,12 @@ def fetch_every_version(at: ProbeContext) -> None:
     """All versions tell the same offset and text."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic, committed_metadata="text")
-    told = {}
+    results = {}
     for version in at.broker.spoken(FETCH):
         if version >= 1:
             each = fetched(client, topic.name, version=version)
-            told[version] = (int(each.committed_offset), str(each.metadata))
-    at.expect("versions that tell another", [each for each in told if told[each] != (OFFSET, "text")], [])
+            results[version] = (int(each.committed_offset), str(each.metadata))
+    at.expect("versions that tell another", [each for each in results if results[each] != (OFFSET, "text")], [])
 
 
 @case("groups/fetch/of-members", PROTOCOL, BY_MEMBERS, since="0.9", level=SHOULD)
@@ -322,7 +322,7 @@ def fetch_error_in_version_1(at: ProbeContext) -> None:
     if other is None or len(at.broker.nodes) == 1:
         raise NotAdvertised("the cluster has one node, which coordinates all groups")
     topics = [{"name": topic.name, "partition_indexes": [0, 1]}]
-    asked = {"groups": [{"group_id": client.group_id, "topics": topics}]}
-    told = single(at.ask(FETCH, asked, 1, at.connect(other)), "groups", "topics").partitions
-    at.expect("error codes", [int(each.error_code) for each in told], [int(ErrorCode.not_coordinator)] * 2)
-    at.expect("offsets", [int(each.committed_offset) for each in told], [-1, -1])
+    request = {"groups": [{"group_id": client.group_id, "topics": topics}]}
+    results = single(at.ask(FETCH, request, 1, at.connect(other)), "groups", "topics").partitions
+    at.expect("error codes", [int(each.error_code) for each in results], [int(ErrorCode.not_coordinator)] * 2)
+    at.expect("offsets", [int(each.committed_offset) for each in results], [-1, -1])

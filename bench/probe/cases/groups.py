@@ -53,9 +53,9 @@ def find_every_version(at: ProbeContext) -> None:
     """All versions tell the same coordinator."""
     group_id = at.group()
     at.coordinator(group_id)
-    told = {each: sole(_found(at, group_id, version=each), "coordinators") for each in at.broker.spoken(FIND)}
-    nodes = {version: (int(each.node_id), str(each.host), int(each.port)) for version, each in told.items()}
-    at.expect("error codes", sorted({int(each.error_code) for each in told.values()}), [0])
+    results = {each: sole(_found(at, group_id, version=each), "coordinators") for each in at.broker.spoken(FIND)}
+    nodes = {version: (int(each.node_id), str(each.host), int(each.port)) for version, each in results.items()}
+    at.expect("error codes", sorted({int(each.error_code) for each in results.values()}), [0])
     newest = nodes[max(nodes)]
     at.expect("versions that tell another", [each for each, node in nodes.items() if node != newest], [])
 
@@ -93,12 +93,12 @@ def find_share_too_early(at: ProbeContext) -> None:
 def id_required(at: ProbeContext) -> None:
     """A client without a member ID is told one with MEMBER_ID_REQUIRED, and joins with it."""
     member = Member(at, at.group())
-    answer = member.join()
-    at.expect("error code", answer.error_code, ErrorCode.member_id_required)
-    member.member_id = str(answer.member_id)
+    response = member.join()
+    at.expect("error code", response.error_code, ErrorCode.member_id_required)
+    member.member_id = str(response.member_id)
     at.expect("a member ID is told", bool(member.member_id), True)
     again = member.joined(member.send_join())
-    at.expect("the member ID stays", str(again.member_id) == str(answer.member_id), True)
+    at.expect("the member ID stays", str(again.member_id) == str(response.member_id), True)
 
 
 @case("groups/join/id-not-member", "KIP-394", WITH_IDS, since="2.2")
@@ -122,39 +122,39 @@ def id_at_once(at: ProbeContext) -> None:
 def join_alone(at: ProbeContext) -> None:
     """The only member leads, and is told itself with its metadata, the protocol and a generation."""
     member = Member(at, at.group(), {"range": b"of mine"})
-    answer = member.enter()
+    response = member.enter()
     at.expect("it leads", member.leads, True)
-    at.expect("protocol", answer.protocol_name, "range")
+    at.expect("protocol", response.protocol_name, "range")
     at.expect_that("generation", member.generation, member.generation >= 0, "0 or more")
-    at.expect("metadata of the members", [bytes(each.metadata) for each in answer.members], [b"of mine"])
+    at.expect("metadata of the members", [bytes(each.metadata) for each in response.members], [b"of mine"])
 
 
 @case("groups/join/protocol-type-told", "KIP-559", {**NEEDS, JOIN: since_version(7)}, since="2.5")
 def protocol_type_told(at: ProbeContext) -> None:
     """From version 7 on the answer tells the type of the group's protocol."""
-    answer = Member(at, at.group(), protocol_type="connect").enter()
-    at.expect("protocol type", answer.protocol_type, "connect")
+    response = Member(at, at.group(), protocol_type="connect").enter()
+    at.expect("protocol type", response.protocol_type, "connect")
 
 
 @case("groups/join/empty-group-id", PROTOCOL, NEEDS, since="0.9")
 def empty_group_id(at: ProbeContext) -> None:
     """A group needs an ID: the empty one is refused with INVALID_GROUP_ID."""
-    answer = Member(at, at.group()).knock(group_id="")
-    at.expect("error code", answer.error_code, ErrorCode.invalid_group_id)
+    response = Member(at, at.group()).knock(group_id="")
+    at.expect("error code", response.error_code, ErrorCode.invalid_group_id)
 
 
 @case("groups/join/session-too-short", PROTOCOL, NEEDS, since="0.9")
 def session_too_short(at: ProbeContext) -> None:
     """A session of 0 ms is shorter than any broker allows: INVALID_SESSION_TIMEOUT."""
-    answer = Member(at, at.group()).knock(session_timeout=0)
-    at.expect("error code", answer.error_code, ErrorCode.invalid_session_timeout)
+    response = Member(at, at.group()).knock(session_timeout=0)
+    at.expect("error code", response.error_code, ErrorCode.invalid_session_timeout)
 
 
 @case("groups/join/session-too-long", "group.max.session.timeout.ms", NEEDS, since="0.9", level=SHOULD)
 def session_too_long(at: ProbeContext) -> None:
     """A session of 24 days is longer than a broker allows by default: INVALID_SESSION_TIMEOUT."""
-    answer = Member(at, at.group()).knock(session_timeout=0x7FFFFFFF)
-    at.expect("error code", answer.error_code, ErrorCode.invalid_session_timeout)
+    response = Member(at, at.group()).knock(session_timeout=0x7FFFFFFF)
+    at.expect("error code", response.error_code, ErrorCode.invalid_session_timeout)
 
 
 @case("groups/join/unknown-member", PROTOCOL, NEEDS, since="0.9")
@@ -167,22 +167,22 @@ def unknown_member(at: ProbeContext) -> None:
 @case("groups/join/unknown-member-and-group", PROTOCOL, NEEDS, since="0.9")
 def unknown_member_and_group(at: ProbeContext) -> None:
     """A client that comes with a member ID makes no group: UNKNOWN_MEMBER_ID."""
-    answer = Member(at, at.group(), member_id="a-stranger").join()
-    at.expect("error code", answer.error_code, ErrorCode.unknown_member_id)
+    response = Member(at, at.group(), member_id="a-stranger").join()
+    at.expect("error code", response.error_code, ErrorCode.unknown_member_id)
 
 
 @case("groups/join/no-protocols", PROTOCOL, NEEDS, since="0.9")
 def no_protocols(at: ProbeContext) -> None:
     """A member without any protocol is refused with INCONSISTENT_GROUP_PROTOCOL."""
-    answer = Member(at, at.group(), {}).knock()
-    at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
+    response = Member(at, at.group(), {}).knock()
+    at.expect("error code", response.error_code, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/join/no-protocol-type", PROTOCOL, NEEDS, since="0.9")
 def no_protocol_type(at: ProbeContext) -> None:
     """A member without a protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
-    answer = Member(at, at.group(), protocol_type="").knock()
-    at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
+    response = Member(at, at.group(), protocol_type="").knock()
+    at.expect("error code", response.error_code, ErrorCode.inconsistent_group_protocol)
 
 
 # JoinGroup: several members
@@ -192,38 +192,38 @@ def no_protocol_type(at: ProbeContext) -> None:
 def other_protocol_type(at: ProbeContext) -> None:
     """A member of another protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
     first = settled(at)
-    answer = Member(at, first.group_id, protocol_type="connect").knock()
-    at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
+    response = Member(at, first.group_id, protocol_type="connect").knock()
+    at.expect("error code", response.error_code, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/join/no-common-protocol", PROTOCOL, NEEDS, since="0.9")
 def no_common_protocol(at: ProbeContext) -> None:
     """A member that has no protocol in common with the others is refused with INCONSISTENT_GROUP_PROTOCOL."""
     first = settled(at)
-    answer = Member(at, first.group_id, {"sticky": b""}).knock()
-    at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
+    response = Member(at, first.group_id, {"sticky": b""}).knock()
+    at.expect("error code", response.error_code, ErrorCode.inconsistent_group_protocol)
 
 
 @case("groups/join/common-protocol", PROTOCOL, NEEDS, since="0.9")
 def common_protocol(at: ProbeContext) -> None:
     """The group gets a protocol that all members have, and the leader that protocol's metadata."""
     first = settled(at, protocols={"one": b"one of A", "both": b"both of A"})
-    _, *answers = beside(first, protocols={"other": b"other of B", "both": b"both of B"})
-    at.expect("protocols", [each.protocol_name for each in answers], ["both", "both"])
-    told = sorted(bytes(each.metadata) for answer in answers for each in answer.members)
-    at.expect("metadata", told, [b"both of A", b"both of B"])
+    _, *responses = beside(first, protocols={"other": b"other of B", "both": b"both of B"})
+    at.expect("protocols", [each.protocol_name for each in responses], ["both", "both"])
+    found = sorted(bytes(each.metadata) for response in responses for each in response.members)
+    at.expect("metadata", found, [b"both of A", b"both of B"])
 
 
 @case("groups/join/leader-told-members", PROTOCOL, NEEDS, since="0.9")
 def leader_told_members(at: ProbeContext) -> None:
     """All members are told the same leader, and only the leader is told who the members are, with their metadata."""
     first = settled(at, protocols={"range": b"of A"})
-    second, *answers = beside(first, protocols={"range": b"of B"})
+    second, *responses = beside(first, protocols={"range": b"of B"})
     at.expect("both are told the same leader", first.leader == second.leader, True)
-    of_leader, of_other = answers if first.leads else reversed(answers)
-    told = {str(each.member_id): bytes(each.metadata) for each in of_leader.members}
+    of_leader, of_other = responses if first.leads else reversed(responses)
+    results = {str(each.member_id): bytes(each.metadata) for each in of_leader.members}
     wanted = {first.member_id: b"of A", second.member_id: b"of B"}
-    at.expect("the leader is told both with their metadata", told == wanted, True)
+    at.expect("the leader is told both with their metadata", results == wanted, True)
     at.expect("members that the other is told", len(of_other.members), 0)
 
 
@@ -263,11 +263,11 @@ def new_metadata(at: ProbeContext) -> None:
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"", follower.member_id: b""})
     follower.protocols = {"range": b"something new"}
-    asked = follower.send_join()
+    request = follower.send_join()
     leader.until_rebalance()
-    told = leader.joined(leader.send_join()).members
-    follower.joined(asked)
-    found = {str(each.member_id): bytes(each.metadata) for each in told}.get(follower.member_id)
+    results = leader.joined(leader.send_join()).members
+    follower.joined(request)
+    found = {str(each.member_id): bytes(each.metadata) for each in results}.get(follower.member_id)
     at.expect("metadata of the follower", found, b"something new")
 
 
@@ -287,10 +287,10 @@ def mixed_versions(at: ProbeContext) -> None:
         raise NotAdvertised(f"JoinGroup is served from version {lowest} on only")
     newer = settled(at)
     older = Member(at, newer.group_id)
-    asked = older.send_join(lowest)
+    request = older.send_join(lowest)
     newer.until_rebalance()
     newer.joined(newer.send_join())
-    older.joined(asked)
+    older.joined(request)
     at.expect("the generation is the same", older.generation == newer.generation, True)
     at.expect("the leader is the same", older.leader == newer.leader, True)
     at.expect("number of members", len(newer.described().members), 2)

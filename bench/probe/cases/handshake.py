@@ -38,9 +38,9 @@ def _software(name: str = "crucible", version: str = "1") -> dict[str, object]:
 @case("handshake/api-versions/version-0", GUIDE, {API_VERSIONS: (0, 0)}, since="0.10.0")
 def version_0(at: ProbeContext) -> None:
     """ApiVersions 0 has an empty body and is answered without an error."""
-    answer = at.ask(API_VERSIONS, {})
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect_that("number of APIs", len(answer.api_keys), len(answer.api_keys) > 0, "at least one")
+    response = at.ask(API_VERSIONS, {})
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect_that("number of APIs", len(response.api_keys), len(response.api_keys) > 0, "at least one")
 
 
 @case("handshake/api-versions/every-version", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
@@ -48,9 +48,9 @@ def every_version(at: ProbeContext) -> None:
     """Each advertised version of ApiVersions tells the same APIs."""
     seen = {}
     for version in at.broker.spoken(API_VERSIONS):
-        answer = at.ask(API_VERSIONS, _software(), version)
-        at.expect(f"error code in version {version}", answer.error_code, ErrorCode.none)
-        seen[version] = {int(each.api_key): (each.min_version, each.max_version) for each in answer.api_keys}
+        response = at.ask(API_VERSIONS, _software(), version)
+        at.expect(f"error code in version {version}", response.error_code, ErrorCode.none)
+        seen[version] = {int(each.api_key): (each.min_version, each.max_version) for each in response.api_keys}
     keys = [sorted(each) for each in seen.values()]
     at.expect("the APIs are the same in all versions", all(each == keys[0] for each in keys), True)
 
@@ -58,19 +58,19 @@ def every_version(at: ProbeContext) -> None:
 @case("handshake/api-versions/ranges", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
 def ranges(at: ProbeContext) -> None:
     """No API is told twice, and no range of versions is empty or begins below 0."""
-    answer = at.ask(API_VERSIONS, _software())
-    keys = [int(each.api_key) for each in answer.api_keys]
+    response = at.ask(API_VERSIONS, _software())
+    keys = [int(each.api_key) for each in response.api_keys]
     twice = sorted({each for each in keys if keys.count(each) > 1})
     at.expect_that("APIs that are told twice", twice, not twice, "none")
-    wrong = [int(each.api_key) for each in answer.api_keys if not 0 <= each.min_version <= each.max_version]
+    wrong = [int(each.api_key) for each in response.api_keys if not 0 <= each.min_version <= each.max_version]
     at.expect_that("APIs with an empty range", wrong, not wrong, "none")
 
 
 @case("handshake/api-versions/itself", KIP_511, {API_VERSIONS: ANY}, since="0.10.0")
 def itself(at: ProbeContext) -> None:
     """ApiVersions is among the APIs that it tells, and so is version 0 of it."""
-    answer = at.ask(API_VERSIONS, _software())
-    own = [each.min_version for each in answer.api_keys if each.api_key == API_VERSIONS]
+    response = at.ask(API_VERSIONS, _software())
+    own = [each.min_version for each in response.api_keys if each.api_key == API_VERSIONS]
     at.expect("lowest version of ApiVersions", own, [0])
 
 
@@ -92,8 +92,8 @@ def core_apis(at: ProbeContext) -> None:
 )
 def produce_from_0(at: ProbeContext) -> None:
     """Produce is advertised from version 0 on, even where versions before 3 are not served."""
-    answer = at.ask(API_VERSIONS, _software())
-    lowest = [each.min_version for each in answer.api_keys if each.api_key == ApiKey.PRODUCE]
+    response = at.ask(API_VERSIONS, _software())
+    lowest = [each.min_version for each in response.api_keys if each.api_key == ApiKey.PRODUCE]
     at.expect("lowest version of Produce", lowest, [0])
 
 
@@ -111,25 +111,25 @@ def _highest(at: ProbeContext) -> int:
 @case("handshake/api-versions/beyond-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
 def beyond_range(at: ProbeContext) -> None:
     """An ApiVersions request of a version just beyond the range is answered with UNSUPPORTED_VERSION, in version 0."""
-    answer = _beyond(at, _highest(at) + 1)
-    at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 77)
+    response = _beyond(at, _highest(at) + 1)
+    at.expect("correlation ID", int.from_bytes(response[:4], "big"), 77)
     at.expect(
         "error code behind the correlation ID",
-        int.from_bytes(answer[4:6], "big", signed=True),
+        int.from_bytes(response[4:6], "big", signed=True),
         ErrorCode.unsupported_version,
     )
-    (count,) = struct.unpack_from(">i", answer, 6)
-    at.expect("bytes of the answer in version 0", len(answer), 10 + 6 * count)
+    (count,) = struct.unpack_from(">i", response, 6)
+    at.expect("bytes of the answer in version 0", len(response), 10 + 6 * count)
 
 
 @case("handshake/api-versions/far-beyond-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
 def far_beyond_range(at: ProbeContext) -> None:
     """The same holds for the highest version that a request can have."""
-    answer = _beyond(at, 0x7FFF)
-    at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 77)
+    response = _beyond(at, 0x7FFF)
+    at.expect("correlation ID", int.from_bytes(response[:4], "big"), 77)
     at.expect(
         "error code behind the correlation ID",
-        int.from_bytes(answer[4:6], "big", signed=True),
+        int.from_bytes(response[4:6], "big", signed=True),
         ErrorCode.unsupported_version,
     )
 
@@ -137,9 +137,9 @@ def far_beyond_range(at: ProbeContext) -> None:
 @case("handshake/api-versions/beyond-range-tells-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
 def beyond_range_tells_range(at: ProbeContext) -> None:
     """That answer tells the range of ApiVersions itself, so that the client can ask again in a version of both."""
-    answer = _beyond(at, _highest(at) + 1)
-    (count,) = struct.unpack_from(">i", answer, 6)
-    rows = [struct.unpack_from(">hhh", answer, 10 + 6 * each) for each in range(min(count, (len(answer) - 10) // 6))]
+    response = _beyond(at, _highest(at) + 1)
+    (count,) = struct.unpack_from(">i", response, 6)
+    rows = [struct.unpack_from(">hhh", response, 10 + 6 * each) for each in range(min(count, (len(response) - 10) // 6))]
     own = [(low, high) for key, low, high in rows if key == API_VERSIONS]
     at.expect("range of ApiVersions", own, [at.broker.versions[API_VERSIONS]])
 
@@ -155,34 +155,34 @@ def beyond_range_goes_on(at: ProbeContext) -> None:
 def response_header_0(at: ProbeContext) -> None:
     """The answer to a flexible ApiVersions request has response header 0, without tagged fields."""
     request = at.send(API_VERSIONS, _software())
-    answer = at.main.receive_frame(5, str(request))
-    at.expect("error code right behind the correlation ID", int.from_bytes(answer[4:6], "big"), ErrorCode.none)
-    count = answer[6] if answer[6] < 0x80 else (answer[6] & 0x7F) | answer[7] << 7
+    response = at.main.receive_frame(5, str(request))
+    at.expect("error code right behind the correlation ID", int.from_bytes(response[4:6], "big"), ErrorCode.none)
+    count = response[6] if response[6] < 0x80 else (response[6] & 0x7F) | response[7] << 7
     at.expect("length of the compact array that follows", count, len(at.broker.versions) + 1)
 
 
 @case("handshake/api-versions/software-name", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
 def software_name(at: ProbeContext) -> None:
     """A client's software name with characters that are not allowed is refused with INVALID_REQUEST."""
-    answer = at.ask(API_VERSIONS, _software("not a name!"))
-    at.expect("error code", answer.error_code, ErrorCode.invalid_request)
+    response = at.ask(API_VERSIONS, _software("not a name!"))
+    at.expect("error code", response.error_code, ErrorCode.invalid_request)
 
 
 @case("handshake/api-versions/software-version", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
 def software_version(at: ProbeContext) -> None:
     """An empty software version is refused with INVALID_REQUEST."""
-    answer = at.ask(API_VERSIONS, _software(version=""))
-    at.expect("error code", answer.error_code, ErrorCode.invalid_request)
+    response = at.ask(API_VERSIONS, _software(version=""))
+    at.expect("error code", response.error_code, ErrorCode.invalid_request)
 
 
 @case("handshake/api-versions/features", "KIP-584", {API_VERSIONS: since_version(3)}, since="2.7")
 def features(at: ProbeContext) -> None:
     """Supported features have ranges that are not empty, and finalized ones lie at or below the supported maximum."""
-    answer = at.ask(API_VERSIONS, _software())
-    supported = {str(each.name): (each.min_version, each.max_version) for each in answer.supported_features}
+    response = at.ask(API_VERSIONS, _software())
+    supported = {str(each.name): (each.min_version, each.max_version) for each in response.supported_features}
     empty = sorted(name for name, (low, high) in supported.items() if not 0 <= low <= high)
     at.expect_that("features with an empty range", empty, not empty, "none")
-    finalized = {str(each.name): each.max_version_level for each in answer.finalized_features}
+    finalized = {str(each.name): each.max_version_level for each in response.finalized_features}
     beyond = sorted(name for name, level in finalized.items() if level > supported.get(name, (0, 0))[1])
     at.expect_that("finalized features beyond what is supported", beyond, not beyond, "none")
 
@@ -190,9 +190,9 @@ def features(at: ProbeContext) -> None:
 @case("handshake/api-versions/features-from-0", HIDDEN, {API_VERSIONS: (3, 3)}, since="4.0")
 def features_from_0(at: ProbeContext) -> None:
     """Version 3 leaves out supported features whose lowest version is 0, which older clients take for an error."""
-    answer = at.ask(API_VERSIONS, _software())
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    shown = sorted(str(each.name) for each in answer.supported_features if each.min_version <= 0)
+    response = at.ask(API_VERSIONS, _software())
+    at.expect("error code", response.error_code, ErrorCode.none)
+    shown = sorted(str(each.name) for each in response.supported_features if each.min_version <= 0)
     at.expect_that("features from version 0 on", shown, not shown, "none")
 
 
@@ -214,8 +214,8 @@ def echoed(at: ProbeContext) -> None:
     """An answer has the correlation ID of its request, whatever 32-bit number that is."""
     for wanted in (0, 1, 0x7FFFFFFF, -1, -(2**31)):
         at.main.send_bytes(_frame(API_VERSIONS, 0, wanted), f"ApiVersions 0 with correlation ID {wanted}")
-        answer = at.main.receive_frame(5, "ApiVersions 0")
-        at.expect("correlation ID", int.from_bytes(answer[:4], "big", signed=True), wanted)
+        response = at.main.receive_frame(5, "ApiVersions 0")
+        at.expect("correlation ID", int.from_bytes(response[:4], "big", signed=True), wanted)
 
 
 @case("handshake/client-id/null", "RequestHeader.json", {API_VERSIONS: ANY}, since="0.8")
@@ -256,8 +256,8 @@ def slow_first(at: ProbeContext) -> None:
     wanted = FetchTopic(topic.name, bytes(16), [FetchPartition(0, 0, 1024)])
     slow = at.send(ApiKey.FETCH, FetchRequest(max_wait_ms=400, min_bytes=1, topics=[wanted]))
     fast = at.send(API_VERSIONS, {}, 0)
-    told = [int.from_bytes(at.main.receive_frame(5, "a request")[:4], "big") for _ in range(2)]
-    at.expect("correlation IDs", told, [slow.correlation_id, fast.correlation_id])
+    found = [int.from_bytes(at.main.receive_frame(5, "a request")[:4], "big") for _ in range(2)]
+    at.expect("correlation IDs", found, [slow.correlation_id, fast.correlation_id])
 
 
 @case("handshake/frames/byte-by-byte", GUIDE, {API_VERSIONS: ANY}, since="0.8")
@@ -266,8 +266,8 @@ def byte_by_byte(at: ProbeContext) -> None:
     for each in _frame(API_VERSIONS, 0, 5):
         at.main.send_bytes(bytes([each]), "one byte of ApiVersions 0")
         time.sleep(PAUSE_S)
-    answer = at.main.receive_frame(5, "ApiVersions 0")
-    at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 5)
+    response = at.main.receive_frame(5, "ApiVersions 0")
+    at.expect("correlation ID", int.from_bytes(response[:4], "big"), 5)
 
 
 @case("handshake/frames/half-closed", GUIDE, {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
@@ -284,8 +284,8 @@ def tags_of_header(at: ProbeContext) -> None:
     """Tagged fields of a request header that the broker does not know are skipped."""
     tags = b"\x01\x63\x03abc"
     at.main.send_bytes(_frame(API_VERSIONS, 3, 9, tags + b"\x06probe\x021\x00"), "ApiVersions 3, tag 99 in its header")
-    answer = at.main.receive_frame(5, "ApiVersions 3")
-    at.expect("error code", int.from_bytes(answer[4:6], "big", signed=True), ErrorCode.none)
+    response = at.main.receive_frame(5, "ApiVersions 3")
+    at.expect("error code", int.from_bytes(response[4:6], "big", signed=True), ErrorCode.none)
 
 
 @case("handshake/tags/of-body", "KIP-482", {API_VERSIONS: since_version(3)}, since="2.4")
@@ -293,8 +293,8 @@ def tags_of_body(at: ProbeContext) -> None:
     """Tagged fields of a request body that the broker does not know are skipped."""
     tags = b"\x02\x63\x03abc\xe7\x07\x00"
     at.main.send_bytes(_frame(API_VERSIONS, 3, 9, b"\x00\x06probe\x021" + tags), "ApiVersions 3 with tags 99 and 999")
-    answer = at.main.receive_frame(5, "ApiVersions 3")
-    at.expect("error code", int.from_bytes(answer[4:6], "big", signed=True), ErrorCode.none)
+    response = at.main.receive_frame(5, "ApiVersions 3")
+    at.expect("error code", int.from_bytes(response[4:6], "big", signed=True), ErrorCode.none)
 
 
 @case("handshake/unknown/api", "Apache Kafka's SocketServer", {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
@@ -396,10 +396,10 @@ def _every_version(api_key: int, body: Body) -> Case:
         for version in at.broker.spoken(api_key):
             with at.connect() as connection:
                 try:
-                    answer = connection.ask(api_key, version, body(Own(topic, group, version)), 5.0)
+                    response = connection.ask(api_key, version, body(Own(topic, group, version)), 5.0)
                 except Broken as error:
                     raise Unsupported(f"version {version} is advertised, but {error}") from None
-            code = getattr(answer, "error_code", ErrorCode.none)
+            code = getattr(response, "error_code", ErrorCode.none)
             if code == ErrorCode.unsupported_version:
                 raise Unsupported(f"version {version} is advertised, but answered with UNSUPPORTED_VERSION")
             at.expect_that(f"version {version} is answered", True, True, "True")

@@ -249,9 +249,9 @@ def many_partitions(at: ProbeContext) -> None:
 def many_new_partitions(at: ProbeContext) -> None:
     """A request for twenty thousand new partitions is refused with POLICY_VIOLATION. It only validates."""
     wanted = {"name": at.topic_name(), "num_partitions": 20_000, "replication_factor": 1}
-    told = single(at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}), "topics")
+    result = single(at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}), "topics")
     serves(at)
-    at.expect("error code", told.error_code, ErrorCode.policy_violation)
+    at.expect("error code", result.error_code, ErrorCode.policy_violation)
 
 
 # Compressed records

@@ -34,16 +34,16 @@ STALE = (ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_nu
 
 def new_producer(at: ProbeContext) -> int:
     """A new producer ID."""
-    told = _initialized(at)
-    at.expect("error code of InitProducerId", told.error_code, ErrorCode.none)
-    return int(told.producer_id)
+    result = _initialized(at)
+    at.expect("error code of InitProducerId", result.error_code, ErrorCode.none)
+    return int(result.producer_id)
 
 
 def _initialized(at: ProbeContext) -> Any:
     """The answer to InitProducerId. Apache Kafka gives out no ID yet in the first moments after its start."""
-    while (told := at.ask(INIT, NEW_PRODUCER)).error_code in NOT_SERVED_YET and at.left_s() > 1:
+    while (response := at.ask(INIT, NEW_PRODUCER)).error_code in NOT_SERVED_YET and at.left_s() > 1:
         time.sleep(AGAIN_AFTER_S)
-    return told
+    return response
 
 
 def send(
@@ -55,26 +55,26 @@ def send(
     return produce(at, topic, data, partition)
 
 
-def expect_taken(at: ProbeContext, told: ProducePartitionResponse, offset: int) -> None:
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("base offset", told.base_offset, offset)
+def expect_taken(at: ProbeContext, response: ProducePartitionResponse, offset: int) -> None:
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("base offset", response.base_offset, offset)
 
 
-def expect_known(at: ProbeContext, told: ProducePartitionResponse, offset: int) -> None:
+def expect_known(at: ProbeContext, response: ProducePartitionResponse, offset: int) -> None:
     """A batch that is sent again is acknowledged with its offset, or it is named a duplicate, which clients take for an
     acknowledgement (KIP-98)."""
-    at.expect("error code of a duplicate", told.error_code, ErrorCode.none, ErrorCode.duplicate_sequence_number)
-    if told.error_code == ErrorCode.none:
-        at.expect("base offset", told.base_offset, offset)
+    at.expect("error code of a duplicate", response.error_code, ErrorCode.none, ErrorCode.duplicate_sequence_number)
+    if response.error_code == ErrorCode.none:
+        at.expect("base offset", response.base_offset, offset)
 
 
 @case("produce/idempotence/new-id", KIP_98, {INIT: ANY}, since="0.11")
 def new_id(at: ProbeContext) -> None:
     """InitProducerId without a transactional ID gives a producer ID and epoch 0."""
-    told = _initialized(at)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("the ID is 0 or more", told.producer_id >= 0, True)
-    at.expect("epoch", told.producer_epoch, 0)
+    result = _initialized(at)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("the ID is 0 or more", result.producer_id >= 0, True)
+    at.expect("epoch", result.producer_epoch, 0)
 
 
 @case("produce/idempotence/ids-differ", KIP_98, {INIT: ANY}, since="0.11")
@@ -152,9 +152,9 @@ def pipelined(at: ProbeContext) -> None:
     for sequence in range(WINDOW):
         data = batch(producer_id=producer, producer_epoch=0, base_sequence=sequence)
         sent.append(at.send(PRODUCE, produce_request(topic, version, {0: data})))
-    told = [single(at.main.receive(each), "responses", "partitions") for each in sent]
-    at.expect("error codes", [each.error_code for each in told], [0] * WINDOW)
-    at.expect("base offsets", [each.base_offset for each in told], list(range(WINDOW)))
+    found = [single(at.main.receive(each), "responses", "partitions") for each in sent]
+    at.expect("error codes", [each.error_code for each in found], [0] * WINDOW)
+    at.expect("base offsets", [each.base_offset for each in found], list(range(WINDOW)))
 
 
 @case("produce/idempotence/other-connection", KIP_98, NEEDS, since="0.11")
@@ -244,10 +244,10 @@ def _refusals(at: ProbeContext) -> tuple[ErrorCode, ...]:
 def _at_the_end(at: ProbeContext, topic: Topic, sequence: int, count: int = 1) -> int:
     """Writes a batch of a new producer near the end of the sequence, and returns the producer's ID."""
     producer = new_producer(at)
-    told = send(at, topic, producer, sequence, count)
-    if told.error_code in (ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number):
+    result = send(at, topic, producer, sequence, count)
+    if result.error_code in (ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number):
         raise NotAdvertised("an unknown producer may not begin at that sequence, and 2^31 records take too long")
-    expect_taken(at, told, 0)
+    expect_taken(at, result, 0)
     return producer
 
 
@@ -289,9 +289,9 @@ def emptied_log(at: ProbeContext) -> None:
     topic, producer = at.topic(), new_producer(at)
     expect_taken(at, send(at, topic, producer, 0, 3), 0)
     partitions = [{"partition_index": 0, "offset": -1}]
-    asked = {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000}
-    told = single(at.ask(ApiKey.DELETE_RECORDS, asked), "topics", "partitions")
-    at.expect("error code of DeleteRecords", told.error_code, ErrorCode.none)
+    request = {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000}
+    result = single(at.ask(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
+    at.expect("error code of DeleteRecords", result.error_code, ErrorCode.none)
     expect_known(at, send(at, topic, producer, 0, 3), 0)
     code = send(at, topic, producer, 5).error_code
     at.expect("error code behind a gap", code, ErrorCode.out_of_order_sequence_number)
@@ -339,20 +339,20 @@ def _expire(at: ProbeContext) -> None:
 
 
 def _producers(at: ProbeContext, topic: Topic) -> Any:
-    asked = {"topics": [{"name": topic.name, "partition_indexes": [0]}]}
-    return at.ask_unseen(ApiKey.DESCRIBE_PRODUCERS, asked, at.main)
+    request = {"topics": [{"name": topic.name, "partition_indexes": [0]}]}
+    return at.ask_unseen(ApiKey.DESCRIBE_PRODUCERS, request, at.main)
 
 
 def _broker_setting(at: ProbeContext, key: str) -> str | None:
     resource = {"resource_type": OF_BROKERS, "resource_name": str(at.broker.node_id), "configuration_keys": [key]}
-    told = single(at.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
-    return next((each.value for each in told.configs if each.name == key), None)
+    result = single(at.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
+    return next((each.value for each in result.configs if each.name == key), None)
 
 
 def _alter_expiration(at: ProbeContext, value: str | None) -> None:
     """Sets it for all brokers; None takes the setting away. Raises NotAdvertised if that is not possible."""
     change = {"name": EXPIRATION, "config_operation": 0 if value else 1, "value": value}
     resource = {"resource_type": OF_BROKERS, "resource_name": "", "configs": [change]}
-    told = single(at.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource]}), "responses")
-    if told.error_code:
+    result = single(at.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource]}), "responses")
+    if result.error_code:
         raise NotAdvertised(f"{EXPIRATION} cannot be changed while the broker runs")

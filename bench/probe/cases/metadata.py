@@ -28,8 +28,8 @@ SCHEMA = "MetadataRequest.json, MetadataResponse.json"
 
 def _named(at: ProbeContext, *names: str, **more: object) -> Any:
     """The topics of these names, without creating them."""
-    asked = {"topics": [{"name": each} for each in names], "allow_auto_topic_creation": False, **more}
-    return at.ask(METADATA, asked)
+    request = {"topics": [{"name": each} for each in names], "allow_auto_topic_creation": False, **more}
+    return at.ask(METADATA, request)
 
 
 def _by_id(at: ProbeContext, topic_id: UUID) -> Any:
@@ -39,37 +39,37 @@ def _by_id(at: ProbeContext, topic_id: UUID) -> Any:
 @case("metadata/brokers/addresses", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
 def addresses(at: ProbeContext) -> None:
     """Brokers have IDs of their own, and a host and a port to connect to."""
-    answer = at.ask(METADATA, {"topics": ()})
-    ids = [int(each.node_id) for each in answer.brokers]
+    response = at.ask(METADATA, {"topics": ()})
+    ids = [int(each.node_id) for each in response.brokers]
     at.expect_that("IDs of brokers", ids, len(set(ids)) == len(ids) > 0, "at least one, each once")
-    bad = [f"{each.host}:{each.port}" for each in answer.brokers if not each.host or not 0 < each.port < 65536]
+    bad = [f"{each.host}:{each.port}" for each in response.brokers if not each.host or not 0 < each.port < 65536]
     at.expect_that("addresses that cannot be used", bad, not bad, "none")
 
 
 @case("metadata/brokers/controller", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
 def controller(at: ProbeContext) -> None:
     """The controller is one of the brokers, or -1."""
-    answer = at.ask(METADATA, {"topics": ()})
-    ids = [int(each.node_id) for each in answer.brokers]
-    known = answer.controller_id in (*ids, -1)
+    response = at.ask(METADATA, {"topics": ()})
+    ids = [int(each.node_id) for each in response.brokers]
+    known = response.controller_id in (*ids, -1)
     at.expect("the controller is among the brokers or -1", known, True)
 
 
 @case("metadata/brokers/cluster-id", "KIP-78", {METADATA: since_version(2)}, since="0.10.1")
 def cluster_id(at: ProbeContext) -> None:
     """The cluster has an ID, which is the same in each answer."""
-    told = [at.ask(METADATA, {"topics": ()}).cluster_id for _ in range(2)]
-    at.expect("a cluster ID is told", bool(told[0]), True)
-    at.expect("both answers have the same", told[0] == told[1], True)
+    found = [at.ask(METADATA, {"topics": ()}).cluster_id for _ in range(2)]
+    at.expect("a cluster ID is told", bool(found[0]), True)
+    at.expect("both answers have the same", found[0] == found[1], True)
 
 
 @case("metadata/topics/none", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
 def no_topics(at: ProbeContext) -> None:
     """From version 1 on an empty list of topics asks for none. The brokers are told all the same."""
     at.topic()
-    answer = at.ask(METADATA, {"topics": ()})
-    at.expect("number of topics", len(answer.topics), 0)
-    at.expect_that("number of brokers", len(answer.brokers), len(answer.brokers) > 0, "at least one")
+    response = at.ask(METADATA, {"topics": ()})
+    at.expect("number of topics", len(response.topics), 0)
+    at.expect_that("number of brokers", len(response.brokers), len(response.brokers) > 0, "at least one")
 
 
 @case("metadata/topics/all", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.10.0")
@@ -92,10 +92,10 @@ def all_in_version_0(at: ProbeContext) -> None:
 def partitions(at: ProbeContext) -> None:
     """A topic has its partitions from 0 on, each with a leader that is one of its replicas in sync."""
     topic = at.topic(3)
-    told = single(_named(at, topic.name), "topics")
-    at.expect("error code of the topic", told.error_code, ErrorCode.none)
-    at.expect("partitions", sorted(each.partition_index for each in told.partitions), [0, 1, 2])
-    for each in told.partitions:
+    result = single(_named(at, topic.name), "topics")
+    at.expect("error code of the topic", result.error_code, ErrorCode.none)
+    at.expect("partitions", sorted(each.partition_index for each in result.partitions), [0, 1, 2])
+    for each in result.partitions:
         at.expect("error code of a partition", each.error_code, ErrorCode.none)
         in_sync = each.leader_id in each.isr_nodes and set(each.isr_nodes) <= set(each.replica_nodes)
         at.expect("leader in sync, and those in sync among the replicas", in_sync, True)
@@ -104,37 +104,37 @@ def partitions(at: ProbeContext) -> None:
 @case("metadata/topics/leader-epoch", "KIP-320", {METADATA: since_version(7), CREATE: ANY}, since="2.1")
 def leader_epoch(at: ProbeContext) -> None:
     """From version 7 on a partition has a leader epoch. It is 0 for a new topic, or higher if its leader has moved."""
-    told = single(_named(at, at.topic().name), "topics")
-    epoch = single(told, "partitions").leader_epoch
+    result = single(_named(at, at.topic().name), "topics")
+    epoch = single(result, "partitions").leader_epoch
     at.expect_that("leader epoch", epoch, epoch >= 0, "0 or more")
 
 
 @case("metadata/topics/offline-replicas", "KIP-112", {METADATA: since_version(5), CREATE: ANY}, since="1.0")
 def offline_replicas(at: ProbeContext) -> None:
     """A partition whose replicas are all alive has no offline replicas."""
-    told = single(_named(at, at.topic().name), "topics")
-    at.expect("offline replicas", list(single(told, "partitions").offline_replicas), [])
+    result = single(_named(at, at.topic().name), "topics")
+    at.expect("offline replicas", list(single(result, "partitions").offline_replicas), [])
 
 
 @case("metadata/topics/internal", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.10.0")
 def internal(at: ProbeContext) -> None:
     """A client's topic is not internal."""
-    told = single(_named(at, at.topic().name), "topics")
-    at.expect("is internal", told.is_internal, False)
+    result = single(_named(at, at.topic().name), "topics")
+    at.expect("is internal", result.is_internal, False)
 
 
 @case("metadata/topics/every-version", SCHEMA, {METADATA: ANY, CREATE: ANY}, since="0.8")
 def every_version(at: ProbeContext) -> None:
     """Each version tells the same partitions, leaders and replicas."""
     name = at.topic(2).name
-    told = {}
+    results = {}
     for version in at.broker.spoken(METADATA):
         topic = single(at.ask(METADATA, {"topics": [{"name": name}]}, version), "topics")
-        told[version] = sorted(
+        results[version] = sorted(
             (each.partition_index, int(each.leader_id), tuple(each.replica_nodes)) for each in topic.partitions
         )
-    first = next(iter(told.values()))
-    differ = [version for version, each in told.items() if each != first]
+    first = next(iter(results.values()))
+    differ = [version for version, each in results.items() if each != first]
     at.expect_that("versions that tell something else than the lowest", differ, not differ, "none")
 
 
@@ -154,8 +154,8 @@ def named_twice(at: ProbeContext) -> None:
 @case("metadata/topics/operations-not-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3")
 def operations_not_asked(at: ProbeContext) -> None:
     """The operations that a client may do are told only if it asks for them."""
-    told = single(_named(at, at.topic().name), "topics")
-    at.expect("authorized operations", told.topic_authorized_operations, NOT_ASKED)
+    result = single(_named(at, at.topic().name), "topics")
+    at.expect("authorized operations", result.topic_authorized_operations, NOT_ASKED)
 
 
 @case(
@@ -163,16 +163,16 @@ def operations_not_asked(at: ProbeContext) -> None:
 )
 def operations_asked(at: ProbeContext) -> None:
     """They are told if it asks for them, as bits above 2."""
-    told = single(_named(at, at.topic().name, include_topic_authorized_operations=True), "topics")
-    bits = told.topic_authorized_operations
+    result = single(_named(at, at.topic().name, include_topic_authorized_operations=True), "topics")
+    bits = result.topic_authorized_operations
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
 
 
 @case("metadata/unknown/operations", "KIP-430", {METADATA: since_version(8)}, since="2.3", level=SHOULD)
 def unknown_operations(at: ProbeContext) -> None:
     """They are told of a topic that does not exist, too."""
-    told = single(_named(at, at.topic_name(), include_topic_authorized_operations=True), "topics")
-    bits = told.topic_authorized_operations
+    result = single(_named(at, at.topic_name(), include_topic_authorized_operations=True), "topics")
+    bits = result.topic_authorized_operations
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
 
 
@@ -180,10 +180,10 @@ def unknown_operations(at: ProbeContext) -> None:
 def unknown_name(at: ProbeContext) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION and no partitions, at once."""
     name = at.topic_name()
-    told = single(_named(at, name), "topics")
-    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
-    at.expect("name", told.name, name)
-    at.expect("number of partitions", len(told.partitions), 0)
+    result = single(_named(at, name), "topics")
+    at.expect("error code of the topic", result.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect("name", result.name, name)
+    at.expect("number of partitions", len(result.partitions), 0)
 
 
 @case("metadata/unknown/not-created", "KIP-204", {METADATA: since_version(4)}, since="0.11")
@@ -191,8 +191,8 @@ def not_created(at: ProbeContext) -> None:
     """Asking for a topic without allow_auto_topic_creation does not create it."""
     name = at.topic_name()
     for _ in range(3):
-        told = single(_named(at, name), "topics")
-        at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+        result = single(_named(at, name), "topics")
+        at.expect("error code of the topic", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("metadata/unknown/beside-known", SCHEMA, {METADATA: since_version(4), CREATE: ANY}, since="0.8")
@@ -213,10 +213,10 @@ def beside_known(at: ProbeContext) -> None:
 )
 def invalid_name(at: ProbeContext) -> None:
     """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION, or as unknown."""
-    told = single(_named(at, "not a topic!"), "topics")
+    result = single(_named(at, "not a topic!"), "topics")
     at.expect(
         "error code of the topic",
-        told.error_code,
+        result.error_code,
         ErrorCode.invalid_topic_exception,
         ErrorCode.unknown_topic_or_partition,
     )
@@ -234,27 +234,27 @@ def ids_told(at: ProbeContext) -> None:
 @case("metadata/ids/of-unknown-name", "KIP-516", {METADATA: since_version(10)}, since="2.8")
 def id_of_unknown_name(at: ProbeContext) -> None:
     """A topic that does not exist has the ID zero."""
-    told = single(_named(at, at.topic_name()), "topics")
-    at.expect("topic ID", told.topic_id, None)
+    result = single(_named(at, at.topic_name()), "topics")
+    at.expect("topic ID", result.topic_id, None)
 
 
 @case("metadata/ids/found", "KIP-516", BY_ID, since="3.1")
 def found_by_id(at: ProbeContext) -> None:
     """A topic is found by its ID, and told with its name."""
     topic = at.topic(2)
-    told = _by_id(at, UUID(bytes=topic.id))
-    at.expect("error code of the topic", told.error_code, ErrorCode.none)
-    at.expect("name", told.name, topic.name)
-    at.expect("number of partitions", len(told.partitions), 2)
+    result = _by_id(at, UUID(bytes=topic.id))
+    at.expect("error code of the topic", result.error_code, ErrorCode.none)
+    at.expect("name", result.name, topic.name)
+    at.expect("number of partitions", len(result.partitions), 2)
 
 
 @case("metadata/ids/unknown", "KIP-516", BY_ID, since="3.1")
 def unknown_id(at: ProbeContext) -> None:
     """An ID that no topic has is told with UNKNOWN_TOPIC_ID."""
     strange = UUID(bytes=bytes(range(1, 17)))
-    told = _by_id(at, strange)
-    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_id)
-    at.expect("the ID comes back", told.topic_id == strange, True)
+    result = _by_id(at, strange)
+    at.expect("error code of the topic", result.error_code, ErrorCode.unknown_topic_id)
+    at.expect("the ID comes back", result.topic_id == strange, True)
 
 
 @case("metadata/ids/recreated", "KIP-516", {**BY_ID, DELETE: ANY}, since="2.8")
@@ -273,8 +273,8 @@ def deleted(at: ProbeContext) -> None:
     """A topic that was deleted is unknown."""
     topic = at.topic()
     at.delete(topic)
-    told = single(_named(at, topic.name), "topics")
-    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+    result = single(_named(at, topic.name), "topics")
+    at.expect("error code of the topic", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("metadata/cluster/same-brokers", "KIP-700", {CLUSTER: ANY, METADATA: since_version(2)}, since="2.8")
@@ -297,35 +297,35 @@ def endpoint_type(at: ProbeContext) -> None:
 @case("metadata/cluster/endpoint-type-told", "KIP-919", {CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
 def endpoint_type_told(at: ProbeContext) -> None:
     """The refusal does not repeat the type. It tells that of the endpoint, which is 1 for a broker."""
-    for asked in (2, 77):
-        told = at.ask(CLUSTER, {"endpoint_type": asked})
-        at.expect("error code is set", told.error_code != 0, True)
-        at.expect("endpoint type", told.endpoint_type, 1)
+    for request in (2, 77):
+        response = at.ask(CLUSTER, {"endpoint_type": request})
+        at.expect("error code is set", response.error_code != 0, True)
+        at.expect("endpoint type", response.endpoint_type, 1)
 
 
 @case("metadata/described/partitions", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
 def described(at: ProbeContext) -> None:
     """DescribeTopicPartitions tells all partitions of a topic, and no cursor if that was all."""
     topic = at.topic(3)
-    answer = at.ask(DESCRIBE, {"topics": [{"name": topic.name}]})
-    told = single(answer, "topics")
-    at.expect("error code of the topic", told.error_code, ErrorCode.none)
-    at.expect("partitions", [each.partition_index for each in told.partitions], [0, 1, 2])
-    at.expect("cursor", answer.next_cursor, None)
+    response = at.ask(DESCRIBE, {"topics": [{"name": topic.name}]})
+    result = single(response, "topics")
+    at.expect("error code of the topic", result.error_code, ErrorCode.none)
+    at.expect("partitions", [each.partition_index for each in result.partitions], [0, 1, 2])
+    at.expect("cursor", response.next_cursor, None)
 
 
 @case("metadata/described/unknown", "KIP-966", {DESCRIBE: ANY}, since="3.8")
 def described_unknown(at: ProbeContext) -> None:
     """It tells a topic that does not exist with UNKNOWN_TOPIC_OR_PARTITION."""
-    told = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
-    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+    result = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
+    at.expect("error code of the topic", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("metadata/described/unknown-operations", "KIP-966", {DESCRIBE: ANY}, since="3.8", level=SHOULD)
 def described_unknown_operations(at: ProbeContext) -> None:
     """It tells the authorized operations of a topic that does not exist, too."""
-    told = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
-    bits = told.topic_authorized_operations
+    result = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
+    bits = result.topic_authorized_operations
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
 
 
@@ -333,12 +333,12 @@ def described_unknown_operations(at: ProbeContext) -> None:
 def described_cursor(at: ProbeContext) -> None:
     """It tells no more partitions than asked for, and a cursor from which the next request goes on."""
     topic = at.topic(3)
-    asked = {"topics": [{"name": topic.name}], "response_partition_limit": 2}
-    answer = at.ask(DESCRIBE, asked)
-    at.expect("partitions", [each.partition_index for each in single(answer, "topics").partitions], [0, 1])
-    cursor = answer.next_cursor
+    request = {"topics": [{"name": topic.name}], "response_partition_limit": 2}
+    response = at.ask(DESCRIBE, request)
+    at.expect("partitions", [each.partition_index for each in single(response, "topics").partitions], [0, 1])
+    cursor = response.next_cursor
     at.expect_that("cursor", cursor, cursor is not None and cursor.partition_index == 2, "at partition 2")
-    rest = at.ask(DESCRIBE, asked | {"cursor": {"topic_name": topic.name, "partition_index": 2}})
+    rest = at.ask(DESCRIBE, request | {"cursor": {"topic_name": topic.name, "partition_index": 2}})
     at.expect(
         "partitions from the cursor on", [each.partition_index for each in single(rest, "topics").partitions], [2]
     )
@@ -349,8 +349,8 @@ def described_cursor(at: ProbeContext) -> None:
 def described_sorted(at: ProbeContext) -> None:
     """It tells topics in the order of their names."""
     names = sorted(at.topic().name for _ in range(3))
-    told = at.ask(DESCRIBE, {"topics": [{"name": each} for each in reversed(names)]}).topics
-    at.expect("the topics are in the order of their names", [str(each.name) for each in told] == names, True)
+    results = at.ask(DESCRIBE, {"topics": [{"name": each} for each in reversed(names)]}).topics
+    at.expect("the topics are in the order of their names", [str(each.name) for each in results] == names, True)
 
 
 @case(
@@ -379,30 +379,30 @@ def described_cursor_elsewhere(at: ProbeContext) -> None:
 
 def _refused_cursor(at: ProbeContext, name: str, cursor: str = "", partition: int = 0) -> None:
     """A request that is invalid as a whole: each topic has the error, and no partitions."""
-    asked = {"topics": [{"name": name}], "cursor": {"topic_name": cursor or name, "partition_index": partition}}
-    told = at.ask(DESCRIBE, asked).topics
-    codes = sorted({int(each.error_code) for each in told})
+    request = {"topics": [{"name": name}], "cursor": {"topic_name": cursor or name, "partition_index": partition}}
+    results = at.ask(DESCRIBE, request).topics
+    codes = sorted({int(each.error_code) for each in results})
     at.expect("error codes of the topics", codes, [int(ErrorCode.invalid_request)])
-    at.expect("number of partitions", sum(len(each.partitions) for each in told), 0)
+    at.expect("number of partitions", sum(len(each.partitions) for each in results), 0)
 
 
 @case("metadata/cluster/operations", "KIP-430", {METADATA: (8, 8)}, since="2.3", level=SHOULD)
 def cluster_operations(at: ProbeContext) -> None:
     """Metadata 8 returns the operations that a client may do on the cluster if it asks for them, and only then."""
-    for asked in (True, False):
-        request = struct.pack(">hhihi???", METADATA, 8, 1, 0, 0, False, asked, False)
-        at.main.send_bytes(struct.pack(">i", len(request)) + request, f"Metadata 8 without topics, operations: {asked}")
+    for body in (True, False):
+        request = struct.pack(">hhihi???", METADATA, 8, 1, 0, 0, False, body, False)
+        at.main.send_bytes(struct.pack(">i", len(request)) + request, f"Metadata 8 without topics, operations: {body}")
         (bits,) = struct.unpack(">i", at.main.receive_frame(5, "Metadata 8")[-4:])
-        at.expect_that(f"operations, asked for: {asked}", bits, (bits != NOT_ASKED) == asked, "bits, if asked for")
+        at.expect_that(f"operations, asked for: {body}", bits, (bits != NOT_ASKED) == body, "bits, if asked for")
 
 
 @case("metadata/cluster/operations-described", "KIP-700, DescribeClusterRequest.json", {CLUSTER: ANY}, since="2.8")
 def cluster_operations_described(at: ProbeContext) -> None:
     """DescribeCluster does the same."""
-    for asked in (True, False):
-        told = at.ask(CLUSTER, {"include_cluster_authorized_operations": asked})
-        bits = int(told.cluster_authorized_operations)
-        at.expect_that(f"operations, asked for: {asked}", bits, (bits != NOT_ASKED) == asked, "bits, if asked for")
+    for request in (True, False):
+        response = at.ask(CLUSTER, {"include_cluster_authorized_operations": request})
+        bits = int(response.cluster_authorized_operations)
+        at.expect_that(f"operations, asked for: {request}", bits, (bits != NOT_ASKED) == request, "bits, if asked for")
 
 
 @case(
@@ -422,9 +422,9 @@ def snapshots_of_each_partition(at: ProbeContext) -> None:
         {"name": name, "partitions": [{"partition": index, **wanted} for each, index in places if each == name]}
         for name in dict.fromkeys(each for each, _ in places)
     ]
-    told = at.ask(SNAPSHOT, {"cluster_id": cluster, "replica_id": -1, "max_bytes": 1, "topics": topics})
-    at.expect("error code of the request", told.error_code, ErrorCode.none)
-    found = [(str(topic.name), int(each.index), each) for topic in told.topics for each in topic.partitions]
+    response = at.ask(SNAPSHOT, {"cluster_id": cluster, "replica_id": -1, "max_bytes": 1, "topics": topics})
+    at.expect("error code of the request", response.error_code, ErrorCode.none)
+    found = [(str(topic.name), int(each.index), each) for topic in response.topics for each in topic.partitions]
     at.expect("the answer names the same partitions", [found_at[:2] for found_at in found] == places, True)
     for name, index, each in found[:-1]:
         where = "of a topic without snapshots" if name != METADATA_LOG else f"of partition {index} of the metadata log"

@@ -38,23 +38,23 @@ def offset_at(
     at: ProbeContext, topic: Topic, timestamp: int, partition: int = 0, *, seen: bool = True, **more: object
 ) -> Any:
     """What is told of the offset for a timestamp, or for one of the kinds above. ``seen``: see ``ask_unseen``."""
-    asked = {"partition_index": partition, "timestamp": timestamp, **more}
-    request = {"replica_id": -1, "timeout": TIER_LIMIT_MS, "topics": [{"name": topic.name, "partitions": [asked]}]}
-    answer = at.ask(LIST, request) if seen else at.ask_unseen(LIST, request, at.main)
-    return single(answer, "topics", "partitions")
+    body = {"partition_index": partition, "timestamp": timestamp, **more}
+    request = {"replica_id": -1, "timeout": TIER_LIMIT_MS, "topics": [{"name": topic.name, "partitions": [body]}]}
+    response = at.ask(LIST, request) if seen else at.ask_unseen(LIST, request, at.main)
+    return single(response, "topics", "partitions")
 
 
-def expect_offset(at: ProbeContext, told: Any, offset: int) -> None:
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("offset", told.offset, offset)
+def expect_offset(at: ProbeContext, response: Any, offset: int) -> None:
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("offset", response.offset, offset)
 
 
 @case("offsets/list/latest", SCHEMA, NEEDS, since="0.10.1")
 def latest(at: ProbeContext) -> None:
     """Timestamp -1 asks for the end of the log. No timestamp belongs to it."""
-    told = offset_at(at, _log(at), LATEST)
-    expect_offset(at, told, 6)
-    at.expect("timestamp", told.timestamp, -1)
+    result = offset_at(at, _log(at), LATEST)
+    expect_offset(at, result, 6)
+    at.expect("timestamp", result.timestamp, -1)
 
 
 @case("offsets/list/earliest", SCHEMA, NEEDS, since="0.10.1")
@@ -75,17 +75,17 @@ def empty_log(at: ProbeContext) -> None:
 @case("offsets/list/time-exact", SCHEMA, NEEDS, since="0.10.1")
 def time_exact(at: ProbeContext) -> None:
     """A timestamp gives the first record with that time, also inside a batch, and the time of the record."""
-    told = offset_at(at, _log(at), BEGAN_MS + 40)
-    expect_offset(at, told, 4)
-    at.expect("timestamp", told.timestamp, BEGAN_MS + 40)
+    result = offset_at(at, _log(at), BEGAN_MS + 40)
+    expect_offset(at, result, 4)
+    at.expect("timestamp", result.timestamp, BEGAN_MS + 40)
 
 
 @case("offsets/list/time-between", SCHEMA, NEEDS, since="0.10.1")
 def time_between(at: ProbeContext) -> None:
     """A time between two records gives the later one."""
-    told = offset_at(at, _log(at), BEGAN_MS + 11)
-    expect_offset(at, told, 2)
-    at.expect("timestamp", told.timestamp, BEGAN_MS + 20)
+    result = offset_at(at, _log(at), BEGAN_MS + 11)
+    expect_offset(at, result, 2)
+    at.expect("timestamp", result.timestamp, BEGAN_MS + 20)
 
 
 @case("offsets/list/time-before", SCHEMA, NEEDS, since="0.10.1")
@@ -97,9 +97,9 @@ def time_before(at: ProbeContext) -> None:
 @case("offsets/list/time-after", SCHEMA, NEEDS, since="0.10.1")
 def time_after(at: ProbeContext) -> None:
     """A time after the last record gives offset -1 and is no error."""
-    told = offset_at(at, _log(at), BEGAN_MS + 51)
-    expect_offset(at, told, -1)
-    at.expect("timestamp", told.timestamp, -1)
+    result = offset_at(at, _log(at), BEGAN_MS + 51)
+    expect_offset(at, result, -1)
+    at.expect("timestamp", result.timestamp, -1)
 
 
 @case("offsets/list/time-in-compressed", SCHEMA, NEEDS, since="0.10.1")
@@ -121,9 +121,9 @@ def max_timestamp(at: ProbeContext) -> None:
     """Timestamp -3 asks for the record with the largest timestamp, which need not be the last."""
     topic = at.topic(configs=FOR_EVER)
     write(at, topic, build([Record(timestamp_ms=BEGAN_MS + each, value=b"v") for each in (10, 50, 30)]))
-    told = offset_at(at, topic, MAX_TIMESTAMP)
-    expect_offset(at, told, 1)
-    at.expect("timestamp", told.timestamp, BEGAN_MS + 50)
+    result = offset_at(at, topic, MAX_TIMESTAMP)
+    expect_offset(at, result, 1)
+    at.expect("timestamp", result.timestamp, BEGAN_MS + 50)
 
 
 @case("offsets/list/max-timestamp-empty", "KIP-734", {**NEEDS, LIST: since_version(7)}, since="3.0")
@@ -164,8 +164,8 @@ def read_committed(at: ProbeContext) -> None:
     """With isolation level 1 the end is the last stable offset, which is the same where no transaction is open."""
     partitions = [{"partition_index": 0, "timestamp": LATEST}]
     topics = [{"name": _log(at).name, "partitions": partitions}]
-    told = single(at.ask(LIST, {"replica_id": -1, "isolation_level": 1, "topics": topics}), "topics", "partitions")
-    expect_offset(at, told, 6)
+    result = single(at.ask(LIST, {"replica_id": -1, "isolation_level": 1, "topics": topics}), "topics", "partitions")
+    expect_offset(at, result, 6)
 
 
 @case("offsets/list/unknown-topic", SCHEMA, {LIST: since_version(1)}, since="0.10.1")
@@ -180,18 +180,18 @@ def unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, and the others as ever."""
     topic = _log(at)
     partitions = [{"partition_index": each, "timestamp": LATEST} for each in (0, 9)]
-    answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": partitions}]})
-    told = ByKey({each.partition_index: each for each in single(answer, "topics").partitions})
-    at.expect("error code of the one", told[9].error_code, ErrorCode.unknown_topic_or_partition)
-    expect_offset(at, told[0], 6)
+    response = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": partitions}]})
+    results = ByKey({each.partition_index: each for each in single(response, "topics").partitions})
+    at.expect("error code of the one", results[9].error_code, ErrorCode.unknown_topic_or_partition)
+    expect_offset(at, results[0], 6)
 
 
 @case("offsets/list/named-twice", "KafkaApis.scala", NEEDS, since="0.10.1", level=SHOULD)
 def named_twice(at: ProbeContext) -> None:
     """A partition that is named twice is refused with INVALID_REQUEST."""
     partitions = [{"partition_index": 0, "timestamp": each} for each in (LATEST, EARLIEST)]
-    answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": _log(at).name, "partitions": partitions}]})
-    codes = {int(each.error_code) for each in single(answer, "topics").partitions}
+    response = at.ask(LIST, {"replica_id": -1, "topics": [{"name": _log(at).name, "partitions": partitions}]})
+    codes = {int(each.error_code) for each in single(response, "topics").partitions}
     at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
 
 
@@ -204,10 +204,10 @@ def told_once(at: ProbeContext) -> None:
         {"name": name, "partitions": [{"partition_index": index, "timestamp": kind} for index, kind in each]}
         for each in named
     ]
-    answer = at.ask(LIST, {"replica_id": -1, "topics": topics})
-    at.expect("number of topics", len(answer.topics), 1)
-    told = sorted((each.partition_index, int(each.error_code)) for each in single(answer, "topics").partitions)
-    at.expect("partitions and error codes", told, [(0, int(ErrorCode.invalid_request)), (1, 0)])
+    response = at.ask(LIST, {"replica_id": -1, "topics": topics})
+    at.expect("number of topics", len(response.topics), 1)
+    found = sorted((each.partition_index, int(each.error_code)) for each in single(response, "topics").partitions)
+    at.expect("partitions and error codes", found, [(0, int(ErrorCode.invalid_request)), (1, 0)])
 
 
 @case("offsets/list/leader-epoch", "KIP-320; redpanda#9850", WITH_EPOCH, since="2.1")
@@ -223,8 +223,8 @@ def leader_epoch(at: ProbeContext) -> None:
 def newer_epoch(at: ProbeContext) -> None:
     """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
     topic = _log(at)
-    told = offset_at(at, topic, LATEST, current_leader_epoch=epoch_of(at, topic) + 1)
-    at.expect("error code", told.error_code, ErrorCode.unknown_leader_epoch)
+    result = offset_at(at, topic, LATEST, current_leader_epoch=epoch_of(at, topic) + 1)
+    at.expect("error code", result.error_code, ErrorCode.unknown_leader_epoch)
 
 
 @case("offsets/list/right-epoch", "KIP-320", WITH_EPOCH, since="2.1")
@@ -238,14 +238,14 @@ def right_epoch(at: ProbeContext) -> None:
 
 
 def epoch_of(at: ProbeContext, topic: Topic) -> int:
-    told = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
-    return int(single(told, "partitions").leader_epoch)
+    result = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
+    return int(single(result, "partitions").leader_epoch)
 
 
 def end_of_epoch(at: ProbeContext, name: str, epoch: int, current: int = -1, partition: int = 0) -> Any:
-    asked = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
-    answer = at.ask(EPOCHS, {"replica_id": -1, "topics": [{"topic": name, "partitions": [asked]}]})
-    return single(answer, "topics", "partitions")
+    request = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
+    response = at.ask(EPOCHS, {"replica_id": -1, "topics": [{"topic": name, "partitions": [request]}]})
+    return single(response, "topics", "partitions")
 
 
 @case("offsets/epoch/last", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
@@ -253,26 +253,26 @@ def last_epoch(at: ProbeContext) -> None:
     """The leader's own epoch ends where the log ends."""
     topic = _log(at)
     epoch = epoch_of(at, topic)
-    told = end_of_epoch(at, topic.name, epoch)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("end offset", told.end_offset, 6)
-    at.expect("the epoch is that which was asked for", told.leader_epoch == epoch, True)
+    result = end_of_epoch(at, topic.name, epoch)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("end offset", result.end_offset, 6)
+    at.expect("the epoch is that which was asked for", result.leader_epoch == epoch, True)
 
 
 @case("offsets/epoch/future", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
 def future_epoch(at: ProbeContext) -> None:
     """An epoch that has not come yet has no end: -1 and -1, and no error."""
     topic = _log(at)
-    told = end_of_epoch(at, topic.name, epoch_of(at, topic) + 5)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("epoch and end offset", (int(told.leader_epoch), int(told.end_offset)), (-1, -1))
+    result = end_of_epoch(at, topic.name, epoch_of(at, topic) + 5)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("epoch and end offset", (int(result.leader_epoch), int(result.end_offset)), (-1, -1))
 
 
 @case("offsets/epoch/undefined", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
 def undefined_epoch(at: ProbeContext) -> None:
     """Epoch -1, which stands for none, has no end."""
-    told = end_of_epoch(at, _log(at).name, -1)
-    at.expect("end offset", told.end_offset, -1)
+    result = end_of_epoch(at, _log(at).name, -1)
+    at.expect("end offset", result.end_offset, -1)
 
 
 @case("offsets/epoch/newer-current", EPOCH_SCHEMA, FOR_EPOCH, since="2.1")
@@ -280,39 +280,39 @@ def newer_current(at: ProbeContext) -> None:
     """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
     topic = _log(at)
     epoch = epoch_of(at, topic)
-    told = end_of_epoch(at, topic.name, epoch, epoch + 1)
-    at.expect("error code", told.error_code, ErrorCode.unknown_leader_epoch)
+    result = end_of_epoch(at, topic.name, epoch, epoch + 1)
+    at.expect("error code", result.error_code, ErrorCode.unknown_leader_epoch)
 
 
 @case("offsets/epoch/unknown-topic", EPOCH_SCHEMA, {EPOCHS: since_version(2)}, since="0.11")
 def epoch_of_unknown(at: ProbeContext) -> None:
     """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
-    told = end_of_epoch(at, at.topic_name(), 0)
-    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
+    result = end_of_epoch(at, at.topic_name(), 0)
+    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("offsets/epoch/unknown-partition", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
 def epoch_of_unknown_partition(at: ProbeContext) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
-    told = end_of_epoch(at, _log(at).name, 0, partition=9)
-    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
+    result = end_of_epoch(at, _log(at).name, 0, partition=9)
+    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 # DeleteRecords
 
 
 def delete_records(at: ProbeContext, topic: Topic, offset: int, partition: int = 0) -> Any:
-    asked = {"topics": [{"name": topic.name, "partitions": [{"partition_index": partition, "offset": offset}]}]}
-    return single(at.ask(DELETE, {**asked, "timeout": 5_000}), "topics", "partitions")
+    request = {"topics": [{"name": topic.name, "partitions": [{"partition_index": partition, "offset": offset}]}]}
+    return single(at.ask(DELETE, {**request, "timeout": 5_000}), "topics", "partitions")
 
 
 @case("offsets/delete/to-offset", "KIP-107", DELETES, since="0.11")
 def delete_to_offset(at: ProbeContext) -> None:
     """Records before an offset are deleted, also inside a batch, and the answer tells the new start."""
     topic = _log(at)
-    told = delete_records(at, topic, 4)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("low watermark", told.low_watermark, 4)
+    result = delete_records(at, topic, 4)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("low watermark", result.low_watermark, 4)
     expect_offset(at, offset_at(at, topic, EARLIEST), 4)
 
 
@@ -320,9 +320,9 @@ def delete_to_offset(at: ProbeContext) -> None:
 def delete_to_end(at: ProbeContext) -> None:
     """Offset -1 deletes all records."""
     topic = _log(at)
-    told = delete_records(at, topic, -1)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("low watermark", told.low_watermark, 6)
+    result = delete_records(at, topic, -1)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("low watermark", result.low_watermark, 6)
     expect_offset(at, offset_at(at, topic, EARLIEST), 6)
     expect_offset(at, offset_at(at, topic, LATEST), 6)
 
@@ -340,16 +340,16 @@ def delete_again(at: ProbeContext) -> None:
     """To delete what is deleted already is no error, and the start does not go back."""
     topic = _log(at)
     delete_records(at, topic, 4)
-    told = delete_records(at, topic, 2)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("low watermark", told.low_watermark, 4)
+    result = delete_records(at, topic, 2)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("low watermark", result.low_watermark, 4)
 
 
 @case("offsets/delete/unknown-partition", "KIP-107", DELETES, since="0.11")
 def delete_unknown(at: ProbeContext) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
-    told = delete_records(at, _log(at), 1, 9)
-    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
+    result = delete_records(at, _log(at), 1, 9)
+    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case(
@@ -385,7 +385,7 @@ def epoch_after_deletion(at: ProbeContext) -> None:
     topic = _log(at)
     delete_records(at, topic, 4)
     epoch = epoch_of(at, topic)
-    told = end_of_epoch(at, topic.name, epoch)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("end offset", told.end_offset, 6)
-    at.expect("the epoch is that which was asked for", told.leader_epoch == epoch, True)
+    result = end_of_epoch(at, topic.name, epoch)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("end offset", result.end_offset, 6)
+    at.expect("the epoch is that which was asked for", result.leader_epoch == epoch, True)

@@ -39,18 +39,18 @@ DAMAGED = (ErrorCode.corrupt_message, ErrorCode.invalid_record, ErrorCode.unsupp
 def acks_all(at: ProbeContext) -> None:
     """With acks=all a batch is acknowledged with its offset, and can be fetched at once."""
     topic = at.topic()
-    told = produce(at, topic, batch(b"a"))
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("base offset", told.base_offset, 0)
+    result = produce(at, topic, batch(b"a"))
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("base offset", result.base_offset, 0)
     at.expect("values that are fetched", values(fetch_one(at, topic)), [b"a"])
 
 
 @case("produce/acks/leader", SCHEMA, WRITE, since="0.8")
 def acks_leader(at: ProbeContext) -> None:
     """With acks=1 a batch is acknowledged with its offset."""
-    told = produce(at, at.topic(), batch(), acks=1)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("base offset", told.base_offset, 0)
+    result = produce(at, at.topic(), batch(), acks=1)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("base offset", result.base_offset, 0)
 
 
 @case("produce/acks/none", SCHEMA, BOTH, since="0.8")
@@ -66,8 +66,8 @@ def acks_none(at: ProbeContext) -> None:
 def acks_invalid(at: ProbeContext) -> None:
     """Other numbers of acknowledgements are refused with INVALID_REQUIRED_ACKS, and nothing is written."""
     topic = at.topic()
-    told = produce(at, topic, batch(), acks=2)
-    at.expect("error code", told.error_code, ErrorCode.invalid_required_acks)
+    result = produce(at, topic, batch(), acks=2)
+    at.expect("error code", result.error_code, ErrorCode.invalid_required_acks)
     at.expect("log end", log_end(at, topic), 0)
 
 
@@ -75,8 +75,8 @@ def acks_invalid(at: ProbeContext) -> None:
 def consecutive(at: ProbeContext) -> None:
     """A batch begins where the one before it ended."""
     topic = at.topic()
-    told = [produce(at, topic, each).base_offset for each in (batch(b"1", b"2", b"3"), batch(b"4", b"5"), batch())]
-    at.expect("base offsets", told, [0, 3, 5])
+    found = [produce(at, topic, each).base_offset for each in (batch(b"1", b"2", b"3"), batch(b"4", b"5"), batch())]
+    at.expect("base offsets", found, [0, 3, 5])
 
 
 @case("produce/offsets/epoch-of-client", KIP_98, BOTH, since="0.11")
@@ -84,8 +84,8 @@ def epoch_of_client(at: ProbeContext) -> None:
     """The leader epoch that a client writes into its batch does not count."""
     topic = at.topic()
     write(at, topic, batch(b"a", leader_epoch=77))
-    told = [each.leader_epoch == 77 for each in headers(fetch_one(at, topic))]
-    at.expect("the client's leader epoch is fetched", told, [False])
+    found = [each.leader_epoch == 77 for each in headers(fetch_one(at, topic))]
+    at.expect("the client's leader epoch is fetched", found, [False])
 
 
 @case("produce/offsets/offset-of-client", "Apache Kafka's UnifiedLog", BOTH, since="1.1", level=SHOULD)
@@ -120,10 +120,10 @@ def log_start_of_refused(at: ProbeContext) -> None:
 def several_partitions(at: ProbeContext) -> None:
     """One request writes to several partitions, and each has an answer of its own."""
     topic = at.topic(3)
-    answer = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 2: batch(), 1: batch()}))
-    rows = single(answer, "responses").partitions
-    told = sorted((each.partition, each.error_code, each.base_offset) for each in rows)
-    at.expect("partition, error code and base offset", told, [(0, 0, 0), (1, 0, 0), (2, 0, 0)])
+    response = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 2: batch(), 1: batch()}))
+    rows = single(response, "responses").partitions
+    found = sorted((each.partition, each.error_code, each.base_offset) for each in rows)
+    at.expect("partition, error code and base offset", found, [(0, 0, 0), (1, 0, 0), (2, 0, 0)])
 
 
 @case("produce/offsets/named-twice", "Apache Kafka's KafkaApis", BOTH, since="0.11", level=SHOULD)
@@ -133,9 +133,9 @@ def named_twice(at: ProbeContext) -> None:
     request = produce_request(topic, at.version(PRODUCE), {0: batch(b"last")})
     (once,) = request.topics
     first = replace(once, partitions=[ProducePartition(0, batch(b"first")), *once.partitions])
-    answer = at.ask(PRODUCE, replace(request, topics=[first]))
-    told = [each for part in answer.responses for each in part.partitions]
-    at.expect("error codes and base offsets", [(each.error_code, each.base_offset) for each in told], [(0, 0)])
+    response = at.ask(PRODUCE, replace(request, topics=[first]))
+    found = [each for part in response.responses for each in part.partitions]
+    at.expect("error codes and base offsets", [(each.error_code, each.base_offset) for each in found], [(0, 0)])
     at.expect("values", values(fetch_one(at, topic)), [b"last"])
 
 
@@ -143,8 +143,8 @@ def named_twice(at: ProbeContext) -> None:
 def partial(at: ProbeContext) -> None:
     """A partition that is refused does not hinder the others of the request."""
     topic = at.topic()
-    answer = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 9: batch()}))
-    codes = {each.partition: each.error_code for each in single(answer, "responses").partitions}
+    response = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 9: batch()}))
+    codes = {each.partition: each.error_code for each in single(response, "responses").partitions}
     at.expect("error code of the partition that exists", codes.get(0), ErrorCode.none)
     at.expect("error code of the one that does not", codes.get(9), ErrorCode.unknown_topic_or_partition)
 
@@ -272,9 +272,9 @@ def record_errors(at: ProbeContext) -> None:
     """From version 8 on the answer names the records that are wrong."""
     topic = at.topic(configs={"cleanup.policy": "compact"})
     two = [Record(timestamp_ms=now_ms(), key=b"k", value=b"v"), Record(timestamp_ms=now_ms(), value=b"v")]
-    told = produce(at, topic, build(two))
-    at.expect("error code", told.error_code, ErrorCode.invalid_record)
-    at.expect("indexes of the wrong records", [each.batch_index for each in told.record_errors], [1])
+    result = produce(at, topic, build(two))
+    at.expect("error code", result.error_code, ErrorCode.invalid_record)
+    at.expect("indexes of the wrong records", [each.batch_index for each in result.record_errors], [1])
 
 
 @case("produce/batch/keys-and-headers", KIP_98, BOTH, since="0.11")
@@ -287,8 +287,8 @@ def keys_and_headers(at: ProbeContext) -> None:
         Record(timestamp_ms=at_ms, key=b"k", value=b"v", headers=(("h", b"1"), ("h", None), ("", b""))),
     ]
     write(at, topic, build(sent))
-    told = [(each.key, each.value, each.headers) for each in records(fetch_one(at, topic))]
-    at.expect("keys, values and headers", told, [(each.key, each.value, each.headers) for each in sent])
+    found = [(each.key, each.value, each.headers) for each in records(fetch_one(at, topic))]
+    at.expect("keys, values and headers", found, [(each.key, each.value, each.headers) for each in sent])
 
 
 @case("produce/batch/unchanged", KIP_98, BOTH, since="0.11", level=SHOULD)
@@ -306,8 +306,8 @@ def unchanged(at: ProbeContext) -> None:
 def time_of_client(at: ProbeContext) -> None:
     """A topic with CreateTime keeps the client's timestamps, and the answer tells no append time."""
     topic, sent = at.topic(configs={"message.timestamp.type": "CreateTime"}), now_ms() - 5_000
-    told = produce(at, topic, batch(timestamp_ms=sent))
-    at.expect("append time of the answer", told.log_append_time_ms, -1)
+    result = produce(at, topic, batch(timestamp_ms=sent))
+    at.expect("append time of the answer", result.log_append_time_ms, -1)
     kept = [each.timestamp_ms == sent for each in records(fetch_one(at, topic))]
     at.expect("the timestamp is the client's", kept, [True])
 
@@ -316,11 +316,11 @@ def time_of_client(at: ProbeContext) -> None:
 def append_time(at: ProbeContext) -> None:
     """A topic with LogAppendTime gives records the time of the broker, and the answer tells it."""
     topic = at.topic(configs={"message.timestamp.type": "LogAppendTime"})
-    told = produce(at, topic, batch(timestamp_ms=12_345))
-    at.expect("an append time is told", told.log_append_time_ms > 12_345, True)
+    result = produce(at, topic, batch(timestamp_ms=12_345))
+    at.expect("an append time is told", result.log_append_time_ms > 12_345, True)
     data = fetch_one(at, topic)
     at.expect("the batch says that it has append time", [each.is_log_append_time for each in headers(data)], [True])
-    same = [each.timestamp_ms == told.log_append_time_ms for each in records(data)]
+    same = [each.timestamp_ms == result.log_append_time_ms for each in records(data)]
     at.expect("the record has the time of the answer", same, [True])
 
 
@@ -366,9 +366,9 @@ def _compression(codec: Compression) -> Case:
     def play(at: ProbeContext) -> None:
         topic, sent = at.topic(), [b"value %d" % each * 20 for each in range(10)]
         write(at, topic, batch(*sent, compression=codec))
-        told = fetch_one(at, topic)
-        at.expect("codec of the batch", [each.compression for each in headers(told)], [int(codec)])
-        at.expect("the values are those that were written", values(told) == sent, True)
+        result = fetch_one(at, topic)
+        at.expect("codec of the batch", [each.compression for each in headers(result)], [int(codec)])
+        at.expect("the values are those that were written", values(result) == sent, True)
 
     name = codec.name.lower()
     play.__doc__ = f"Records that are compressed with {name} come back, and are still compressed with it."
@@ -387,9 +387,9 @@ def by_topic(at: ProbeContext) -> None:
     """A topic with compression.type=gzip stores batches with gzip, however they were written."""
     topic = at.topic(configs={"compression.type": "gzip"})
     write(at, topic, batch(*[b"value" * 20] * 10))
-    told = fetch_one(at, topic)
-    at.expect("codec of the batch", [each.compression for each in headers(told)], [int(Compression.GZIP)])
-    at.expect("values that are fetched", values(told) == [b"value" * 20] * 10, True)
+    result = fetch_one(at, topic)
+    at.expect("codec of the batch", [each.compression for each in headers(result)], [int(Compression.GZIP)])
+    at.expect("values that are fetched", values(result) == [b"value" * 20] * 10, True)
 
 
 @case("produce/compression/zstd-too-old", "KIP-110", {**BOTH, PRODUCE: (3, 6)}, since="2.1")

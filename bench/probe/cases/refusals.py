@@ -44,9 +44,9 @@ def bytes_behind(at: ProbeContext) -> None:
 def not_utf_8(at: ProbeContext) -> None:
     """A client ID that is not UTF-8 hinders nobody."""
     at.main.send_bytes(struct.pack(">ihhih", 12, API_VERSIONS, 0, 77, 2) + b"\xe4a", "ApiVersions 0 of client \\xe4a")
-    answer = at.main.receive_frame()
-    at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 77)
-    at.expect("error code", int.from_bytes(answer[4:6], "big", signed=True), ErrorCode.none)
+    response = at.main.receive_frame()
+    at.expect("correlation ID", int.from_bytes(response[:4], "big"), 77)
+    at.expect("error code", int.from_bytes(response[4:6], "big", signed=True), ErrorCode.none)
 
 
 # Produce
@@ -58,9 +58,9 @@ def fields_without_id(at: ProbeContext) -> None:
     KafkaJS both as 0."""
     topic = at.topic()
     for number, (epoch, sequence) in enumerate(((-1, 0), (0, 0), (0, -1), (3, 7))):
-        told = produce(at, topic, altered(batch(), producer_epoch=epoch, base_sequence=sequence))
-        at.expect("error code", told.error_code, ErrorCode.none)
-        at.expect("base offset", told.base_offset, number)
+        result = produce(at, topic, altered(batch(), producer_epoch=epoch, base_sequence=sequence))
+        at.expect("error code", result.error_code, ErrorCode.none)
+        at.expect("base offset", result.base_offset, number)
 
 
 @case("produce/batch/unknown-attributes", "Apache Kafka's LogValidator", WRITES, since="0.11", level=SHOULD)
@@ -68,8 +68,8 @@ def unknown_attributes(at: ProbeContext) -> None:
     """A batch whose attributes have bits that nobody knows is taken."""
     topic = at.topic()
     for attributes in (0x80, 0x1000):
-        told = produce(at, topic, altered(batch(), attributes=attributes))
-        at.expect("error code", told.error_code, ErrorCode.none)
+        result = produce(at, topic, altered(batch(), attributes=attributes))
+        at.expect("error code", result.error_code, ErrorCode.none)
 
 
 @case("produce/timestamps/first-too-late", "Apache Kafka's LogValidator", WRITES, since="3.6", level=SHOULD)
@@ -84,8 +84,8 @@ def first_too_late(at: ProbeContext) -> None:
 def larger_than_segment(at: ProbeContext) -> None:
     """A batch that is larger than segment.bytes of its topic is refused with RECORD_LIST_TOO_LARGE."""
     topic = at.topic(configs={"segment.bytes": str(SEGMENT_BYTES), "max.message.bytes": str(4 * MIB)})
-    told = produce(at, topic, batch(bytes(SEGMENT_BYTES + 1)))
-    at.expect("error code", told.error_code, ErrorCode.record_list_too_large)
+    result = produce(at, topic, batch(bytes(SEGMENT_BYTES + 1)))
+    at.expect("error code", result.error_code, ErrorCode.record_list_too_large)
     at.expect("log end", log_end(at, topic), 0)
 
 
@@ -109,8 +109,8 @@ def too_large_repacked(at: ProbeContext) -> None:
 def internal(at: ProbeContext) -> None:
     """A client may not write to __consumer_offsets: INVALID_TOPIC_EXCEPTION."""
     at.coordinator(at.group())  # The topic exists once a group has asked for its coordinator.
-    told = produce(at, Topic(OFFSETS_TOPIC, bytes(16), 1), batch())
-    at.expect("error code", told.error_code, ErrorCode.invalid_topic_exception)
+    result = produce(at, Topic(OFFSETS_TOPIC, bytes(16), 1), batch())
+    at.expect("error code", result.error_code, ErrorCode.invalid_topic_exception)
 
 
 # Others of clients
@@ -127,16 +127,16 @@ def delete_internal(at: ProbeContext) -> None:
     """Records of __consumer_offsets cannot be deleted: INVALID_TOPIC_EXCEPTION."""
     at.coordinator(at.group())
     partitions = [{"partition_index": 0, "offset": 0}]
-    asked = {"topics": [{"name": OFFSETS_TOPIC, "partitions": partitions}], "timeout": TIMEOUT_MS}
-    told = single(at.ask(ApiKey.DELETE_RECORDS, asked), "topics", "partitions")
-    at.expect("error code", told.error_code, ErrorCode.invalid_topic_exception)
+    request = {"topics": [{"name": OFFSETS_TOPIC, "partitions": partitions}], "timeout": TIMEOUT_MS}
+    result = single(at.ask(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
+    at.expect("error code", result.error_code, ErrorCode.invalid_topic_exception)
 
 
 @case("metadata/cluster/controllers", "KIP-919", {ApiKey.DESCRIBE_CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
 def controllers(at: ProbeContext) -> None:
     """A broker that is asked for controllers refuses with MISMATCHED_ENDPOINT_TYPE."""
-    told = at.ask(ApiKey.DESCRIBE_CLUSTER, {"endpoint_type": 2})
-    at.expect("error code", told.error_code, ErrorCode.mismatched_endpoint_type)
+    response = at.ask(ApiKey.DESCRIBE_CLUSTER, {"endpoint_type": 2})
+    at.expect("error code", response.error_code, ErrorCode.mismatched_endpoint_type)
 
 
 @case("metadata/described/bad-cursor", "KIP-966", {CURSORS: ANY, CREATE: ANY}, since="3.8", level=SHOULD)
@@ -144,16 +144,16 @@ def bad_cursor(at: ProbeContext) -> None:
     """A cursor of a negative partition, or of a topic that is not named, is refused with INVALID_REQUEST."""
     topic = at.topic().name
     for cursor in ({"topic_name": topic, "partition_index": -1}, {"topic_name": f"{topic}-", "partition_index": 0}):
-        asked = {"topics": [{"name": topic}], "response_partition_limit": 10, "cursor": cursor}
-        at.expect("error code", single(at.ask(CURSORS, asked), "topics").error_code, ErrorCode.invalid_request)
+        request = {"topics": [{"name": topic}], "response_partition_limit": 10, "cursor": cursor}
+        at.expect("error code", single(at.ask(CURSORS, request), "topics").error_code, ErrorCode.invalid_request)
 
 
 @case("groups/offset-delete/empty-group-id", "KIP-496", {GROUP_DELETE: ANY, CREATE: ANY}, since="2.4", level=SHOULD)
 def empty_group_id(at: ProbeContext) -> None:
     """An empty group ID is refused with INVALID_GROUP_ID."""
     topics = [{"name": at.topic().name, "partitions": [{"partition_index": 0}]}]
-    told = at.ask(GROUP_DELETE, {"group_id": "", "topics": topics})
-    at.expect("error code", told.error_code, ErrorCode.invalid_group_id)
+    response = at.ask(GROUP_DELETE, {"group_id": "", "topics": topics})
+    at.expect("error code", response.error_code, ErrorCode.invalid_group_id)
 
 
 # Transactions
@@ -190,16 +190,16 @@ def add_internal(at: ProbeContext) -> None:
 @case("transactions/end/unknown-id", "KIP-98", {**OWNED, END: ANY}, since="0.11", level=SHOULD)
 def end_of_unknown(at: ProbeContext) -> None:
     """EndTxn of a transactional ID that does not exist: INVALID_PRODUCER_ID_MAPPING."""
-    told = Transactional(at, producer_id=1_000_000, epoch=0).end(commits=True)
-    at.expect("error code", told.error_code, ErrorCode.invalid_producer_id_mapping)
+    response = Transactional(at, producer_id=1_000_000, epoch=0).end(commits=True)
+    at.expect("error code", response.error_code, ErrorCode.invalid_producer_id_mapping)
 
 
 @case("transactions/producers/invalid-name", "KIP-664", {ApiKey.DESCRIBE_PRODUCERS: ANY}, since="2.8", level=SHOULD)
 def producers_of_invalid(at: ProbeContext) -> None:
     """DescribeProducers of a name that no topic can have: INVALID_TOPIC_EXCEPTION."""
-    asked = {"topics": [{"name": "no/slash", "partition_indexes": [0]}]}
-    told = single(at.ask(ApiKey.DESCRIBE_PRODUCERS, asked), "topics", "partitions")
-    at.expect("error code", told.error_code, ErrorCode.invalid_topic_exception)
+    request = {"topics": [{"name": "no/slash", "partition_indexes": [0]}]}
+    result = single(at.ask(ApiKey.DESCRIBE_PRODUCERS, request), "topics", "partitions")
+    at.expect("error code", result.error_code, ErrorCode.invalid_topic_exception)
 
 
 # Admin
@@ -214,10 +214,10 @@ def _of_controller(at: ProbeContext, api_key: int, values: dict[str, Any]) -> An
 def metadata_topic(at: ProbeContext) -> None:
     """Nobody can make the topic of the metadata log: INVALID_REQUEST."""
     topics = [{"name": METADATA_TOPIC, "num_partitions": 1, "replication_factor": 1}]
-    told = single(
+    result = single(
         _of_controller(at, CREATE, {"topics": topics, "timeout": TIMEOUT_MS, "validate_only": True}), "topics"
     )
-    at.expect("error code", told.error_code, ErrorCode.invalid_request)
+    at.expect("error code", result.error_code, ErrorCode.invalid_request)
 
 
 def _alter(at: ProbeContext, topic: str) -> ErrorCode:
@@ -241,24 +241,24 @@ def alter_no_topic(at: ProbeContext) -> None:
 @case("admin/brokers/unregister-unknown", "KIP-631", {ApiKey.UNREGISTER_BROKER: ANY}, since="2.8", level=SHOULD)
 def unregister_unknown(at: ProbeContext) -> None:
     """A broker that does not exist cannot be unregistered: BROKER_ID_NOT_REGISTERED."""
-    told = _of_controller(at, ApiKey.UNREGISTER_BROKER, {"broker_id": NOBODY})
-    at.expect("error code", told.error_code, ErrorCode.broker_id_not_registered)
+    response = _of_controller(at, ApiKey.UNREGISTER_BROKER, {"broker_id": NOBODY})
+    at.expect("error code", response.error_code, ErrorCode.broker_id_not_registered)
 
 
 @case("admin/quorum/other-topic", "KIP-595", {QUORUM: ANY, CREATE: ANY}, since="2.7", level=SHOULD)
 def other_topic(at: ProbeContext) -> None:
     """DescribeQuorum of another topic than the metadata log's: UNKNOWN_TOPIC_OR_PARTITION."""
-    asked = {"topics": [{"topic_name": at.topic().name, "partitions": [{"partition_index": 0}]}]}
-    told = single(_of_controller(at, QUORUM, asked), "topics", "partitions")
-    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
+    request = {"topics": [{"topic_name": at.topic().name, "partitions": [{"partition_index": 0}]}]}
+    result = single(_of_controller(at, QUORUM, request), "topics", "partitions")
+    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("admin/features/too-high", "KIP-584", {FEATURES: since_version(1)}, since="3.3", level=SHOULD)
 def too_high(at: ProbeContext) -> None:
     """A level that the broker does not support is refused with INVALID_UPDATE_VERSION."""
     wanted = {"feature": "metadata.version", "max_version_level": 32_000}
-    told = _of_controller(at, FEATURES, {"timeout": TIMEOUT_MS, "feature_updates": [wanted], "validate_only": True})
-    code = int(told.error_code) or next((int(each.error_code) for each in told.results if each.error_code), 0)
+    response = _of_controller(at, FEATURES, {"timeout": TIMEOUT_MS, "feature_updates": [wanted], "validate_only": True})
+    code = int(response.error_code) or next((int(each.error_code) for each in response.results if each.error_code), 0)
     at.expect("error code", code, ErrorCode.invalid_update_version)
 
 
@@ -267,17 +267,17 @@ def upgradable(at: ProbeContext) -> None:
     """An administrator may upgrade each feature to the highest level that the controller supports. The exception is
     kraft.version, which clusters with a static quorum refuse."""
     software = {"client_software_name": "probe", "client_software_version": "1"}
-    told = _of_controller(at, API_VERSIONS, software)
-    finalized = {str(each.name): int(each.max_version_level) for each in told.finalized_features}
+    reply = _of_controller(at, API_VERSIONS, software)
+    finalized = {str(each.name): int(each.max_version_level) for each in reply.finalized_features}
     refused = []
-    for each in told.supported_features:
+    for each in reply.supported_features:
         name, level = str(each.name), int(each.max_version)
         if name == "kraft.version" or finalized.get(name, 0) >= level:
             continue
         wanted = {"feature": name, "max_version_level": level}
         values = {"timeout": TIMEOUT_MS, "feature_updates": [wanted], "validate_only": True}
-        answer = _of_controller(at, FEATURES, values)
-        allowed(int(answer.error_code))
-        if answer.error_code:
+        response = _of_controller(at, FEATURES, values)
+        allowed(int(response.error_code))
+        if response.error_code:
             refused.append(f"{name} {level}")
     at.expect_that("refused upgrades", sorted(refused), not refused, "none")

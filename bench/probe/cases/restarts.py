@@ -84,8 +84,8 @@ def records_deleted(at: ProbeContext) -> None:
     offsets go on. Apache Kafka keeps the start once a minute, so a killed broker shows again what was deleted since."""
     topic = at.topic()
     write(at, topic, batch(b"a", b"b"), batch(b"c", b"d"))
-    told = delete_records(at, topic, 3)
-    at.expect("error code of DeleteRecords", told.error_code, ErrorCode.none)
+    result = delete_records(at, topic, 3)
+    at.expect("error code of DeleteRecords", result.error_code, ErrorCode.none)
     _restarted(at, topic)
     at.expect("earliest offset", offset_at(at, topic, EARLIEST).offset, 3)
     at.expect("error code below it", fetch_one(at, topic, wanted(offset=2)).error_code, ErrorCode.offset_out_of_range)
@@ -108,10 +108,10 @@ def leader_epochs(at: ProbeContext) -> None:
     after = epoch_of(at, topic)
     at.expect("the epoch is not lower", after >= before, True)
     write(at, topic, batch(b"c"))
-    told = end_of_epoch(at, topic.name, before)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("it returns the epoch", told.leader_epoch == before, True)
-    at.expect("end offset of the epoch", told.end_offset, 2 if after > before else 3)
+    result = end_of_epoch(at, topic.name, before)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("it returns the epoch", result.leader_epoch == before, True)
+    at.expect("end offset of the epoch", result.end_offset, 2 if after > before else 3)
     at.expect("ListOffsets returns the newer epoch", offset_at(at, topic, LATEST).leader_epoch == after, True)
     found = [each.leader_epoch for each in headers(fetch_one(at, topic))]
     at.expect("the batches have their leader's epoch", found == [before, after], True)
@@ -134,10 +134,10 @@ def epoch_below_start(at: ProbeContext) -> None:
     _restarted(at, topic)
     write(at, topic, batch(b"c", b"d"))
     at.expect("error code of DeleteRecords", delete_records(at, topic, 3).error_code, ErrorCode.none)
-    told = end_of_epoch(at, topic.name, before)
-    at.expect("error code", told.error_code, ErrorCode.none)
+    result = end_of_epoch(at, topic.name, before)
+    at.expect("error code", result.error_code, ErrorCode.none)
     wanted = (before, 3) if epoch_of(at, topic) > before else (before, 4)
-    at.expect("epoch and end offset", (int(told.leader_epoch), int(told.end_offset)) == wanted, True)
+    at.expect("epoch and end offset", (int(result.leader_epoch), int(result.end_offset)) == wanted, True)
 
 
 @case("restarts/topics/ids", "KIP-516", BY_ID, since="3.1", restarts=True, limit_s=LIMIT_S)
@@ -145,9 +145,9 @@ def topic_ids(at: ProbeContext) -> None:
     """A topic keeps its ID and partitions."""
     topic = at.topic(3)
     _restarted(at, topic)
-    told = _described(at, topic)
-    at.expect("the ID is the same", told.topic_id.bytes == topic.id, True)
-    at.expect("number of partitions", len(told.partitions), 3)
+    result = _described(at, topic)
+    at.expect("the ID is the same", result.topic_id.bytes == topic.id, True)
+    at.expect("number of partitions", len(result.partitions), 3)
 
 
 @case("restarts/topics/deleted", "KIP-516", BY_ID, since="3.1", restarts=True, limit_s=LIMIT_S)

@@ -48,20 +48,20 @@ AT_ONCE = 100
 def _alone(at: ProbeContext, session_id: int, epoch: int, topic: Topic | None = None) -> FetchResponse:
     """One fetch with this pair."""
     topics = [(topic, [wanted()])] if topic else []
-    answer = at.ask(FETCH, fetch_request(at, topics, session_id=session_id, session_epoch=epoch))
-    assert isinstance(answer, FetchResponse)
-    return answer
+    response = at.ask(FETCH, fetch_request(at, topics, session_id=session_id, session_epoch=epoch))
+    assert isinstance(response, FetchResponse)
+    return response
 
 
 def _is_gone(at: ProbeContext, session: Session) -> None:
-    answer = session.next(epoch=session.epoch)
-    at.expect("error code of the old session", answer.error_code, ErrorCode.fetch_session_id_not_found)
-    at.expect("session ID of that answer", answer.session_id, 0)
+    response = session.next(epoch=session.epoch)
+    at.expect("error code of the old session", response.error_code, ErrorCode.fetch_session_id_not_found)
+    at.expect("session ID of that answer", response.session_id, 0)
 
 
-def _empty(at: ProbeContext, answer: FetchResponse) -> None:
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect("partitions in the answer", sorted(rows(answer)), [])
+def _empty(at: ProbeContext, response: FetchResponse) -> None:
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("partitions in the answer", sorted(rows(response)), [])
 
 
 # The table
@@ -70,18 +70,18 @@ def _empty(at: ProbeContext, answer: FetchResponse) -> None:
 @case("fetch/session/none", KIP_227, NEEDS, since="1.1")
 def none(at: ProbeContext) -> None:
     """Session ID 0 and epoch -1: a full fetch, and no session is made."""
-    answer = _alone(at, 0, CLOSE, at.topic())
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect("session ID", answer.session_id, 0)
-    at.expect("partitions in the answer", sorted(rows(answer)), [0])
+    response = _alone(at, 0, CLOSE, at.topic())
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("session ID", response.session_id, 0)
+    at.expect("partitions in the answer", sorted(rows(response)), [0])
 
 
 @case("fetch/session/open", KIP_227, NEEDS, since="1.1", level=SHOULD)
 def opened(at: ProbeContext) -> None:
     """Session ID 0 and epoch 0: a full fetch, and a session with a positive ID is made. A broker may have none."""
-    answer = at.ask(FETCH, fetch_request(at, [(at.topic(2), [wanted(0), wanted(1)])], session_epoch=OPEN))
-    at.expect("partitions in the answer", sorted(rows(answer)), [0, 1])
-    at.expect("the ID is positive", answer.session_id > 0, True)
+    response = at.ask(FETCH, fetch_request(at, [(at.topic(2), [wanted(0), wanted(1)])], session_epoch=OPEN))
+    at.expect("partitions in the answer", sorted(rows(response)), [0, 1])
+    at.expect("the ID is positive", response.session_id > 0, True)
 
 
 @case("fetch/session/ids-differ", KIP_227, NEEDS, since="1.1")
@@ -100,10 +100,10 @@ def incremental(at: ProbeContext) -> None:
     session = Session(at, topic, *(wanted(each) for each in range(3)))
     _empty(at, session.next())
     write(at, topic, batch(b"new"), partition=1)
-    answer = session.next()
-    at.expect("the session ID is repeated", answer.session_id == session.id, True)
-    at.expect("partitions in the answer", sorted(rows(answer)), [1])
-    at.expect("values", values(rows(answer)[1]), [b"new"])
+    response = session.next()
+    at.expect("the session ID is repeated", response.session_id == session.id, True)
+    at.expect("partitions in the answer", sorted(rows(response)), [1])
+    at.expect("values", values(rows(response)[1]), [b"new"])
 
 
 @case("fetch/session/close", KIP_227, NEEDS, since="1.1")
@@ -111,10 +111,10 @@ def close(at: ProbeContext) -> None:
     """The session's ID and epoch -1: a full fetch, and the session is closed."""
     topic = at.topic()
     session = Session(at, topic)
-    answer = session.next(wanted(), epoch=CLOSE)
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect("session ID", answer.session_id, 0)
-    at.expect("partitions in the answer", sorted(rows(answer)), [0])
+    response = session.next(wanted(), epoch=CLOSE)
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("session ID", response.session_id, 0)
+    at.expect("partitions in the answer", sorted(rows(response)), [0])
     _is_gone(at, session)
 
 
@@ -122,9 +122,9 @@ def close(at: ProbeContext) -> None:
 def replace(at: ProbeContext) -> None:
     """The session's ID and epoch 0: a full fetch, the session is closed, and a new one is made."""
     session = Session(at, at.topic())
-    answer = session.next(wanted(), epoch=OPEN)
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect("a session with another ID is made", answer.session_id not in (0, session.id), True)
+    response = session.next(wanted(), epoch=OPEN)
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("a session with another ID is made", response.session_id not in (0, session.id), True)
     _is_gone(at, session)
 
 
@@ -143,27 +143,27 @@ def close_unknown(at: ProbeContext) -> None:
 @case("fetch/session/unknown-id", KIP_227, NEEDS, since="1.1")
 def unknown_id(at: ProbeContext) -> None:
     """An unknown ID and a positive epoch: FETCH_SESSION_ID_NOT_FOUND, no session and no partitions."""
-    answer = _alone(at, 123_456, 1, at.topic())
-    at.expect("error code", answer.error_code, ErrorCode.fetch_session_id_not_found)
-    at.expect("session ID", answer.session_id, 0)
-    at.expect("number of topics", len(answer.responses), 0)
+    response = _alone(at, 123_456, 1, at.topic())
+    at.expect("error code", response.error_code, ErrorCode.fetch_session_id_not_found)
+    at.expect("session ID", response.session_id, 0)
+    at.expect("number of topics", len(response.responses), 0)
 
 
 @case("fetch/session/no-id", KIP_227, NEEDS, since="1.1")
 def no_id(at: ProbeContext) -> None:
     """ID 0 and a positive epoch: FETCH_SESSION_ID_NOT_FOUND."""
-    answer = _alone(at, 0, 5, at.topic())
-    at.expect("error code", answer.error_code, ErrorCode.fetch_session_id_not_found)
+    response = _alone(at, 0, 5, at.topic())
+    at.expect("error code", response.error_code, ErrorCode.fetch_session_id_not_found)
 
 
 @case("fetch/session/wrong-epoch", KIP_227, NEEDS, since="1.1")
 def wrong_epoch(at: ProbeContext) -> None:
     """An epoch that is too high: INVALID_FETCH_SESSION_EPOCH. The session stays, and its right epoch still works."""
     session = Session(at, at.topic())
-    answer = session.next(epoch=5)
-    at.expect("error code", answer.error_code, ErrorCode.invalid_fetch_session_epoch)
-    at.expect("session ID", answer.session_id, 0)
-    at.expect("number of topics", len(answer.responses), 0)
+    response = session.next(epoch=5)
+    at.expect("error code", response.error_code, ErrorCode.invalid_fetch_session_epoch)
+    at.expect("session ID", response.session_id, 0)
+    at.expect("number of topics", len(response.responses), 0)
     _empty(at, session.next())
 
 
@@ -193,9 +193,9 @@ def nothing_new(at: ProbeContext) -> None:
     """An incremental fetch with nothing to tell waits for max_wait_ms, and then tells no partitions."""
     session = Session(at, at.topic())
     began = time.monotonic()
-    answer = session.next(max_wait_ms=WAIT_MS)
+    response = session.next(max_wait_ms=WAIT_MS)
     at.expect("max_wait_ms was waited", time.monotonic() - began >= 0.9 * WAIT_MS / 1000, True)
-    _empty(at, answer)
+    _empty(at, response)
 
 
 @case("fetch/session/told/woken", KIP_227, NEEDS, since="1.1")
@@ -204,13 +204,13 @@ def woken(at: ProbeContext) -> None:
     topic = at.topic(2)
     session = Session(at, topic, wanted(0), wanted(1))
     fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1, "max_wait_ms": LONG_MS}
-    asked = at.send(FETCH, fetch_request(at, [], **fields))
+    request = at.send(FETCH, fetch_request(at, [], **fields))
     began = time.monotonic()
     time.sleep(0.1)
     produce(at, topic, batch(b"wake"), 1, on=at.connect())
-    answer = at.main.receive(asked)
-    at.expect("partitions in the answer", sorted(rows(answer)), [1])
-    at.expect("values", values(rows(answer)[1]), [b"wake"])
+    response = at.main.receive(request)
+    at.expect("partitions in the answer", sorted(rows(response)), [1])
+    at.expect("values", values(rows(response)[1]), [b"wake"])
     at.expect("before max_wait_ms", time.monotonic() - began < LONG_MS / 1000 - 1, True)
 
 
@@ -250,8 +250,8 @@ def moved_limit(at: ProbeContext) -> None:
 def added(at: ProbeContext) -> None:
     """A partition that is new to the session is always told, and then only when it changes."""
     session = Session(at, at.topic(2), wanted(0))
-    answer = session.next(wanted(1))
-    at.expect("partitions in the answer", sorted(rows(answer)), [1])
+    response = session.next(wanted(1))
+    at.expect("partitions in the answer", sorted(rows(response)), [1])
     _empty(at, session.next())
 
 
@@ -263,9 +263,9 @@ def log_start(at: ProbeContext) -> None:
     session = Session(at, topic, wanted(offset=2))
     partitions = [{"partition_index": 0, "offset": 1}]
     at.ask(ApiKey.DELETE_RECORDS, {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000})
-    told = rows(session.next())
-    at.expect("partitions in the answer", sorted(told), [0])
-    at.expect("log start offset", told[0].log_start_offset, 1)
+    results = rows(session.next())
+    at.expect("partitions in the answer", sorted(results), [0])
+    at.expect("log start offset", results[0].log_start_offset, 1)
     _empty(at, session.next())
 
 
@@ -273,11 +273,11 @@ def log_start(at: ProbeContext) -> None:
 def error_stays(at: ProbeContext) -> None:
     """A partition with an error is told in each answer, and when it has none any more."""
     session = Session(at, at.topic(), wanted(offset=9))
-    for answer in (session.first, session.next(), session.next()):
-        codes = {index: data.error_code for index, data in rows(answer).items()}
+    for response in (session.first, session.next(), session.next()):
+        codes = {index: data.error_code for index, data in rows(response).items()}
         at.expect("error code of the partition", codes.get(0), ErrorCode.offset_out_of_range)
-    told = {index: data.error_code for index, data in rows(session.next(wanted(offset=0))).items()}
-    at.expect("error code when the offset is right", told.get(0), ErrorCode.none)
+    results = {index: data.error_code for index, data in rows(session.next(wanted(offset=0))).items()}
+    at.expect("error code when the offset is right", results.get(0), ErrorCode.none)
     _empty(at, session.next())
 
 
@@ -314,9 +314,9 @@ def forget_one(at: ProbeContext) -> None:
 def forget_all(at: ProbeContext) -> None:
     """A session whose last partition is forgotten is closed, and the answer has session ID 0."""
     session = Session(at, at.topic(2), wanted(0), wanted(1))
-    answer = session.next(forget=[0, 1])
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    at.expect("session ID", answer.session_id, 0)
+    response = session.next(forget=[0, 1])
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("session ID", response.session_id, 0)
     _is_gone(at, session)
 
 
@@ -376,24 +376,24 @@ def slots(at: ProbeContext) -> None:
     version = at.version(FETCH)
     quiet = at.connect()
     request = fetch_request(at, [(topic, [wanted()])], session_epoch=OPEN)
-    answers = _asked(quiet, version, [request] * BEYOND_DEFAULT_SLOTS)
+    responses = _asked(quiet, version, [request] * BEYOND_DEFAULT_SLOTS)
     del at.lines[6:-6]  # They are all the same.
-    told = len(at.lines)
-    opened = {each.session_id for each in answers} - {0}
+    found = len(at.lines)
+    opened = {each.session_id for each in responses} - {0}
     _asked(quiet, version, [fetch_request(at, [], session_id=session_id, session_epoch=CLOSE) for session_id in opened])
-    del at.lines[told:]
-    at.expect("error codes", sorted({each.error_code for each in answers}), [0])
-    have_it = all(values(single(each, "responses", "partitions")) == [b"v"] for each in answers)
+    del at.lines[found:]
+    at.expect("error codes", sorted({each.error_code for each in responses}), [0])
+    have_it = all(values(single(each, "responses", "partitions")) == [b"v"] for each in responses)
     at.expect("each answer has the record", have_it, True)
 
 
 def _asked(on: Conversation, version: int, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
     """Sends many at once, for far brokers, and returns the answers."""
-    answers: list[FetchResponse] = []
+    responses: list[FetchResponse] = []
     for begin in range(0, len(requests), AT_ONCE):
         sent = [on.send(FETCH, version, each) for each in requests[begin : begin + AT_ONCE]]
-        answers += [on.receive(each) for each in sent]
-    return answers
+        responses += [on.receive(each) for each in sent]
+    return responses
 
 
 @case("fetch/session/rack", "KIP-392", {**NEEDS, FETCH: since_version(11)}, since="2.4")
@@ -455,8 +455,8 @@ def _elsewhere(at: ProbeContext) -> tuple[int, str]:
         "resource_name": str(at.broker.node_id),
         "configuration_keys": [SELECTOR],
     }
-    told = single(at.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
-    if not any(each.value for each in told.configs if each.name == SELECTOR):
+    result = single(at.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
+    if not any(each.value for each in result.configs if each.name == SELECTOR):
         raise NotAdvertised("the leader prefers no replica: it has no replica.selector.class")
     return other, str(racks[other])
 
@@ -472,8 +472,8 @@ def created_later(at: ProbeContext) -> None:
     at.expect("error code of the unknown topic", codes.get(name), ErrorCode.unknown_topic_or_partition)
     topic = at.create(name)
     write(at, topic, batch(b"v"))
-    told = at.ask(FETCH, fetch_request(at, [], session_id=first.session_id, session_epoch=1))
-    found = {each.topic: values(single(each, "partitions")) for each in told.responses}
+    response = at.ask(FETCH, fetch_request(at, [], session_id=first.session_id, session_epoch=1))
+    found = {each.topic: values(single(each, "partitions")) for each in response.responses}
     at.expect("values of the new topic", found.get(name), [b"v"])
 
 
@@ -498,9 +498,9 @@ def recreated(at: ProbeContext) -> None:
     new = at.create(old.name)
     write(at, new, batch(b"v"))
     fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1}
-    answer = at.ask(FETCH, fetch_request(at, [(new, [wanted()])], [(old, [0])], **fields))
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    found = {each.topic_id == new.id: values(single(each, "partitions")) for each in answer.responses}
+    response = at.ask(FETCH, fetch_request(at, [(new, [wanted()])], [(old, [0])], **fields))
+    at.expect("error code", response.error_code, ErrorCode.none)
+    found = {each.topic_id == new.id: values(single(each, "partitions")) for each in response.responses}
     at.expect("values of the new topic", found.get(True), [b"v"])
 
 
@@ -512,8 +512,8 @@ def recreated_by_name(at: ProbeContext) -> None:
     at.delete(old)
     new = at.create(old.name)
     write(at, new, batch(b"v"))
-    told = rows(session.next(wanted()))
-    at.expect("values of the new topic", values(told[0]) if 0 in told else [], [b"v"])
+    results = rows(session.next(wanted()))
+    at.expect("values of the new topic", values(results[0]) if 0 in results else [], [b"v"])
 
 
 @case("fetch/session/topics/names-and-ids", "KIP-516", {**NEEDS, FETCH: since_version(13)}, since="3.1")
@@ -527,5 +527,5 @@ def names_and_ids(at: ProbeContext) -> None:
     if opened_by_name.session_id == 0:
         raise NotAdvertised("the broker made no session, as it may")
     fields: dict[str, Any] = {"session_id": opened_by_name.session_id, "session_epoch": 1}
-    answer = at.ask(FETCH, fetch_request(at, [(topic, [wanted()])], **fields))
-    at.expect("error code", answer.error_code, ErrorCode.fetch_session_topic_id_error)
+    response = at.ask(FETCH, fetch_request(at, [(topic, [wanted()])], **fields))
+    at.expect("error code", response.error_code, ErrorCode.fetch_session_topic_id_error)

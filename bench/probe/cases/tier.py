@@ -105,9 +105,9 @@ def read_from_tier(at: ProbeContext) -> None:
 def deleted(at: ProbeContext) -> None:
     """DeleteRecords deletes what is in the tier, too: readers find nothing below the new start."""
     topic = _tiered(at)
-    told = delete_records(at, topic, 2)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("low watermark", told.low_watermark, 2)
+    result = delete_records(at, topic, 2)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("low watermark", result.low_watermark, 2)
     expect_offset(at, offset_at(at, topic, EARLIEST), 2)
     expect_offset(at, offset_at(at, topic, BEGAN_MS), 2)
     found = fetch_one(at, topic, wanted(0, 1))

@@ -30,12 +30,12 @@ LONG_MS = 3_600_000
 
 
 def _described(producer: Transactional, *, seen: bool = True) -> Any:
-    asked = {"transactional_ids": [producer.name]}
+    request = {"transactional_ids": [producer.name]}
     if not seen:
-        return single(producer.at.ask_unseen(DESCRIBE, asked, producer.on), "transaction_states")
-    told = single(producer.at.ask(DESCRIBE, asked, on=producer.on), "transaction_states")
-    producer.at.expect("error code of DescribeTransactions", told.error_code, ErrorCode.none)
-    return told
+        return single(producer.at.ask_unseen(DESCRIBE, request, producer.on), "transaction_states")
+    result = single(producer.at.ask(DESCRIBE, request, on=producer.on), "transaction_states")
+    producer.at.expect("error code of DescribeTransactions", result.error_code, ErrorCode.none)
+    return result
 
 
 def _begun(at: ProbeContext) -> tuple[Topic, Transactional]:
@@ -52,21 +52,21 @@ def _begun(at: ProbeContext) -> tuple[Topic, Transactional]:
 def ongoing(at: ProbeContext) -> None:
     """A transaction that is open is told with its state, producer, timeout and partitions."""
     topic, producer = _begun(at)
-    told = _described(producer)
-    at.expect("state", told.transaction_state, "Ongoing")
-    at.expect("the producer ID is told", told.producer_id == producer.producer_id, True)
-    at.expect("epoch", told.producer_epoch, producer.epoch)
-    at.expect("timeout in ms", round(told.transaction_timeout.total_seconds() * 1000), TIMEOUT_MS)
-    at.expect("partitions", sorted(single(told, "topics").partitions), [0, 1])
-    at.expect("the topic is told", single(told, "topics").topic == topic.name, True)
+    result = _described(producer)
+    at.expect("state", result.transaction_state, "Ongoing")
+    at.expect("the producer ID is told", result.producer_id == producer.producer_id, True)
+    at.expect("epoch", result.producer_epoch, producer.epoch)
+    at.expect("timeout in ms", round(result.transaction_timeout.total_seconds() * 1000), TIMEOUT_MS)
+    at.expect("partitions", sorted(single(result, "topics").partitions), [0, 1])
+    at.expect("the topic is told", single(result, "topics").topic == topic.name, True)
 
 
 @case("transactions/describe/empty", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
 def empty(at: ProbeContext) -> None:
     """A transactional ID without a transaction yet is Empty and has no partitions."""
-    told = _described(Transactional(at).take())
-    at.expect("state", told.transaction_state, "Empty")
-    at.expect("number of topics", len(told.topics), 0)
+    result = _described(Transactional(at).take())
+    at.expect("state", result.transaction_state, "Empty")
+    at.expect("number of topics", len(result.topics), 0)
 
 
 @case("transactions/describe/complete", KIP_664, DESCRIBED, since="3.0")
@@ -77,9 +77,9 @@ def complete(at: ProbeContext) -> None:
         producer.adds(topic)
         producer.ends(commits=commits)
         until(at, lambda state=state: _described(producer, seen=False).transaction_state == state)  # type: ignore[misc]
-        told = _described(producer)
-        at.expect("state", told.transaction_state, state)
-        at.expect("number of topics", len(told.topics), 0)
+        result = _described(producer)
+        at.expect("state", result.transaction_state, state)
+        at.expect("number of topics", len(result.topics), 0)
 
 
 @case("transactions/describe/unknown", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
@@ -87,8 +87,8 @@ def unknown(at: ProbeContext) -> None:
     """A transactional ID that nobody has taken: TRANSACTIONAL_ID_NOT_FOUND."""
     stranger = Transactional(at)
     stranger.await_coordinator()
-    told = single(at.ask(DESCRIBE, {"transactional_ids": [stranger.name]}, on=stranger.on), "transaction_states")
-    at.expect("error code", told.error_code, ErrorCode.transactional_id_not_found)
+    result = single(at.ask(DESCRIBE, {"transactional_ids": [stranger.name]}, on=stranger.on), "transaction_states")
+    at.expect("error code", result.error_code, ErrorCode.transactional_id_not_found)
 
 
 @case("transactions/describe/several", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
@@ -96,8 +96,8 @@ def described_several(at: ProbeContext) -> None:
     """Several transactional IDs are told in one answer, each with an error code of its own."""
     known = Transactional(at).take()
     stranger = Transactional(at, on_node_of=known)
-    told = at.ask(DESCRIBE, {"transactional_ids": [stranger.name, known.name]}, on=known.on)
-    codes = ByKey({str(each.transactional_id): int(each.error_code) for each in told.transaction_states})
+    response = at.ask(DESCRIBE, {"transactional_ids": [stranger.name, known.name]}, on=known.on)
+    codes = ByKey({str(each.transactional_id): int(each.error_code) for each in response.transaction_states})
     at.expect("error code of the known one", codes[known.name], ErrorCode.none)
     at.expect("error code of the other one", codes[stranger.name], ErrorCode.transactional_id_not_found)
 
@@ -107,18 +107,18 @@ def described_several(at: ProbeContext) -> None:
 
 def _listed(producer: Transactional, **filters: object) -> Any:
     """Asks until all transactions are loaded."""
-    told = producer.ask(LIST, filters, lambda each: int(each.error_code))
-    producer.at.expect("error code of ListTransactions", told.error_code, ErrorCode.none)
-    return told
+    response = producer.ask(LIST, filters, lambda each: int(each.error_code))
+    producer.at.expect("error code of ListTransactions", response.error_code, ErrorCode.none)
+    return response
 
 
-def _has(told: Any, producer: Transactional) -> bool:
-    return any(each.transactional_id == producer.name for each in told.transaction_states)
+def _has(response: Any, producer: Transactional) -> bool:
+    return any(each.transactional_id == producer.name for each in response.transaction_states)
 
 
 def _expect_listed(at: ProbeContext, producers: Sequence[Transactional], wanted: Sequence[bool], **by: object) -> None:
-    told = _listed(producers[0], **by)
-    at.expect("they are listed", [_has(told, each) for each in producers], list(wanted))
+    results = _listed(producers[0], **by)
+    at.expect("they are listed", [_has(results, each) for each in producers], list(wanted))
 
 
 @case("transactions/list/all", KIP_664, LISTED, since="3.0")
@@ -143,9 +143,9 @@ def by_state(at: ProbeContext) -> None:
 @case("transactions/list/unknown-state", KIP_664, LISTED, since="3.0")
 def unknown_state(at: ProbeContext) -> None:
     """A state that there is not is told as unknown, and lists nothing."""
-    told = _listed(Transactional(at).take(), state_filters=["Sleeping"])
-    at.expect("unknown states", list(told.unknown_state_filters), ["Sleeping"])
-    at.expect("number of transactions", len(told.transaction_states), 0)
+    results = _listed(Transactional(at).take(), state_filters=["Sleeping"])
+    at.expect("unknown states", list(results.unknown_state_filters), ["Sleeping"])
+    at.expect("number of transactions", len(results.transaction_states), 0)
 
 
 @case("transactions/list/by-producer", KIP_664, LISTED, since="3.0")
@@ -178,26 +178,26 @@ def by_pattern(at: ProbeContext) -> None:
 def bad_pattern(at: ProbeContext) -> None:
     """What is no regular expression is refused with INVALID_REGULAR_EXPRESSION."""
     producer = Transactional(at).take()
-    asked = {"transactional_id_pattern": "(unclosed"}
-    told = producer.ask(LIST, asked, lambda each: int(each.error_code))
-    at.expect("error code", told.error_code, ErrorCode.invalid_regular_expression)
+    request = {"transactional_id_pattern": "(unclosed"}
+    response = producer.ask(LIST, request, lambda each: int(each.error_code))
+    at.expect("error code", response.error_code, ErrorCode.invalid_regular_expression)
 
 
 # DescribeProducers
 
 
 def _producer(at: ProbeContext, topic: Topic, partition: int = 0) -> Any:
-    asked = {"topics": [{"name": topic.name, "partition_indexes": [partition]}]}
-    return single(at.ask(PRODUCERS, asked), "topics", "partitions")
+    request = {"topics": [{"name": topic.name, "partition_indexes": [partition]}]}
+    return single(at.ask(PRODUCERS, request), "topics", "partitions")
 
 
 @case("transactions/producers/open", KIP_664, PRODUCERS_TOLD, since="2.8")
 def producer_open(at: ProbeContext) -> None:
     """Of a producer with an open transaction its epoch, last sequence and the transaction's first offset are told."""
     topic, producer = _begun(at)
-    told = _producer(at, topic)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    found = single(told, "active_producers")
+    result = _producer(at, topic)
+    at.expect("error code", result.error_code, ErrorCode.none)
+    found = single(result, "active_producers")
     at.expect("the producer ID is told", found.producer_id == producer.producer_id, True)
     at.expect("epoch", found.producer_epoch, producer.epoch)
     at.expect("last sequence", found.last_sequence, 1)
@@ -217,8 +217,8 @@ def producer_over(at: ProbeContext) -> None:
 @case("transactions/producers/unknown-partition", KIP_664, PRODUCERS_TOLD, since="2.8")
 def producer_unknown(at: ProbeContext) -> None:
     """A partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
-    told = _producer(at, at.topic(), 7)
-    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
+    result = _producer(at, at.topic(), 7)
+    at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 # WriteTxnMarkers, which needs rights that a client may lack
@@ -231,8 +231,8 @@ def older_coordinator(at: ProbeContext) -> None:
     topic, producer = _begun(at)
     producer.commits(topic)
     producer.begins(topic, b"open")
-    told = at.ask(MARK, {"markers": [_mark(topic, producer, 0, -1)]})
-    code = int(single(told, "markers", "topics", "partitions").error_code)
+    response = at.ask(MARK, {"markers": [_mark(topic, producer, 0, -1)]})
+    code = int(single(response, "markers", "topics", "partitions").error_code)
     allowed(code)
     at.expect("error code", code, ErrorCode.transaction_coordinator_fenced)
     found = single(_producer(at, topic), "active_producers")
@@ -242,8 +242,8 @@ def older_coordinator(at: ProbeContext) -> None:
 @case("transactions/markers/unknown-partition", KIP_98, {**NEEDS, MARK: ANY}, since="0.11", level=SHOULD)
 def marker_unknown(at: ProbeContext) -> None:
     """A marker for a partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
-    told = at.ask(MARK, {"markers": [_mark(at.topic(), Transactional(at).take(), 7, 0)]})
-    code = int(single(told, "markers", "topics", "partitions").error_code)
+    response = at.ask(MARK, {"markers": [_mark(at.topic(), Transactional(at).take(), 7, 0)]})
+    code = int(single(response, "markers", "topics", "partitions").error_code)
     allowed(code)
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
@@ -260,8 +260,8 @@ def marker_repeated(at: ProbeContext) -> None:
     at.expect("error code", code, ErrorCode.none)
     found = single(_producer(at, topic), "active_producers")
     at.expect("first offset of the transaction", found.current_txn_start_offset, -1)
-    told = read(at, topic, COMMITTED).aborted_transactions or ()
-    at.expect("aborted from", [int(each.first_offset) for each in told], [0])
+    seen = read(at, topic, COMMITTED).aborted_transactions or ()
+    at.expect("aborted from", [int(each.first_offset) for each in seen], [0])
     at.expect("last stable offset", latest(at, topic, COMMITTED) == latest(at, topic, UNCOMMITTED), True)
 
 

@@ -75,9 +75,9 @@ class _Worker:
         expect_offset(self.group, self.topic, offset)
 
     def _unseen(self) -> int:
-        asked = {"groups": [{"group_id": self.group.group_id, "topics": self._named}]}
-        told = self.at.ask_unseen(FETCH, asked, self.group.on)
-        return int(single(told, "groups", "topics", "partitions").committed_offset)
+        request = {"groups": [{"group_id": self.group.group_id, "topics": self._named}]}
+        response = self.at.ask_unseen(FETCH, request, self.group.on)
+        return int(single(response, "groups", "topics", "partitions").committed_offset)
 
     @property
     def _named(self) -> list[dict[str, object]]:
@@ -85,16 +85,16 @@ class _Worker:
 
     def stable_code(self) -> int:
         """The partition's error code in an OffsetFetch that wants stable offsets."""
-        told = fetched_group(self.group, [(self.topic.name, [0])], require_stable=True)
-        return int(single(told, "topics", "partitions").error_code)
+        result = fetched_group(self.group, [(self.topic.name, [0])], require_stable=True)
+        return int(single(result, "topics", "partitions").error_code)
 
     def until_stable(self) -> None:
         """Waits until nothing is pending."""
-        asked = {"groups": [{"group_id": self.group.group_id, "topics": self._named}], "require_stable": True}
+        request = {"groups": [{"group_id": self.group.group_id, "topics": self._named}], "require_stable": True}
 
         def is_stable() -> bool:
-            told = single(self.at.ask_unseen(FETCH, asked, self.group.on), "groups", "topics", "partitions")
-            return int(told.error_code) == ErrorCode.none
+            result = single(self.at.ask_unseen(FETCH, request, self.group.on), "groups", "topics", "partitions")
+            return int(result.error_code) == ErrorCode.none
 
         until(self.at, is_stable)
 

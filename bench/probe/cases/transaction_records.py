@@ -101,8 +101,8 @@ def new_epoch_not_from_0(at: ProbeContext) -> None:
     topic, producer = at.topic(), Transactional(at).take()
     producer.writes(topic, b"a")
     producer.commits(topic)
-    told = producer.send(topic, b"b", sequence=1)
-    at.expect("error code", told.error_code, ErrorCode.out_of_order_sequence_number)
+    result = producer.send(topic, b"b", sequence=1)
+    at.expect("error code", result.error_code, ErrorCode.out_of_order_sequence_number)
 
 
 @case("transactions/produce/fenced", KIP_98, NEEDS, since="0.11")
@@ -120,8 +120,8 @@ def plain_inside(at: ProbeContext) -> None:
     """In an open transaction, a batch of the same producer that is not transactional is refused with
     INVALID_TXN_STATE."""
     topic, producer = _open(at, b"a")
-    told = producer.send(topic, b"plain", transactional=False)
-    at.expect("error code", told.error_code, ErrorCode.invalid_txn_state)
+    result = producer.send(topic, b"plain", transactional=False)
+    at.expect("error code", result.error_code, ErrorCode.invalid_txn_state)
 
 
 @case("transactions/produce/without-id", "Apache Kafka's KafkaApis", NEEDS, since="0.11", level=SHOULD)
@@ -129,8 +129,8 @@ def without_id(at: ProbeContext) -> None:
     """A transactional batch in a request without a transactional ID is refused with
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
     topic, producer = _open(at, b"a")
-    told = producer.send(topic, b"b", transactional_id=None)
-    at.expect("error code", told.error_code, ErrorCode.transactional_id_authorization_failed)
+    result = producer.send(topic, b"b", transactional_id=None)
+    at.expect("error code", result.error_code, ErrorCode.transactional_id_authorization_failed)
 
 
 @case("transactions/produce/duplicate", KIP_98, NEEDS, since="0.11")
@@ -139,8 +139,8 @@ def duplicate(at: ProbeContext) -> None:
     topic, producer = _open(at, b"a")
     end = latest(at, topic, UNCOMMITTED)
     producer.forget_sequences()
-    told = producer.send(topic, b"a")
-    at.expect("error code", told.error_code, ErrorCode.none, ErrorCode.duplicate_sequence_number)
+    result = producer.send(topic, b"a")
+    at.expect("error code", result.error_code, ErrorCode.none, ErrorCode.duplicate_sequence_number)
     at.expect("nothing is written", latest(at, topic, UNCOMMITTED) - end, 0)
 
 
@@ -218,9 +218,9 @@ def aborted_told(at: ProbeContext) -> None:
     producer = Transactional(at).take()
     producer.begins(topic, b"a")
     producer.aborts(topic)
-    told = read(at, topic, COMMITTED).aborted_transactions or ()
-    at.expect("first offsets of aborted transactions", [each.first_offset for each in told], [1])
-    at.expect("the producer ID is told", [each.producer_id for each in told] == [producer.producer_id], True)
+    found = read(at, topic, COMMITTED).aborted_transactions or ()
+    at.expect("first offsets of aborted transactions", [each.first_offset for each in found], [1])
+    at.expect("the producer ID is told", [each.producer_id for each in found] == [producer.producer_id], True)
 
 
 @case("transactions/fetch/aborted-elsewhere", KIP_98, NEEDS, since="0.11")
@@ -262,12 +262,12 @@ def interleaved(at: ProbeContext) -> None:
 def woken_by_commit(at: ProbeContext) -> None:
     """A reader that waits for committed records is answered when they are committed."""
     topic, producer = _open(at, b"a")
-    asked = send_fetch(at, topic, wanted(0, 0, PLENTY), isolation_level=COMMITTED, max_wait_ms=WAIT_MS, min_bytes=1)
+    request = send_fetch(at, topic, wanted(0, 0, PLENTY), isolation_level=COMMITTED, max_wait_ms=WAIT_MS, min_bytes=1)
     producer.writes(topic, b"b", on=at.connect())
     producer.ends(commits=True)
-    answer = at.main.receive(asked, SOON_S)
-    assert isinstance(answer, FetchResponse)
-    found = answer.responses[0].partitions[0] if answer.responses else None
+    response = at.main.receive(request, SOON_S)
+    assert isinstance(response, FetchResponse)
+    found = response.responses[0].partitions[0] if response.responses else None
     at.expect("values", values(found)[:2] if found else [], [b"a", b"b"])
 
 
@@ -312,13 +312,13 @@ def aborted_over_segments(at: ProbeContext) -> None:
     expected = {long_one.producer_id: 0, short_one.producer_id: 5}
     for offset, wanted_ones in ((0, [long_one]), (2, [long_one]), (4, [long_one])):
         found = read(at, topic, COMMITTED, offset=offset)
-        told = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
-        missing = [each for each in wanted_ones if told.get(each.producer_id) != expected[each.producer_id]]
+        results = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
+        missing = [each for each in wanted_ones if results.get(each.producer_id) != expected[each.producer_id]]
         at.expect(f"the transaction is told to a reader from {offset}", not missing, True)
-        at.expect("nothing else is told", told.items() <= expected.items(), True)
+        at.expect("nothing else is told", results.items() <= expected.items(), True)
     found = read(at, topic, COMMITTED, offset=5)
-    told = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
-    at.expect("both are told to a reader from 5", told == expected, True)
+    results = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
+    at.expect("both are told to a reader from 5", results == expected, True)
 
 
 @case("transactions/compaction/aborted", "KIP-98", NEEDS, since="0.11", limit_s=COMPACTED_S)

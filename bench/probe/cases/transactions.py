@@ -41,19 +41,19 @@ INTERNAL: dict[int, Versions] = {**NEEDS, ApiKey.DESCRIBE_GROUPS: ANY}
 def coordinator(at: ProbeContext) -> None:
     """FindCoordinator with key type 1 tells a node of the cluster for a transactional ID."""
     name = Transactional(at).name
-    asked = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
-    told = single(at.ask(FIND, asked), "coordinators")
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("the node is one of the cluster", int(told.node_id) in at.broker.nodes, True)
+    request = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
+    result = single(at.ask(FIND, request), "coordinators")
+    at.expect("error code", result.error_code, ErrorCode.none)
+    at.expect("the node is one of the cluster", int(result.node_id) in at.broker.nodes, True)
 
 
 @case("transactions/find/several", "KIP-699", {FIND: since_version(4)}, since="3.0")
 def several(at: ProbeContext) -> None:
     """The coordinators of several transactional IDs are told in one answer, each with its ID."""
     names = [Transactional(at).name for _ in range(SEVERAL)]
-    told = at.ask(FIND, {"key_type": OF_TRANSACTIONS, "coordinator_keys": names})
-    at.expect("error codes", [int(each.error_code) for each in told.coordinators], [0] * SEVERAL)
-    at.expect("every ID is told", {str(each.key) for each in told.coordinators} == {*names}, True)
+    response = at.ask(FIND, {"key_type": OF_TRANSACTIONS, "coordinator_keys": names})
+    at.expect("error codes", [int(each.error_code) for each in response.coordinators], [0] * SEVERAL)
+    at.expect("every ID is told", {str(each.key) for each in response.coordinators} == {*names}, True)
 
 
 # InitProducerId
@@ -99,22 +99,22 @@ def aborts_open(at: ProbeContext) -> None:
 @case("transactions/init/timeout-too-long", KIP_98, OWNED, since="0.11")
 def timeout_too_long(at: ProbeContext) -> None:
     """A transaction may not last longer than the broker allows: INVALID_TRANSACTION_TIMEOUT."""
-    told = Transactional(at).init(transaction_timeout=LONGEST)
-    at.expect("error code", told.error_code, ErrorCode.invalid_transaction_timeout)
+    response = Transactional(at).init(transaction_timeout=LONGEST)
+    at.expect("error code", response.error_code, ErrorCode.invalid_transaction_timeout)
 
 
 @case("transactions/init/timeout-zero", "Apache Kafka's TransactionCoordinator", OWNED, since="0.11", level=SHOULD)
 def timeout_zero(at: ProbeContext) -> None:
     """A transaction that may last no time is refused: INVALID_TRANSACTION_TIMEOUT."""
-    told = Transactional(at).init(transaction_timeout=0)
-    at.expect("error code", told.error_code, ErrorCode.invalid_transaction_timeout)
+    response = Transactional(at).init(transaction_timeout=0)
+    at.expect("error code", response.error_code, ErrorCode.invalid_transaction_timeout)
 
 
 @case("transactions/init/empty-id", "Apache Kafka's TransactionCoordinator", OWNED, since="0.11", level=SHOULD)
 def empty_id(at: ProbeContext) -> None:
     """An empty transactional ID is refused with INVALID_REQUEST."""
-    told = Transactional(at).init(transactional_id="")
-    at.expect("error code", told.error_code, ErrorCode.invalid_request)
+    response = Transactional(at).init(transactional_id="")
+    at.expect("error code", response.error_code, ErrorCode.invalid_request)
 
 
 @case("transactions/init/expected", KIP_360, WITH_EXPECTED, since="2.5")
@@ -131,9 +131,9 @@ def expected(at: ProbeContext) -> None:
 def expected_again(at: ProbeContext) -> None:
     """A producer that did not hear of the epoch that it got asks again with its old one, and is told the same."""
     producer = Transactional(at).take()
-    asked = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
-    at.expect("epoch", producer.take(**asked).epoch, 1)
-    at.expect("epoch of the second answer", producer.take(**asked).epoch, 1)
+    request = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+    at.expect("epoch", producer.take(**request).epoch, 1)
+    at.expect("epoch of the second answer", producer.take(**request).epoch, 1)
 
 
 @case("transactions/init/expected-fenced", KIP_360, WITH_EXPECTED, since="2.5")
@@ -141,24 +141,24 @@ def expected_fenced(at: ProbeContext) -> None:
     """A producer whose ID another one took cannot get the next epoch: it is fenced."""
     first = Transactional(at).take()
     first.successor()
-    told = first.init(producer_id=first.producer_id, producer_epoch=first.epoch)
-    at.expect("error code", told.error_code, *FENCED)
+    response = first.init(producer_id=first.producer_id, producer_epoch=first.epoch)
+    at.expect("error code", response.error_code, *FENCED)
 
 
 @case("transactions/init/expected-other-id", KIP_360, WITH_EXPECTED, since="2.5")
 def expected_other_id(at: ProbeContext) -> None:
     """A producer with another producer ID than that of the transactional ID is fenced."""
     producer = Transactional(at).take()
-    told = producer.init(producer_id=producer.producer_id + 1_000_000, producer_epoch=producer.epoch)
-    at.expect("error code", told.error_code, *FENCED)
+    response = producer.init(producer_id=producer.producer_id + 1_000_000, producer_epoch=producer.epoch)
+    at.expect("error code", response.error_code, *FENCED)
 
 
 @case("transactions/init/expected-by-halves", "Apache Kafka's KafkaApis", WITH_EXPECTED, since="2.5", level=SHOULD)
 def expected_by_halves(at: ProbeContext) -> None:
     """A producer ID without an epoch is refused with INVALID_REQUEST."""
     producer = Transactional(at).take()
-    told = producer.init(producer_id=producer.producer_id, producer_epoch=-1)
-    at.expect("error code", told.error_code, ErrorCode.invalid_request)
+    response = producer.init(producer_id=producer.producer_id, producer_epoch=-1)
+    at.expect("error code", response.error_code, ErrorCode.invalid_request)
 
 
 # AddPartitionsToTxn
@@ -169,8 +169,8 @@ def partitions(at: ProbeContext) -> None:
     """Partitions of several topics are added, also when they were added before."""
     one, two, producer = at.topic(2), at.topic(), Transactional(at).take()
     for _ in range(2):
-        told = producer.add({one.name: [0, 1], two.name: [0]})
-        at.expect("error codes", sorted(told.values()), [0, 0, 0])
+        results = producer.add({one.name: [0, 1], two.name: [0]})
+        at.expect("error codes", sorted(results.values()), [0, 0, 0])
 
 
 @case("transactions/add/unknown-partition", "AddPartitionsToTxnResponse.json", NEEDS, since="0.11")
@@ -178,9 +178,9 @@ def unknown_partition(at: ProbeContext) -> None:
     """If a partition does not exist none is added: it gets UNKNOWN_TOPIC_OR_PARTITION, and the others get
     OPERATION_NOT_ATTEMPTED."""
     topic, producer = at.topic(), Transactional(at).take()
-    told = producer.add({topic.name: [0, 7]})
-    at.expect("error code of the unknown one", told[topic.name, 7], ErrorCode.unknown_topic_or_partition)
-    at.expect("error code of the other one", told[topic.name, 0], ErrorCode.operation_not_attempted)
+    results = producer.add({topic.name: [0, 7]})
+    at.expect("error code of the unknown one", results[topic.name, 7], ErrorCode.unknown_topic_or_partition)
+    at.expect("error code of the other one", results[topic.name, 0], ErrorCode.operation_not_attempted)
 
 
 @case("transactions/add/other-producer-id", KIP_98, NEEDS, since="0.11")
@@ -221,9 +221,9 @@ def batched(at: ProbeContext) -> None:
     topic, good, bad = at.topic(), Transactional(at).take(), Transactional(at).take()
     bad.producer_id += 1_000_000
     topics = [{"name": topic.name, "partitions": [0]}]
-    told = at.ask(ADD, {"transactions": [{**each.owner, "topics": topics} for each in (good, bad)]}, on=good.on)
-    allowed(int(told.error_code))
-    by_id = {str(each.transactional_id): each for each in told.results_by_transaction}
+    response = at.ask(ADD, {"transactions": [{**each.owner, "topics": topics} for each in (good, bad)]}, on=good.on)
+    allowed(int(response.error_code))
+    by_id = {str(each.transactional_id): each for each in response.results_by_transaction}
     at.expect("both are told", by_id.keys() == {good.name, bad.name}, True)
     found = [
         int(single(by_id[each.name], "topic_results", "results_by_partition").partition_error_code)
@@ -240,20 +240,20 @@ def verify_only(at: ProbeContext) -> None:
     topic, producer = at.topic(2), Transactional(at).take()
     _verified(producer, topic.name)
     at.expect("error code of what is added", producer.add_one(topic), ErrorCode.none)
-    told = _verified(producer, topic.name)
-    at.expect("error code of the added one", told[topic.name, 0], ErrorCode.none)
+    result = _verified(producer, topic.name)
+    at.expect("error code of the added one", result[topic.name, 0], ErrorCode.none)
     strange = ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state
-    at.expect("error code of the other one", told[topic.name, 1], *strange)
+    at.expect("error code of the other one", result[topic.name, 1], *strange)
     again = _verified(producer, topic.name)
     at.expect("error code of the other one, asked again", again[topic.name, 1], *strange)
 
 
 def _verified(producer: Transactional, topic: str) -> dict[tuple[str, int], int]:
     topics = [{"name": topic, "partitions": [0, 1]}]
-    asked = {"transactions": [{**producer.owner, "topics": topics, "verify_only": True}]}
-    told = producer.at.ask(ADD, asked, on=producer.on)
-    allowed(int(told.error_code))
-    return codes(told)
+    request = {"transactions": [{**producer.owner, "topics": topics, "verify_only": True}]}
+    response = producer.at.ask(ADD, request, on=producer.on)
+    allowed(int(response.error_code))
+    return codes(response)
 
 
 @case("transactions/add/internal-topic", "Apache Kafka's KafkaApis", INTERNAL, since="0.11", level=SHOULD, hostile=True)
@@ -262,9 +262,9 @@ def add_internal_topic(at: ProbeContext) -> None:
     other partitions have OPERATION_NOT_ATTEMPTED."""
     at.coordinator(at.group())
     topic, producer = at.topic(), Transactional(at).take()
-    told = producer.add({OFFSETS_TOPIC: [0], topic.name: [0]})
-    at.expect("error code of the internal one", told[OFFSETS_TOPIC, 0], ErrorCode.topic_authorization_failed)
-    at.expect("error code of the other", told[topic.name, 0], ErrorCode.operation_not_attempted)
+    results = producer.add({OFFSETS_TOPIC: [0], topic.name: [0]})
+    at.expect("error code of the internal one", results[OFFSETS_TOPIC, 0], ErrorCode.topic_authorization_failed)
+    at.expect("error code of the other", results[topic.name, 0], ErrorCode.operation_not_attempted)
     at.expect("error code of EndTxn", producer.end(commits=True).error_code, ErrorCode.invalid_txn_state)
 
 
@@ -313,8 +313,8 @@ def end_other_producer_id(at: ProbeContext) -> None:
     open."""
     topic, producer = at.topic(), Transactional(at).take()
     producer.begins(topic)
-    told = producer.end(commits=True, producer_id=producer.producer_id + 1_000_000)
-    at.expect("error code", told.error_code, ErrorCode.invalid_producer_id_mapping)
+    response = producer.end(commits=True, producer_id=producer.producer_id + 1_000_000)
+    at.expect("error code", response.error_code, ErrorCode.invalid_producer_id_mapping)
     producer.aborts(topic)
 
 
@@ -338,11 +338,11 @@ def epoch_raised(at: ProbeContext) -> None:
     topic, producer = at.topic(), Transactional(at).take()
     for epoch in (1, 2):
         producer.writes(topic, b"%d" % epoch)
-        told = producer.end(commits=True)
-        at.expect("error code", told.error_code, ErrorCode.none)
-        at.expect("the producer ID is the same", told.producer_id == producer.producer_id, True)
-        at.expect("epoch", told.producer_epoch, epoch)
-        producer.epoch = int(told.producer_epoch)
+        response = producer.end(commits=True)
+        at.expect("error code", response.error_code, ErrorCode.none)
+        at.expect("the producer ID is the same", response.producer_id == producer.producer_id, True)
+        at.expect("epoch", response.producer_epoch, epoch)
+        producer.epoch = int(response.producer_epoch)
     settle(at, topic)
     at.expect("what is committed", values(read(at, topic, COMMITTED))[::2], [b"1", b"2"])
 
@@ -354,9 +354,9 @@ def epoch_raised_again(at: ProbeContext) -> None:
     topic, producer = at.topic(), Transactional(at).take()
     producer.writes(topic)
     for _ in range(2):
-        told = producer.end(commits=True)
-        at.expect("error code", told.error_code, ErrorCode.none)
-        at.expect("epoch", told.producer_epoch, 1)
+        response = producer.end(commits=True)
+        at.expect("error code", response.error_code, ErrorCode.none)
+        at.expect("epoch", response.producer_epoch, 1)
 
 
 @case("transactions/end/epoch-raised-other-outcome", KIP_890, NEEDS_2, since="4.0")
@@ -375,17 +375,17 @@ def abort_of_nothing(at: ProbeContext) -> None:
     raised."""
     needs_version_2(at)
     producer = Transactional(at).take()
-    told = producer.end(commits=False)
-    at.expect("error code", told.error_code, ErrorCode.none)
-    at.expect("epoch", told.producer_epoch, producer.epoch + 1)
+    response = producer.end(commits=False)
+    at.expect("error code", response.error_code, ErrorCode.none)
+    at.expect("epoch", response.producer_epoch, producer.epoch + 1)
 
 
 @case("transactions/end/commit-of-nothing", KIP_890, NEEDS_2, since="4.0")
 def commit_of_nothing(at: ProbeContext) -> None:
     """In version 5, too, a commit of nothing is INVALID_TXN_STATE."""
     needs_version_2(at)
-    told = Transactional(at).take().end(commits=True)
-    at.expect("error code", told.error_code, ErrorCode.invalid_txn_state)
+    response = Transactional(at).take().end(commits=True)
+    at.expect("error code", response.error_code, ErrorCode.invalid_txn_state)
 
 
 # After a timeout, and right behind an end
@@ -424,8 +424,8 @@ def late_end(at: ProbeContext) -> None:
 def late_produce(at: ProbeContext) -> None:
     """Its producer can write nothing more, so that no record lands behind the abort."""
     topic, producer = _timed_out(at)
-    told = producer.send(topic, b"late")
-    at.expect("error code", told.error_code, *FENCED, ErrorCode.invalid_txn_state)
+    result = producer.send(topic, b"late")
+    at.expect("error code", result.error_code, *FENCED, ErrorCode.invalid_txn_state)
     at.expect("log end", latest(at, topic, UNCOMMITTED), 2)
 
 

@@ -85,9 +85,9 @@ def test_a_case_that_ends_the_broker_fails_and_the_others_are_played(target_file
     said: list[str] = []
     wanted = Wanted(str(target_file), cases=[BEFORE, KILLS, AFTER], json=tmp_path / "told.json", junit=tmp_path / "x")
     assert run(wanted, said.append) == FAILED
-    told = {each["id"]: each for each in json.loads((tmp_path / "told.json").read_text())["cases"]}
-    assert {name: each["verdict"] for name, each in told.items()} == {BEFORE: "pass", KILLS: "fail", AFTER: "fail"}
-    assert told[KILLS]["reason"] == DEATH
+    results = {each["id"]: each for each in json.loads((tmp_path / "told.json").read_text())["cases"]}
+    assert {name: each["verdict"] for name, each in results.items()} == {BEFORE: "pass", KILLS: "fail", AFTER: "fail"}
+    assert results[KILLS]["reason"] == DEATH
     assert "  " + DEATH in said
     assert said[-1].endswith("1 pass, 2 fail, the broker ended 2 times")
     assert f"again: ./crucible probe {target_file} --case {KILLS}" in (tmp_path / "x").read_text()

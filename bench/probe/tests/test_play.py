@@ -140,12 +140,12 @@ def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_an_answer_that_lacks_what_a_case_looks_at_fails(count: int) -> None:
-    answer = SimpleNamespace(topics=[SimpleNamespace(partitions=[None] * count)])
+    response = SimpleNamespace(topics=[SimpleNamespace(partitions=[None] * count)])
 
     @case("handshake/of-test", "a test", {}, since="0.9")
     def looks(_: ProbeContext) -> None:
         """There is one partition."""
-        single(answer, "topics", "partitions")
+        single(response, "topics", "partitions")
 
     outcome = _verdict(looks, ("127.0.0.1", 1))
     assert (outcome.verdict, outcome.reason) == (
@@ -225,10 +225,10 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_played(tmp_pat
 
 def test_a_topic_that_the_broker_does_not_delete_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = {"made": ErrorCode.none, "never-made": ErrorCode(3), "kept": ErrorCode.topic_authorization_failed}
-    told = [SimpleNamespace(name=name, error_code=code) for name, code in codes.items()]
+    found = [SimpleNamespace(name=name, error_code=code) for name, code in codes.items()]
     monkeypatch.setattr("bench.probe.context.Conversation.__post_init__", lambda _: None)
     monkeypatch.setattr("bench.probe.context.Conversation.close", lambda _: None)
-    monkeypatch.setattr("bench.probe.context.Conversation.ask", lambda *_: SimpleNamespace(responses=told))
+    monkeypatch.setattr("bench.probe.context.Conversation.ask", lambda *_: SimpleNamespace(responses=found))
     broker = replace(_broker(("127.0.0.1", 1)), versions={key: each[:2] for key, each in VERSIONS.items()})
     assert remove(broker, Belongings(topics=list(codes))) == ["kept: TOPIC_AUTHORIZATION_FAILED"]
 
@@ -270,8 +270,8 @@ def test_the_page_and_the_document_tell_everything() -> None:
     assert "ListGroups 0 {&lt;b&gt;}" in shown
     assert "0102" in shown
     assert "4.1.1: pass" in shown
-    (told,) = json.loads(json_document("host:1", [_outcome(Verdict.FAIL, line)], {}))["cases"]
-    assert told["conversation"] == [{"connection": 1, "direction": "<", "words": "ListGroups 0 {<b>}", "bytes": "0102"}]
+    (result,) = json.loads(json_document("host:1", [_outcome(Verdict.FAIL, line)], {}))["cases"]
+    assert result["conversation"] == [{"connection": 1, "direction": "<", "words": "ListGroups 0 {<b>}", "bytes": "0102"}]
 
 
 def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:

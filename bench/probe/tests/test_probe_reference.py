@@ -49,10 +49,10 @@ def test_no_must_is_broken(broker: Broker, tmp_path: Path) -> None:
     began = time.monotonic()
     code = run(Wanted(f"{host}:{port}", json=file), said.append)
     took_s = time.monotonic() - began
-    told = json.loads(file.read_text())["cases"]
+    result = json.loads(file.read_text())["cases"]
     assert code == PASSED, "\n".join(line for line in said if not line.startswith("ok "))
-    assert len(told) == len(all_cases())
-    lacking = {each["id"] for each in told if each["verdict"] == Verdict.NOT_ADVERTISED.value}
+    assert len(result) == len(all_cases())
+    lacking = {each["id"] for each in result if each["verdict"] == Verdict.NOT_ADVERTISED.value}
     assert lacking == MAY_LACK.keys()
     assert took_s < WITHIN_S
 
@@ -101,15 +101,15 @@ def test_no_must_is_broken_where_followers_are_read(tmp_path: Path) -> None:
 def test_what_a_run_has_made_is_gone_afterwards(broker: Broker) -> None:
     play(broker, chosen(["metadata"], []))
     with Conversation(broker.address, [], lambda: 10.0) as conversation:
-        told = conversation.ask(ApiKey.METADATA, broker.version(ApiKey.METADATA, (1, 12)), {"topics": None})
-    assert not [each.name for each in told.topics if str(each.name).startswith("crucible-probe-")]
+        response = conversation.ask(ApiKey.METADATA, broker.version(ApiKey.METADATA, (1, 12)), {"topics": None})
+    assert not [each.name for each in response.topics if str(each.name).startswith("crucible-probe-")]
 
 
 def test_groups_are_gone_afterwards_even_if_they_have_members(broker: Broker) -> None:
     play(broker, chosen([], ["groups/sync/again", "groups/heartbeat/rebalance"]))
     with Conversation(broker.address, [], lambda: 10.0) as conversation:
-        told = conversation.ask(ApiKey.LIST_GROUPS, broker.version(ApiKey.LIST_GROUPS, (0, 5)), {})
-    assert not [each.group_id for each in told.groups if str(each.group_id).startswith("crucible-probe-")]
+        response = conversation.ask(ApiKey.LIST_GROUPS, broker.version(ApiKey.LIST_GROUPS, (0, 5)), {})
+    assert not [each.group_id for each in response.groups if str(each.group_id).startswith("crucible-probe-")]
 
 
 def test_a_target_that_breaks_a_must_exits_with_1(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,13 +58,13 @@ def test_a_broker_is_met_though_its_newest_answers_cannot_be_read(unreadable_fro
         while length := connection.recv(4):
             frame = connection.recv(int.from_bytes(length, "big"))
             api_key, version, correlation_id = struct.unpack_from(">hhi", frame)
-            answer = b"".join(
+            response = b"".join(
                 encode_response(
                     api_key, version, correlation_id, made(body_class(api_key, "response"), ANSWERS[api_key])
                 )
             )[4:]
-            answer += b"\0" * (api_key == ApiKey.METADATA and version >= unreadable_from)
-            connection.sendall(len(answer).to_bytes(4, "big") + answer)
+            response += b"\0" * (api_key == ApiKey.METADATA and version >= unreadable_from)
+            connection.sendall(len(response).to_bytes(4, "big") + response)
 
     with answering(serve) as address:
         assert meet(address).nodes == {7: ("here", 9092)}
