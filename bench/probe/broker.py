@@ -19,13 +19,13 @@ Address = tuple[str, int]
 
 
 class NotKafka(Exception):  # noqa: N818
-    """Nothing that speaks the Kafka protocol answers there."""
+    """Nothing at the address speaks the Kafka protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
     """``address`` is the one that was given. ``node_id`` leads all topics of the probe, at ``leader``. ``nodes`` are
-    the addresses that clients are told. ``versions`` are what ApiVersions told, by API key."""
+    the addresses that clients get. ``versions`` are those of the ApiVersions response, by API key."""
 
     address: Address
     node_id: int
@@ -53,12 +53,12 @@ class Broker:
 
 
 def meet(address: Address) -> Broker:
-    """Asks the broker who it is. Raises NotKafka with one sentence."""
+    """Request the broker's versions and metadata. Raises NotKafka with one sentence."""
     deadline = time.monotonic() + MEETING_LIMIT_S
     host, port = address
     try:
         with Conversation(address, [], lambda: deadline - time.monotonic()) as conversation:
-            response = conversation.ask(ApiKey.API_VERSIONS, 0, {})
+            response = conversation.call(ApiKey.API_VERSIONS, 0, {})
             versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in response.api_keys}
             stranger = Broker(address, -1, address, address, {}, versions)
             metadata = _readable_metadata(stranger, conversation)
@@ -75,12 +75,12 @@ def meet(address: Address) -> Broker:
 
 
 def _readable_metadata(broker: Broker, conversation: Conversation) -> Any:
-    """The broker's answer in the highest version that can be decoded. A case tells of those that cannot. Raises
+    """The broker's response in the highest version that can be decoded. A case reports those that cannot. Raises
     Broken."""
     version = broker.version(ApiKey.METADATA, (1, 0x7FFF))
     while True:
         try:
-            return conversation.ask(ApiKey.METADATA, version, {"topics": ()})
+            return conversation.call(ApiKey.METADATA, version, {"topics": ()})
         except Garbled:
             if version <= max(1, broker.versions[ApiKey.METADATA][0]):
                 raise

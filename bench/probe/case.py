@@ -92,7 +92,7 @@ ANY = since_version(0)
 class Verdict(Enum):
     """FAIL and DIFFERS: the broker does something else than a MUST or a SHOULD says. NOT_ADVERTISED: it does not claim
     to have what the case needs, which is no failure. INCONSISTENT: it claims so, but it closes the connection, stays
-    silent, answers bytes that are no answer, or says that the version is not supported. NOT_PLAYED: a hostile case and
+    silent, sends bytes that are no response, or says that the version is not supported. NOT_PLAYED: a hostile case and
     a target that is not on loopback, a restart and a target that the probe cannot restart, or a broker that is gone.
     OUR_ERROR: the case itself stumbles, which says nothing about the broker."""
 
@@ -107,7 +107,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One field that decides: what it is, what the broker told, and what was wanted, in words."""
+    """One field that decides: what it is, its value in the response, and what was wanted, in words."""
 
     what: str
     seen: str
@@ -142,8 +142,8 @@ class Outcome:
         return broken and (strict or self.ended or self.case.level is Level.MUST)
 
 
-class Unexpected(Exception):  # noqa: N818  (what the broker told, not an error of ours)
-    """The broker's answer is not the one that the case wants."""
+class Unexpected(Exception):  # noqa: N818  (what the broker did, not an error of ours)
+    """The broker's response is not the one that the case wants."""
 
 
 class NotAdvertised(Exception):  # noqa: N818
@@ -151,8 +151,8 @@ class NotAdvertised(Exception):  # noqa: N818
 
 
 PREPARING = "while the case prepares: "
-"""So begins a reason that is not about what the case says."""
+"""The beginning of a reason that is not about the case's own statement."""
 
 
 class Unsupported(Exception):  # noqa: N818
-    """The broker does not do what it advertises: it answers UNSUPPORTED_VERSION, or it makes no topics."""
+    """The broker does not do what it advertises: it responds with UNSUPPORTED_VERSION, or it creates no topics."""

@@ -1,4 +1,4 @@
-"""``crucible probe``: plays cases against a target and tells what came of them."""
+"""``crucible probe``: plays cases against a target and reports their outcomes."""
 
 import signal
 import tempfile
@@ -39,8 +39,8 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line asks for. ``target`` with its ``config`` and the second broker ``oracle``: see the function
-    ``target``."""
+    """The options of the command line. ``target`` with its ``config`` and the second broker ``oracle``: see the
+    function ``target``."""
 
     target: str
     sections: Sequence[str] = ()
@@ -123,7 +123,7 @@ def _writable(wanted: Wanted) -> None:
 
 
 def _tell(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], say: Callable[[str], None]) -> None:
-    """One line for each case; all about those that are red, and about those that were asked for by ID."""
+    """One line for each case; all about those that are red, and about those that were selected by ID."""
     kafka = kafka_answers.in_words()
     for outcome in outcomes:
         name = outcome.case.id
@@ -152,7 +152,7 @@ def _write(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], 
 @contextmanager
 def target(text: str, settings: Mapping[str, str] | None = None) -> Iterator[Target]:
     """A broker that runs, given as HOST:PORT, or one that is started from a target file (``bench.targets``) and ended
-    afterwards, with one node unless another number is asked for. ``settings``: those of a broker that is started, by
+    afterwards, with one node unless another number is given. ``settings``: those of a broker that is started, by
     Kafka's names. Raises UsageError and PeerError."""
     try:
         chosen = find(text)
@@ -171,7 +171,7 @@ def target(text: str, settings: Mapping[str, str] | None = None) -> Iterator[Tar
 
 @contextmanager
 def started(chosen: Chosen, settings: Mapping[str, str] | None = None) -> Iterator[Target]:
-    """The target with as many nodes as were asked for, ended at the end of the block. Raises PeerError."""
+    """The target with as many nodes as were wanted, ended at the end of the block. Raises PeerError."""
     with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder), settings) as cluster:
         yield of_cluster(cluster, "disk" not in chosen.file.lacks)
 

@@ -34,7 +34,7 @@ NOTHING = (None, 0, -1, "", b"", bytes(16), UUID(int=0))
 
 
 def first_difference(ours: Outcome, theirs: Outcome) -> str:
-    """One sentence about the first field that differs; empty if the brokers answer alike."""
+    """One sentence about the first field that differs; empty if the brokers respond alike."""
     responses, others = list(_answers(ours)), list(_answers(theirs))
     for number, ((what, fields), (_, their_fields)) in enumerate(zip(responses, others, strict=False), 1):
         where = f"answer {number} ({what})"
@@ -50,7 +50,7 @@ def first_difference(ours: Outcome, theirs: Outcome) -> str:
 
 
 def differences(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Iterator[str]:
-    """A line for each case that the brokers answer differently. Both have the same cases."""
+    """A line for each case to which the brokers respond differently. Both have the same cases."""
     for one, other in zip(ours, theirs, strict=True):
         found = first_difference(one, other)
         if found:
@@ -58,7 +58,7 @@ def differences(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Iterator[
 
 
 def _answers(outcome: Outcome) -> Iterator[tuple[str, dict[str, str]]]:
-    """What was answered, and each field of the answer in words, by its path."""
+    """The response's name, and each of its fields in words, by its path."""
     for line in outcome.lines:
         if line.direction == RECEIVED and line.body is not None:
             fields = {path: _plain(path, value) for path, value in flattened(line.body) if _counts(path, value)}
@@ -66,7 +66,7 @@ def _answers(outcome: Outcome) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _counts(path: str, value: object) -> bool:
-    """Whether a field is compared. An empty list and null say the same, and so does a field that is not there."""
+    """Whether a field is compared. An empty list and null are the same, and so is a missing field."""
     is_empty = value is None or (path.endswith(".count") and value == 0)
     return not is_empty and LEFT_OUT.isdisjoint(_INDEX.sub("", path).split("."))
 

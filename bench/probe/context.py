@@ -1,4 +1,4 @@
-"""What a case may use: topics and groups of its own, connections, versions, and a place to say what it expects.
+"""What a case may use: topics and groups of its own, connections, versions, and the expectations that it checks.
 
 A broker decides how long the lists of its responses are. ``sole``, ``single`` and ``ByKey`` fail a case whose broker
 returned none of what the case looks up, or more.
@@ -32,7 +32,7 @@ def sole(items: Sequence[T], what: str) -> T:
 
 
 def single(response: Any, *names: str) -> Any:
-    """Return the only entry of a list, of the list in that entry, and so on: ``single(answer, "topics",
+    """Return the only entry of a list, of the list in that entry, and so on: ``single(response, "topics",
     "partitions")``. Raises Unexpected if a list has none or several."""
     for name in names:
         response = sole(getattr(response, name) or (), name)
@@ -84,7 +84,7 @@ class Belongings:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def name(self, words: str) -> str:
-        """A name that nobody else has."""
+        """A name that is used only once."""
         with self._lock:
             self._count += 1
             return f"{self.prefix}-{self._count}-{words}"
@@ -147,7 +147,7 @@ class ProbeContext:
         """The version in which the case speaks: the highest that it and the broker have. Raises NotAdvertised."""
         return self.broker.version(api_key, self.case.needs.get(api_key, ANY))
 
-    def ask(
+    def call(
         self,
         api_key: int,
         values: object,
@@ -158,9 +158,9 @@ class ProbeContext:
         """Sends a request on the case's own connection, or ``on`` another one, and returns the body of its response.
         ``values`` are plain, see ``conversation.body``."""
         spoken = self.version(api_key) if version is None else version
-        return (on or self.main).ask(api_key, spoken, values, limit_s)
+        return (on or self.main).call(api_key, spoken, values, limit_s)
 
-    def ask_unseen(self, api_key: int, values: object, on: Conversation) -> Any:
+    def call_unseen(self, api_key: int, values: object, on: Conversation) -> Any:
         """Sends a request to the node at the other end of ``on`` without a line in the transcript, for requests that
         are repeated until something has happened."""
         return self._of_setup(on.address, api_key, values, self.case.needs.get(api_key, ANY))
@@ -320,7 +320,7 @@ class ProbeContext:
         limit_s = SETUP_AGAIN_S if api_key in self.belongings.unanswered else SETUP_LIMIT_S
         try:
             with Conversation(address, [], self.left_s) as conversation:
-                return conversation.ask(api_key, version, values, limit_s)
+                return conversation.call(api_key, version, values, limit_s)
         except Broken as error:
             if isinstance(error, Silent):
                 self.belongings.unanswered.add(api_key)
@@ -358,7 +358,7 @@ def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected)
     version = broker.version(ApiKey.DELETE_TOPICS, ANY)
     doomed = [{"name": each} for each in belongings.topics]
     with connected(broker.controller) as conversation:
-        response = conversation.ask(ApiKey.DELETE_TOPICS, version, {"topics": doomed, "timeout": TIMEOUT_MS})
+        response = conversation.call(ApiKey.DELETE_TOPICS, version, {"topics": doomed, "timeout": TIMEOUT_MS})
     gone = (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
     return [f"{each.name}: {error_name(each.error_code)}" for each in response.responses if each.error_code not in gone]
 
@@ -370,17 +370,17 @@ def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected)
     with connected(broker.leader) as conversation:
         for group_id in belongings.groups:
             request = {"coordinator_keys": [group_id]}
-            found = conversation.ask(ApiKey.FIND_COORDINATOR, version[ApiKey.FIND_COORDINATOR], request)
+            found = conversation.call(ApiKey.FIND_COORDINATOR, version[ApiKey.FIND_COORDINATOR], request)
             groups.setdefault(address_of(broker, found.coordinators[0]), []).append(group_id)
     for address, here in groups.items():
         with connected(address) as conversation:
-            described = conversation.ask(ApiKey.DESCRIBE_GROUPS, version[ApiKey.DESCRIBE_GROUPS], {"groups": here})
+            described = conversation.call(ApiKey.DESCRIBE_GROUPS, version[ApiKey.DESCRIBE_GROUPS], {"groups": here})
             for group in described.groups:
                 for one in group.members:
                     leaving = [{"member_id": str(one.member_id), "group_instance_id": one.group_instance_id}]
                     members = {"group_id": group.group_id, "members": leaving}
-                    conversation.ask(ApiKey.LEAVE_GROUP, version[ApiKey.LEAVE_GROUP], members)
-            conversation.ask(ApiKey.DELETE_GROUPS, version[ApiKey.DELETE_GROUPS], {"groups_names": here})
+                    conversation.call(ApiKey.LEAVE_GROUP, version[ApiKey.LEAVE_GROUP], members)
+            conversation.call(ApiKey.DELETE_GROUPS, version[ApiKey.DELETE_GROUPS], {"groups_names": here})
     return ()
 
 

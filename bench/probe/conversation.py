@@ -30,7 +30,7 @@ SENT, RECEIVED, HAPPENED = ">", "<", "!"
 @dataclass(frozen=True, slots=True)
 class Line:
     """One message, or something else that happened on a connection. ``frame`` begins with the length. ``body`` is what
-    an answer was decoded to, and ``connection`` counts the connections of a case from 1."""
+    a response was decoded to, and ``connection`` counts the connections of a case from 1."""
 
     connection: int
     direction: str
@@ -190,7 +190,7 @@ class Conversation:
 
     # Whole requests
 
-    def ask(self, api_key: int, version: int, values: object, limit_s: float | None = None) -> Any:
+    def call(self, api_key: int, version: int, values: object, limit_s: float | None = None) -> Any:
         """Sends a request and returns the decoded body of its response. ``values``: see ``body``.
 
         Raises Silent after ``limit_s`` (None: when the case's time has passed), Closed and Garbled.

@@ -75,9 +75,9 @@ def produce(
     acks: int = ALL_REPLICAS,
     on: Conversation | None = None,
 ) -> ProducePartitionResponse:
-    """Writes one batch and returns what is told of its partition."""
+    """Writes one batch and returns the result of its partition."""
     version = at.version(PRODUCE)
-    response = at.ask(PRODUCE, produce_request(topic, version, {partition: data}, acks), version, on)
+    response = at.call(PRODUCE, produce_request(topic, version, {partition: data}, acks), version, on)
     result = single(response, "responses", "partitions")
     assert isinstance(result, ProducePartitionResponse)
     return result
@@ -104,7 +104,7 @@ def fetch_request(
     forgotten: Iterable[tuple[Topic, Sequence[int]]] = (),
     **fields: Any,
 ) -> FetchRequest:
-    """Does not wait, if ``fields`` do not say so."""
+    """Does not wait, unless ``fields`` have a ``max_wait_ms``."""
     version = at.version(FETCH)
     return FetchRequest(
         topics=[FetchTopic(*named(topic, version), list(partitions)) for topic, partitions in topics],
@@ -118,18 +118,18 @@ def fetch(
 ) -> FetchResponse:
     """Fetches partitions of one topic; its first one from the start if none is named."""
     request = fetch_request(at, [(topic, partitions or (wanted(),))], **fields)
-    response = at.ask(FETCH, request, on=on)
+    response = at.call(FETCH, request, on=on)
     assert isinstance(response, FetchResponse)
     return response
 
 
 def send_fetch(at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> EncodedRequest:
-    """Sends a fetch on the case's own connection, whose answer is taken with ``at.main.receive``."""
+    """Sends a fetch on the case's own connection, whose response is read with ``at.main.receive``."""
     return at.send(FETCH, fetch_request(at, [(topic, partitions or (wanted(),))], **fields))
 
 
 def fetch_one(at: ProbeContext, topic: Topic, partition: FetchPartition | None = None, **fields: Any) -> PartitionData:
-    """Fetches one partition and returns what is told of it."""
+    """Fetches one partition and returns its data."""
     response = fetch(at, topic, partition or wanted(), **fields)
     at.expect("error code of the answer", response.error_code, ErrorCode.none)
     rows = [data for each in response.responses for data in each.partitions]
@@ -138,7 +138,7 @@ def fetch_one(at: ProbeContext, topic: Topic, partition: FetchPartition | None =
 
 
 def rows(response: FetchResponse) -> dict[int, PartitionData]:
-    """What is told of each partition, in an answer about one topic."""
+    """The data of each partition, in a response about one topic."""
     return ByKey({data.partition: data for each in response.responses for data in each.partitions})
 
 
@@ -186,7 +186,7 @@ class Session:
 
     def __init__(self, at: ProbeContext, topic: Topic, *partitions: FetchPartition, **fields: Any) -> None:
         self._at, self._topic = at, topic
-        self.first = self._ask(0, OPEN, partitions or (wanted(),), (), **fields)
+        self.first = self._fetch(0, OPEN, partitions or (wanted(),), (), **fields)
         at.expect("error code of the answer that opens the session", self.first.error_code, ErrorCode.none)
         if self.first.session_id == 0:
             raise NotAdvertised("the broker made no session, as it may")
@@ -197,18 +197,18 @@ class Session:
         self, *partitions: FetchPartition, forget: Sequence[int] = (), epoch: int | None = None, **fields: Any
     ) -> FetchResponse:
         """The next incremental fetch, or one with another epoch, which does not count."""
-        response = self._ask(self.id, self.epoch if epoch is None else epoch, partitions, forget, **fields)
+        response = self._fetch(self.id, self.epoch if epoch is None else epoch, partitions, forget, **fields)
         if epoch is None:
             self.epoch += 1
         return response
 
-    def _ask(
+    def _fetch(
         self, session_id: int, epoch: int, partitions: Sequence[FetchPartition], forget: Sequence[int], **fields: Any
     ) -> FetchResponse:
         topics = [(self._topic, partitions)] if partitions else []
         forgotten = [(self._topic, forget)] if forget else []
         on = fields.pop("on", None)
         request = fetch_request(self._at, topics, forgotten, session_id=session_id, session_epoch=epoch, **fields)
-        response = self._at.ask(FETCH, request, on=on)
+        response = self._at.call(FETCH, request, on=on)
         assert isinstance(response, FetchResponse)
         return response

@@ -1,4 +1,4 @@
-"""What Apache Kafka answers to each case, as it was recorded: one file for each release in ``kafka_answers``."""
+"""Apache Kafka's response to each case, as it was recorded: one file for each release in ``kafka_answers``."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ def recorded(release: str) -> dict[str, tuple[str, str]]:
 
 
 def in_words() -> Mapping[str, str]:
-    """What each release answers, by the case's ID, in words."""
+    """What each release responds, by the case's ID, in words."""
     words: dict[str, list[str]] = {}
     for release in releases():
         for name, (verdict, decided) in recorded(release).items():

@@ -67,12 +67,12 @@ class Member:
         return self.at.send(JOIN, {**identity, **request, **other}, version, self.on)
 
     def join(self, version: int | None = None, **other: object) -> Any:
-        """Sends a JoinGroup and returns the answer, whatever it says."""
+        """Sends a JoinGroup and returns the response, with or without an error."""
         return self.on.receive(self.send_join(version, **other))
 
     def knock(self, **other: Any) -> Any:
-        """Joins with what must be refused, and returns the answer. A broker may give out an ID before it looks
-        (KIP-394), and then it is asked again."""
+        """Joins with what must be refused, and returns the response. A broker may give out an ID before it checks the
+        request (KIP-394), which is then sent again."""
         response = self.join(**other)
         if response.error_code == ErrorCode.member_id_required:
             self.member_id = str(response.member_id)
@@ -80,7 +80,7 @@ class Member:
         return response
 
     def send_entry(self) -> EncodedRequest:
-        """Sends the JoinGroup that makes it a member. If it needs an ID it asks for one before."""
+        """Sends the JoinGroup that makes it a member. If it needs an ID it requests one before."""
         if not self.member_id and self.instance is None and self.at.version(JOIN) >= IDS_SINCE:
             response = self.join()
             self.at.expect("error code of the first join", response.error_code, ErrorCode.member_id_required)
@@ -88,7 +88,7 @@ class Member:
         return self.send_join()
 
     def joined(self, request: EncodedRequest, limit_s: float | None = None) -> Any:
-        """Takes the answer to a JoinGroup, which must succeed and come in that time."""
+        """Reads the response to a JoinGroup, which must succeed and come in that time."""
         response = self.on.receive(request, limit_s)
         self.at.expect("error code of a join", response.error_code, ErrorCode.none)
         self.member_id, self.generation = str(response.member_id), int(response.generation_id)
@@ -96,7 +96,7 @@ class Member:
         return response
 
     def enter(self) -> Any:
-        """Joins and returns the answer, which must be without error."""
+        """Joins and returns the response, which must be without error."""
         return self.joined(self.send_entry())
 
     # Being a member
@@ -114,29 +114,30 @@ class Member:
 
     def heartbeat(self, **other: object) -> int:
         """Returns the error code."""
-        return int(self.at.ask(HEARTBEAT, {**self.identity, **other}, on=self.on).error_code)
+        return int(self.at.call(HEARTBEAT, {**self.identity, **other}, on=self.on).error_code)
 
     def leave(self) -> None:
         leaving = {"member_id": self.member_id, "group_instance_id": self.instance}
-        response = self.at.ask(LEAVE, {"group_id": self.group_id, "members": [leaving]}, on=self.on)
+        response = self.at.call(LEAVE, {"group_id": self.group_id, "members": [leaving]}, on=self.on)
         self.at.expect("error code of the group", response.error_code, ErrorCode.none)
 
     def described(self, unseen: bool = False) -> Any:
-        """What DescribeGroups tells of the group."""
-        ask = self.at.ask_unseen if unseen else self.at.ask
-        return single(ask(DESCRIBE, {"groups": [self.group_id]}, on=self.on), "groups")
+        """What DescribeGroups returns for the group."""
+        call = self.at.call_unseen if unseen else self.at.call
+        return single(call(DESCRIBE, {"groups": [self.group_id]}, on=self.on), "groups")
 
     def until_rebalance(self, within_s: float = HEARD_WITHIN_S) -> None:
-        """Sends heartbeats until one is answered REBALANCE_IN_PROGRESS."""
+        """Sends heartbeats until one gets REBALANCE_IN_PROGRESS."""
 
         def is_quiet() -> bool:
-            return int(self.at.ask_unseen(HEARTBEAT, self.identity, on=self.on).error_code) == ErrorCode.none
+            return int(self.at.call_unseen(HEARTBEAT, self.identity, on=self.on).error_code) == ErrorCode.none
 
         _while(is_quiet, within_s)
         self.at.expect("error code of a heartbeat", self.heartbeat(), ErrorCode.rebalance_in_progress)
 
     def until_state(self, state: str) -> None:
-        """Asks until the group is told in this state. Apache Kafka tells what is committed, which is a moment older."""
+        """Describe the group until it is in this state. Apache Kafka returns what is committed, which is a moment
+        older."""
         _while(lambda: self.described(unseen=True).group_state != state, HEARD_WITHIN_S)
         self.at.expect("state", self.described().group_state, state)
 
@@ -157,8 +158,8 @@ def settled(at: ProbeContext, **options: Any) -> Member:
 
 
 def beside(first: Member, **options: Any) -> tuple[Member, Any, Any]:
-    """A second member joins a stable group, and the first one joins again. Returns the second member, and what both
-    were told of the generation that they share, the first one's before. Nobody has synced."""
+    """A second member joins a stable group, and the first one joins again. Returns the second member, and both
+    responses of the generation that they share, the first one's before. Neither has synced."""
     second = Member(first.at, first.group_id, **options)
     request = second.send_entry()
     first.until_rebalance()
@@ -167,7 +168,7 @@ def beside(first: Member, **options: Any) -> tuple[Member, Any, Any]:
 
 
 def pair(at: ProbeContext, first: Mapping[str, Any] | None = None, **second: Any) -> tuple[Member, Member]:
-    """Two members of one generation, the leader before. Nobody has synced. The options are those of Member."""
+    """Two members of one generation, the leader before. Neither has synced. The options are those of Member."""
     one = settled(at, **(first or {}))
     other, _, _ = beside(one, **second)
     return (one, other) if one.leads else (other, one)

@@ -91,7 +91,7 @@ class _Run:
         return done, deaths[0] if deaths else None
 
     def one_by_one(self, cases: Sequence[Case]) -> None:
-        """After each case the broker must still answer."""
+        """After each case the broker must still respond."""
         for case in cases:
             if self.gone:
                 return

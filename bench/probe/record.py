@@ -1,4 +1,4 @@
-"""Records what Apache Kafka answers to each case: ``python -m bench.probe.record RELEASE...``.
+"""Records Apache Kafka's response to each case: ``python -m bench.probe.record RELEASE...``.
 
 It starts each release (``bench/targets/kafka.toml``) with one node, and ends it afterwards.
 """

@@ -35,8 +35,8 @@ def outcome_line(outcome: Outcome) -> str:
 
 
 def in_full(outcome: Outcome, repeat: str, kafka: str) -> Iterator[str]:
-    """All about one outcome: what must hold and why, what was sent, what came back, what Apache Kafka answers, and
-    the command that repeats it."""
+    """All about one outcome: what must hold and why, what was sent, what came back, what Apache Kafka responds, and the
+    command that repeats it."""
     case = outcome.case
     yield f"{MARKS[outcome.verdict].strip()} {case.id} ({outcome.verdict.value}, {outcome.seconds:.2f} s)"
     yield f"  {case.level.value}: {case.words}"
@@ -79,7 +79,7 @@ def outcome_summary(outcomes: Sequence[Outcome], seconds: float) -> str:
 
 
 def json_document(target: str, outcomes: Sequence[Outcome], kafka: Mapping[str, str]) -> str:
-    """``kafka``: what Apache Kafka answers, by the case's ID."""
+    """``kafka``: what Apache Kafka responds, by the case's ID."""
     return json.dumps({"target": target, "cases": [_case(each, kafka) for each in outcomes]}, indent=1)
 
 
@@ -106,7 +106,7 @@ def _case(outcome: Outcome, kafka: Mapping[str, str]) -> dict[str, object]:
 
 def junit_document(target: str, outcomes: Sequence[Outcome], strict: bool, kafka: Mapping[str, str]) -> str:
     """What fails the run is a failure, or an error if it is ours; what does not apply, or may differ, is skipped with
-    the reason. ``kafka``: what Apache Kafka answers, by the case's ID."""
+    the reason. ``kafka``: what Apache Kafka responds, by the case's ID."""
     suites = ElementTree.Element("testsuites", name=f"Kafka protocol of {target}")
     for section, found in groupby(outcomes, key=lambda each: each.case.section):
         members = list(found)

@@ -1,7 +1,7 @@
 """A transactional producer in few words: it takes its ID, adds partitions, writes, commits offsets and ends.
 
-What it asks its coordinator it asks again while the answer is that the coordinator is not ready or that the last
-transaction is still ending: its markers are written after EndTxn was answered.
+It resends its requests while the coordinator is not ready or the last transaction is still ending, whose markers are
+written after the response to EndTxn.
 """
 
 import time
@@ -29,10 +29,10 @@ LATEST = -1
 TIMEOUT_MS = 30_000
 WITHIN_S = 10.0
 SPARE_S = 2.0
-"""What a case must have left to ask again."""
+"""The time that a case must have left for a retry."""
 ON_THE_WAY = (*NOT_SERVED_YET, ErrorCode.concurrent_transactions)
 FENCED = (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced)
-"""PRODUCER_FENCED is told to clients that know it (KIP-588)."""
+"""Clients that know PRODUCER_FENCED get it (KIP-588)."""
 OWNED: dict[int, Versions] = {INIT: ANY, FIND: since_version(1)}
 BY_CLIENTS: Versions = (0, 3)
 """Newer versions of AddPartitionsToTxn are for brokers."""
@@ -52,7 +52,7 @@ NEEDS_2: dict[int, Versions] = {**NEEDS, END: since_version(5), PRODUCE: since_v
 
 def needs_version_2(at: ProbeContext) -> None:
     """Raises NotAdvertised unless ``transaction.version`` is finalized at 2 or higher: then clients may use it."""
-    response = at.ask(ApiKey.API_VERSIONS, {"client_software_name": "probe", "client_software_version": "1"})
+    response = at.call(ApiKey.API_VERSIONS, {"client_software_name": "probe", "client_software_version": "1"})
     levels = {str(each.name): int(each.max_version_level) for each in getattr(response, "finalized_features", ())}
     if levels.get("transaction.version", 0) < 2:
         raise NotAdvertised("transaction.version is not finalized at 2")
@@ -67,7 +67,7 @@ def allowed(code: int) -> None:
 def until(
     at: ProbeContext, holds: Callable[[], bool], within_s: float = WITHIN_S, every_s: float = AGAIN_AFTER_S
 ) -> None:
-    """Asks until it holds or the time is over. The case then looks at what there is."""
+    """Repeat until it holds or the time is over. The case then checks what there is."""
     end = time.monotonic() + min(within_s, at.left_s() - 1)
     while not holds() and time.monotonic() < end:
         time.sleep(every_s)
@@ -75,9 +75,9 @@ def until(
 
 @dataclass(slots=True)
 class Transactional:
-    """``name`` is its transactional ID. ``producer_id`` and ``epoch`` are what it was told last. ``on`` is a connection
-    to its coordinator, which is that of ``on_node_of`` if it is given. Sequences begin at 0 in each partition and
-    epoch."""
+    """``name`` is its transactional ID. ``producer_id`` and ``epoch`` are those of the last response. ``on`` is a
+    connection to its coordinator, which is that of ``on_node_of`` if it is given. Sequences begin at 0 in each
+    partition and epoch."""
 
     at: ProbeContext
     name: str = ""
@@ -99,10 +99,14 @@ class Transactional:
     def owner(self) -> dict[str, object]:
         return {"transactional_id": self.name, "producer_id": self.producer_id, "producer_epoch": self.epoch}
 
-    def ask(self, api_key: int, values: Mapping[str, object], code: Callable[[Any], int], version: int = -1) -> Any:
-        """Asks its coordinator until ``code``, which finds an error in the answer, is none of ON_THE_WAY."""
+    def call(self, api_key: int, values: Mapping[str, object], code: Callable[[Any], int], version: int = -1) -> Any:
+        """Sends a request to its coordinator until ``code``, which finds an error in the response, is none of
+        ON_THE_WAY."""
         spoken = self.at.version(api_key) if version < 0 else version
-        while code(response := self.at.ask(api_key, values, spoken, self.on)) in ON_THE_WAY and self.at.left_s() > SPARE_S:
+        while (
+            code(response := self.at.call(api_key, values, spoken, self.on)) in ON_THE_WAY
+            and self.at.left_s() > SPARE_S
+        ):
             time.sleep(AGAIN_AFTER_S)
         return response
 
@@ -113,9 +117,9 @@ class Transactional:
     # Its ID
 
     def init(self, **other: object) -> Any:
-        """Asks for the ID and returns the answer, whatever it says. ``other``: fields of the request."""
+        """Sends InitProducerId and returns the response, with or without an error. ``other``: fields of the request."""
         request = {"transactional_id": self.name, "transaction_timeout": TIMEOUT_MS, **other}
-        return self.ask(INIT, request, lambda response: int(response.error_code))
+        return self.call(INIT, request, lambda response: int(response.error_code))
 
     def take(self, **other: object) -> "Transactional":
         """Takes the ID, which must succeed, and remembers what it got."""
@@ -138,7 +142,9 @@ class Transactional:
         """Adds partitions and returns their error codes."""
         named = [{"name": name, "partitions": list(each)} for name, each in topics.items()]
         request = {"transactions": [{**self.owner, "topics": named, **other}]}
-        return codes(self.ask(ADD, request, lambda response: max(codes(response).values(), key=_is_on_the_way, default=0)))
+        return codes(
+            self.call(ADD, request, lambda response: max(codes(response).values(), key=_is_on_the_way, default=0))
+        )
 
     def add_one(self, topic: Topic, partition: int = 0, **other: object) -> int:
         """Adds one partition and returns its error code."""
@@ -158,9 +164,9 @@ class Transactional:
         on: Conversation | None = None,
         **other: Any,
     ) -> ProducePartitionResponse:
-        """Writes a batch and returns what is told of its partition. ``other``: its
-        ``sequence``, and the ``transactional_id`` of the request. Where the
-        broker may first ask the coordinator, that may still be busy with the transaction before."""
+        """Writes a batch and returns the result of its partition. ``other``: its ``sequence``, and the
+        ``transactional_id`` of the request. Resends it while the coordinator, which the broker may have to query first,
+        is busy with the transaction before."""
         key = topic.name, partition, self.epoch
         sequence = other.get("sequence", self._sequences.get(key, 0))
         data = batch(
@@ -188,7 +194,7 @@ class Transactional:
         request = produce_request(topic, version, {partition: data})
         named = replace(request, transactional_id=self.name if transactional_id == "" else transactional_id)
         while True:
-            result = single(self.at.ask(PRODUCE, named, version, on), "responses", "partitions")
+            result = single(self.at.call(PRODUCE, named, version, on), "responses", "partitions")
             assert isinstance(result, ProducePartitionResponse)
             if result.error_code not in (*ON_THE_WAY, ErrorCode.not_enough_replicas) or self.at.left_s() < SPARE_S:
                 return result
@@ -213,7 +219,7 @@ class Transactional:
     def add_offsets(self, group_id: str, **other: object) -> int:
         """Returns the error code."""
         request = {**self.owner, "group_id": group_id, **other}
-        return int(self.ask(ADD_OFFSETS, request, lambda response: int(response.error_code)).error_code)
+        return int(self.call(ADD_OFFSETS, request, lambda response: int(response.error_code)).error_code)
 
     def commit_offset(self, on: Conversation, group_id: str, topic: Topic, offset: int, **other: object) -> int:
         """Commits the offset of partition 0 in the transaction and returns its error code. ``on``: the group's
@@ -226,7 +232,7 @@ class Transactional:
             **other,
         }
         while True:
-            result = single(self.at.ask(COMMIT_OFFSETS, request, on=on), "topics", "partitions")
+            result = single(self.at.call(COMMIT_OFFSETS, request, on=on), "topics", "partitions")
             if result.error_code not in ON_THE_WAY or self.at.left_s() < SPARE_S:
                 return int(result.error_code)
             time.sleep(AGAIN_AFTER_S)
@@ -234,11 +240,11 @@ class Transactional:
     # Its end
 
     def end(self, *, commits: bool, **other: object) -> Any:
-        """Asks for the end and returns the answer, whatever it says."""
-        return self.ask(END, {**self.owner, "committed": commits, **other}, lambda response: int(response.error_code))
+        """Sends EndTxn and returns the response, with or without an error."""
+        return self.call(END, {**self.owner, "committed": commits, **other}, lambda response: int(response.error_code))
 
     def ends(self, *, commits: bool) -> None:
-        """Ends the transaction, which must succeed, and goes on in the epoch that it is told."""
+        """Ends the transaction, which must succeed, and goes on in the epoch of the response."""
         response = self.end(commits=commits)
         self.at.expect("error code of EndTxn", response.error_code, ErrorCode.none)
         if self.at.version(END) >= 5:
@@ -260,7 +266,7 @@ def _is_on_the_way(code: int) -> bool:
 
 
 def codes(response: Any) -> dict[tuple[str, int], int]:
-    """The error codes of AddPartitionsToTxn, by topic and partition, of an answer about one transaction."""
+    """The error codes of AddPartitionsToTxn, by topic and partition, of a response about one transaction."""
     topics = single(response, "results_by_transaction").topic_results
     return ByKey(
         {
@@ -276,7 +282,7 @@ def _coordinator(at: ProbeContext, name: str) -> tuple[str, int]:
 
     def is_there() -> bool:
         request = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
-        found[:] = [single(at.ask_unseen(FIND, request, at.main), "coordinators")]
+        found[:] = [single(at.call_unseen(FIND, request, at.main), "coordinators")]
         return not found[0].error_code
 
     until(at, is_there)
@@ -294,10 +300,10 @@ def read(at: ProbeContext, topic: Topic, isolation: int, offset: int = 0, partit
 
 
 def latest(at: ProbeContext, topic: Topic, isolation: int, timestamp: int = LATEST, *, seen: bool = True) -> int:
-    """The offset that ListOffsets tells of partition 0."""
+    """The offset that ListOffsets returns for partition 0."""
     one = {"partition_index": 0, "timestamp": timestamp}
     request = {"replica_id": -1, "isolation_level": isolation, "topics": [{"name": topic.name, "partitions": [one]}]}
-    response = at.ask(LIST_OFFSETS, request) if seen else at.ask_unseen(LIST_OFFSETS, request, at.main)
+    response = at.call(LIST_OFFSETS, request) if seen else at.call_unseen(LIST_OFFSETS, request, at.main)
     result = single(response, "topics", "partitions")
     if seen:
         at.expect("error code of ListOffsets", result.error_code, ErrorCode.none)
@@ -305,7 +311,8 @@ def latest(at: ProbeContext, topic: Topic, isolation: int, timestamp: int = LATE
 
 
 def settle(at: ProbeContext, *topics: Topic, within_s: float = WITHIN_S) -> None:
-    """Waits until no transaction is open in partition 0 of the topics: the markers come after EndTxn is answered."""
+    """Waits until no transaction is open in partition 0 of the topics: the markers come after the response to
+    EndTxn."""
     for topic in topics:
         until(at, lambda topic=topic: _open_records(at, topic) == 0, within_s)  # type: ignore[misc]
 

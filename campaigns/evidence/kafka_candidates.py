@@ -39,10 +39,10 @@ METADATA_TOPIC = "__cluster_metadata"
 def session_ids(at: ProbeContext, _: Path) -> Iterator[str]:
     """Incremental fetches with session IDs that nobody has."""
     for session_id in (1, 2**31 - 9, 2**31 - 8, 2**31 - 1, -1, -268_435_454, -268_435_455, -(2**31)):
-        answer = at.ask(FETCH, fetch_request(at, [], session_id=session_id, session_epoch=5))
+        answer = at.call(FETCH, fetch_request(at, [], session_id=session_id, session_epoch=5))
         yield f"session ID {session_id}: {error_name(answer.error_code)}"
         with at.connect() as other:
-            assert other.ask(ApiKey.API_VERSIONS, 0, {}).error_code == 0
+            assert other.call(ApiKey.API_VERSIONS, 0, {}).error_code == 0
 
 
 def bad_offset(at: ProbeContext, _: Path) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _asked(controller: Conversation, part: Wanted) -> Any:
         "position": part.position,
     }
     asked = {"replica_id": -1, "max_bytes": 1024, "topics": [{"name": part.topic, "partitions": [row]}]}
-    answer = controller.ask(ApiKey.FETCH_SNAPSHOT, 1, body(ApiKey.FETCH_SNAPSHOT, asked))
+    answer = controller.call(ApiKey.FETCH_SNAPSHOT, 1, body(ApiKey.FETCH_SNAPSHOT, asked))
     if answer.error_code:
         return answer
     return single(answer, "topics", "partitions")
@@ -138,7 +138,7 @@ def _words(told: Any) -> str:
 
 def _epoch(controller: Conversation) -> int:
     asked = {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
-    answer = controller.ask(ApiKey.DESCRIBE_QUORUM, 2, asked)
+    answer = controller.call(ApiKey.DESCRIBE_QUORUM, 2, asked)
     return int(answer.topics[0].partitions[0].leader_epoch)
 
 

@@ -12,7 +12,7 @@ ORDER = (
     *("handshake", "metadata", "produce", "fetch", "offsets", "groups", "admin", "transactions", "tier"),
     *("restarts", "hostile"),
 )
-"""The first words of the IDs, in the order in which they are told."""
+"""The first words of the IDs, in the order of reports."""
 
 
 class UnknownCase(Exception):  # noqa: N818

@@ -27,7 +27,7 @@ def _controller(at: ProbeContext, api_key: int, values: Mapping[str, object]) ->
     """Asks the controller, on the case's own connection if it leads the case's topics as well."""
     address = at.broker.controller
     on = at.main if address == at.broker.leader else at.connect(address)
-    return at.ask(api_key, {"timeout": TIMEOUT_MS, **values}, on=on)
+    return at.call(api_key, {"timeout": TIMEOUT_MS, **values}, on=on)
 
 
 def _plain(name: str, **more: object) -> dict[str, object]:
@@ -42,7 +42,7 @@ def _placed(name: str, *assignments: tuple[int, list[int]], **more: object) -> d
 
 
 def _create(at: ProbeContext, *topics: Mapping[str, object], validate_only: bool = False) -> dict[str, Any]:
-    """What CreateTopics tells of each topic, by name. A name that is told twice breaks a case."""
+    """What CreateTopics returns for each topic, by name. A name that is returned twice fails a case."""
     response = _controller(at, CREATE, {"topics": topics, "validate_only": validate_only})
     results = {str(each.name): each for each in response.topics}
     at.expect("names that are told twice", len(response.topics) - len(results), 0)
@@ -64,9 +64,9 @@ def _made(at: ProbeContext, name: str) -> None:
 
 @case("admin/create/made", CREATE_SCHEMA, {**CREATES, METADATA: since_version(4)}, since="0.10.1")
 def made(at: ProbeContext) -> None:
-    """A topic gets as many partitions and replicas as it was asked for."""
+    """A topic gets as many partitions and replicas as were requested."""
     topic = at.topic(3)
-    result = single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
+    result = single(at.call(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
     at.expect("partitions", sorted(each.partition_index for each in result.partitions), [0, 1, 2])
     at.expect("replicas of each partition", {len(each.replica_nodes) for each in result.partitions}, {1})
 
@@ -79,7 +79,7 @@ def exists(at: ProbeContext) -> None:
 
 @case("admin/create/validate-only", CREATE_SCHEMA, CREATES, since="0.10.2")
 def validate_only(at: ProbeContext) -> None:
-    """A request that only validates answers as if the topic were made, and makes none."""
+    """A request that only validates gets the response of one that creates the topic, and creates none."""
     name = at.topic_name()
     at.expect("error code", _create(at, _plain(name), validate_only=True)[name].error_code, ErrorCode.none)
     _made(at, name)
@@ -87,7 +87,7 @@ def validate_only(at: ProbeContext) -> None:
 
 @case("admin/create/named-twice", "KIP-4", CREATES, since="0.10.1")
 def named_twice(at: ProbeContext) -> None:
-    """A name that stands twice in a request is refused with INVALID_REQUEST, told once, and not made."""
+    """A name that is in a request twice is refused with INVALID_REQUEST, returned once, and not created."""
     name = at.topic_name()
     results = _create(at, _plain(name), _plain(name, num_partitions=2))
     at.expect("error code", results[name].error_code, ErrorCode.invalid_request)
@@ -120,7 +120,7 @@ def colliding_name(at: ProbeContext) -> None:
 
 @case("admin/create/no-partitions", CREATE_SCHEMA, CREATES, since="0.10.1")
 def no_partitions(at: ProbeContext) -> None:
-    """Zero or fewer partitions are refused with INVALID_PARTITIONS. Only -1 asks for the default (KIP-464)."""
+    """Zero or fewer partitions are refused with INVALID_PARTITIONS. Only -1 requests the default (KIP-464)."""
     for count in (0, -2, -(2**31)):
         _refused(at, _plain(at.topic_name(), num_partitions=count), ErrorCode.invalid_partitions)
 
@@ -134,7 +134,7 @@ def too_many_replicas(at: ProbeContext) -> None:
 
 @case("admin/create/defaults", "KIP-464", {CREATE: since_version(4)}, since="2.4")
 def defaults(at: ProbeContext) -> None:
-    """From version 4 on, -1 stands for the broker's own number of partitions and of replicas."""
+    """From version 4 on, -1 means the broker's own number of partitions and of replicas."""
     name = at.topic_name()
     result = _create(at, _plain(name, num_partitions=-1, replication_factor=-1))[name]
     at.expect("error code", result.error_code, ErrorCode.none)
@@ -186,7 +186,7 @@ def null_config(at: ProbeContext) -> None:
 
 @case("admin/create/one-of-three", "KIP-4", CREATES, since="0.10.1")
 def one_of_three(at: ProbeContext) -> None:
-    """A topic that is refused does not hinder the others of the request. Each has its own error."""
+    """A topic that is refused does not affect the others of the request. Each has its own error."""
     good, bad, other = (at.topic_name() for _ in range(3))
     results = _create(at, _plain(good), _plain(bad, num_partitions=0), _plain(other))
     codes = [int(results[name].error_code) if name in results else None for name in (good, bad, other)]
@@ -196,7 +196,7 @@ def one_of_three(at: ProbeContext) -> None:
 
 @case("admin/create/tells-size", "KIP-525", {CREATE: since_version(5)}, since="2.4")
 def tells_size(at: ProbeContext) -> None:
-    """From version 5 on the answer tells the number of partitions and replicas, also when it is only validated."""
+    """From version 5 on the response has the number of partitions and replicas, also when it is only validated."""
     name = at.topic_name()
     for only in (True, False):
         result = _create(at, _plain(name, num_partitions=3), validate_only=only)[name]
@@ -206,7 +206,7 @@ def tells_size(at: ProbeContext) -> None:
 
 @case("admin/create/tells-configs", "KIP-525", {CREATE: since_version(5)}, since="2.4")
 def tells_configs(at: ProbeContext) -> None:
-    """From version 5 on the answer tells the topic's settings: those that were given, and those of the broker."""
+    """From version 5 on the response has the topic's settings: those that were given, and those of the broker."""
     name = at.topic_name()
     given = [{"name": "retention.ms", "value": "123456"}]
     result = _create(at, _plain(name, configs=given))[name]
@@ -221,12 +221,12 @@ def tells_configs(at: ProbeContext) -> None:
 
 @case("admin/create/tells-id", "KIP-516", {CREATE: since_version(7), METADATA: since_version(10)}, since="2.8")
 def tells_id(at: ProbeContext) -> None:
-    """From version 7 on the answer tells the topic's ID, which Metadata tells as well."""
+    """From version 7 on the response has the topic's ID, and so has that of Metadata."""
     name = at.topic_name()
     topic_id = _create(at, _plain(name))[name].topic_id
     at.expect("an ID is told", topic_id is not None, True)
     at.settle(name)
-    result = single(at.ask(METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}), "topics")
+    result = single(at.call(METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}), "topics")
     at.expect("Metadata tells the same", result.topic_id == topic_id, True)
 
 
@@ -234,7 +234,7 @@ def tells_id(at: ProbeContext) -> None:
 
 
 def _delete(at: ProbeContext, *topics: Mapping[str, object]) -> list[Any]:
-    """What DeleteTopics tells of each topic."""
+    """What DeleteTopics returns for each topic."""
     return list(_controller(at, DELETE, {"topics": topics}).responses)
 
 
@@ -250,7 +250,7 @@ def by_name(at: ProbeContext) -> None:
 
 @case("admin/delete/by-id", "KIP-516", BY_ID, since="2.8")
 def by_id(at: ProbeContext) -> None:
-    """From version 6 on a topic is deleted by its ID, once, and the answer tells its name as well."""
+    """From version 6 on a topic is deleted by its ID, once, and the response has its name as well."""
     topic = at.topic()
     result = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
     at.expect("error code", result.error_code, ErrorCode.none)
@@ -262,7 +262,7 @@ def by_id(at: ProbeContext) -> None:
 
 @case("admin/delete/unknown-id", "KIP-516", BY_ID, since="2.8")
 def unknown_id(at: ProbeContext) -> None:
-    """An ID that no topic has is told with UNKNOWN_TOPIC_ID and without a name."""
+    """An ID that no topic has gets UNKNOWN_TOPIC_ID and no name."""
     result = sole(_delete(at, {"topic_id": STRANGE_ID}), "responses")
     at.expect("error code", result.error_code, ErrorCode.unknown_topic_id)
     at.expect("name", result.name, None, "")
@@ -282,7 +282,7 @@ def name_and_id(at: ProbeContext) -> None:
 
 @case("admin/delete/named-twice", "Apache Kafka's ControllerApis", DELETES, since="2.8", level=SHOULD)
 def deleted_twice(at: ProbeContext) -> None:
-    """A name that stands twice in a request is refused with INVALID_REQUEST, told once, and not deleted."""
+    """A name that is in a request twice is refused with INVALID_REQUEST, returned once, and not deleted."""
     topic = at.topic()
     results = _delete(at, {"name": topic.name}, {"name": topic.name})
     at.expect("error codes", [int(each.error_code) for each in results], [int(ErrorCode.invalid_request)])
@@ -291,7 +291,7 @@ def deleted_twice(at: ProbeContext) -> None:
 
 @case("admin/delete/beside-unknown", DELETE_SCHEMA, DELETES, since="0.10.1")
 def beside_unknown(at: ProbeContext) -> None:
-    """A topic that does not exist does not hinder the others of the request."""
+    """A topic that does not exist does not affect the others of the request."""
     known, unknown = at.topic().name, at.topic_name()
     results = {str(each.name): each.error_code for each in _delete(at, {"name": unknown}, {"name": known})}
     at.expect("error code of the known topic", results.get(known), ErrorCode.none)
@@ -302,8 +302,8 @@ def beside_unknown(at: ProbeContext) -> None:
 
 
 def _grow(at: ProbeContext, *topics: tuple[str, int, object], validate_only: bool = False) -> dict[str, Any]:
-    """What CreatePartitions tells of each topic, by name. A topic has its name, its new number of partitions, and the
-    brokers of each new one, or None."""
+    """What CreatePartitions returns for each topic, by name. A topic has its name, its new number of partitions, and
+    the brokers of each new one, or None."""
     rows = [
         {"name": name, "count": count, "assignments": None if brokers is None else [{"broker_ids": brokers}]}
         for name, count, brokers in topics
@@ -314,17 +314,17 @@ def _grow(at: ProbeContext, *topics: tuple[str, int, object], validate_only: boo
 
 @case("admin/partitions/grown", "KIP-195", {**GROWS, METADATA: since_version(4)}, since="1.0")
 def grown(at: ProbeContext) -> None:
-    """A topic gets as many partitions as the request says, which is their new number."""
+    """A topic gets as many partitions as the request has, which is their new number."""
     topic = at.topic()
     at.expect("error code", _grow(at, (topic.name, 3, None))[topic.name].error_code, ErrorCode.none)
     at.settle(topic.name, 3)
-    result = single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
+    result = single(at.call(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
     at.expect("partitions", sorted(each.partition_index for each in result.partitions), [0, 1, 2])
 
 
 @case("admin/partitions/validate-only", "KIP-195", GROWS, since="1.0")
 def grown_validate_only(at: ProbeContext) -> None:
-    """A request that only validates answers as if partitions were made, and makes none."""
+    """A request that only validates gets the response of one that adds partitions, and adds none."""
     topic = at.topic()
     result = _grow(at, (topic.name, 3, None), validate_only=True)[topic.name]
     at.expect("error code", result.error_code, ErrorCode.none)
@@ -343,7 +343,7 @@ def not_more(at: ProbeContext) -> None:
 
 @case("admin/partitions/unknown", "KIP-195", GROWS, since="1.0")
 def grown_unknown(at: ProbeContext) -> None:
-    """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION, and does not hinder the others."""
+    """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, and does not affect the others."""
     known, unknown = at.topic().name, at.topic_name()
     results = _grow(at, (unknown, 2, None), (known, 2, None))
     at.expect("error code of the unknown topic", results[unknown].error_code, ErrorCode.unknown_topic_or_partition)
@@ -362,7 +362,7 @@ def grown_placed_wrongly(at: ProbeContext) -> None:
 
 @case("admin/partitions/named-twice", "Apache Kafka's ControllerApis", GROWS, since="2.8", level=SHOULD)
 def grown_twice(at: ProbeContext) -> None:
-    """A name that stands twice in a request is refused with INVALID_REQUEST."""
+    """A name that is in a request twice is refused with INVALID_REQUEST."""
     topic = at.topic()
     result = _grow(at, (topic.name, 2, None), (topic.name, 3, None))[topic.name]
     at.expect("error code", result.error_code, ErrorCode.invalid_request)

@@ -1,4 +1,4 @@
-"""Electing leaders, deleting records, and what is told of the cluster: folders, reassignments, quotas and rights."""
+"""Elect leaders, delete records, and describe the cluster: log directories, reassignments, quotas and ACLs."""
 
 import struct
 
@@ -15,10 +15,10 @@ ELECTS = {ELECT: ANY, CREATE: ANY}
 
 
 def _elect(at: ProbeContext, wanted: object, **more: object) -> object:
-    """The error codes by topic and partition. An error of the whole answer stands for itself."""
+    """The error codes by topic and partition. An error of the whole response is returned alone."""
     address = at.broker.controller
     on = at.main if address == at.broker.leader else at.connect(address)
-    response = at.ask(ELECT, {"topic_partitions": wanted, "timeout": TIMEOUT_MS, **more}, on=on)
+    response = at.call(ELECT, {"topic_partitions": wanted, "timeout": TIMEOUT_MS, **more}, on=on)
     if response.error_code:
         return response.error_code
     return {
@@ -40,7 +40,7 @@ def not_needed(at: ProbeContext) -> None:
 
 @case("admin/elect/unknown", "KIP-183", ELECTS, since="2.2")
 def elect_unknown(at: ProbeContext) -> None:
-    """A topic or a partition that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION."""
+    """A topic or a partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     topic, unknown = at.topic().name, at.topic_name()
     seen = _elect(at, [{"topic": unknown, "partitions": [0]}, {"topic": topic, "partitions": [7]}])
     code = int(ErrorCode.unknown_topic_or_partition)
@@ -49,7 +49,7 @@ def elect_unknown(at: ProbeContext) -> None:
 
 @case("admin/elect/all", "Apache Kafka's ReplicationControlManager", ELECTS, since="2.2", level=SHOULD)
 def elect_all(at: ProbeContext) -> None:
-    """A null list stands for all partitions. Those that need no election are left out of the answer."""
+    """A null list means all partitions. The response omits those that need no election."""
     topic = at.topic().name
     seen = _elect(at, None)
     found = [key for key in seen if key[0] == topic] if isinstance(seen, dict) else seen
@@ -66,10 +66,10 @@ def unknown_kind(at: ProbeContext) -> None:
 
 @case("admin/records/negative", "Apache Kafka's Partition", {DELETE: ANY, CREATE: ANY}, since="0.11", level=SHOULD)
 def negative(at: ProbeContext) -> None:
-    """Records cannot be deleted up to a negative offset other than -1, which stands for the high watermark."""
+    """Records cannot be deleted up to a negative offset other than -1, which means the high watermark."""
     topic = at.topic().name
     request = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -2}]}], "timeout": TIMEOUT_MS}
-    result = single(at.ask(DELETE, request), "topics", "partitions")
+    result = single(at.call(DELETE, request), "topics", "partitions")
     at.expect("error code", result.error_code, ErrorCode.offset_out_of_range)
 
 
@@ -78,15 +78,15 @@ def compacted(at: ProbeContext) -> None:
     """Records of a topic that is only compacted cannot be deleted: POLICY_VIOLATION."""
     topic = at.topic(configs={"cleanup.policy": "compact"}).name
     request = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}], "timeout": TIMEOUT_MS}
-    result = single(at.ask(DELETE, request), "topics", "partitions")
+    result = single(at.call(DELETE, request), "topics", "partitions")
     at.expect("error code", result.error_code, ErrorCode.policy_violation)
 
 
 @case("admin/described/replicas", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
 def replicas(at: ProbeContext) -> None:
-    """DescribeTopicPartitions tells the leader, who is in sync, and nobody who is eligible or was last beside those."""
+    """DescribeTopicPartitions returns the leader and the ISR, and no eligible leader or last known ELR beside those."""
     topic = at.topic().name
-    result = single(at.ask(DESCRIBE, {"topics": [{"name": topic}]}), "topics")
+    result = single(at.call(DESCRIBE, {"topics": [{"name": topic}]}), "topics")
     row = single(result, "partitions")
     at.expect("the leader leads, and is in sync", row.leader_id in row.isr_nodes, True)
     beside = [*(row.eligible_leader_replicas or ()), *(row.last_known_elr or ())]
@@ -104,7 +104,7 @@ PERHAPS_REFUSED = (ErrorCode.none, ErrorCode.security_disabled, ErrorCode.cluste
 def _by_hand(
     name: str, api_key: int, version: int, body: bytes, words: str, *wanted: ErrorCode, source: str, since: str
 ) -> Case:
-    """A case that asks in one flexible version. The answer has its error code behind the throttle time."""
+    """A case with a request of one flexible version. Its response has the error code after the throttle time."""
 
     def play(at: ProbeContext) -> None:
         low, high = at.broker.versions.get(api_key, (0, -1))

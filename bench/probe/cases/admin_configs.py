@@ -41,9 +41,9 @@ TYPES = {
 
 
 def _describe(at: ProbeContext, name: str, keys: Sequence[str] | None = None, kind: int = TOPIC, **more: Any) -> Any:
-    """What DescribeConfigs tells of one resource."""
+    """What DescribeConfigs returns for one resource."""
     wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
-    return single(at.ask(DESCRIBE, {"resources": [wanted], **more}), "results")
+    return single(at.call(DESCRIBE, {"resources": [wanted], **more}), "results")
 
 
 def _rows(at: ProbeContext, name: str, keys: Sequence[str] | None = None, **more: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _rows(at: ProbeContext, name: str, keys: Sequence[str] | None = None, **more
 
 
 def _becomes(at: ProbeContext, topic: str, key: str, wanted: str) -> None:
-    """A setting is told with this value, within the time that a broker may take to learn of a change."""
+    """A setting has this value, within the time that a broker may take to learn of a change."""
     until = time.monotonic() + SEEN_WITHIN_S
     while (seen := _rows(at, topic, [key])[key].value) != wanted and time.monotonic() < until:
         time.sleep(AGAIN_AFTER_S)
@@ -67,7 +67,7 @@ def _alter(
     """Changes settings of a resource and returns its error code. A change is a name, an operation and a value."""
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resource = {"resource_type": kind, "resource_name": topic, "configs": configs}
-    result = single(at.ask(ALTER, {"resources": [resource], "validate_only": validate_only}), "responses")
+    result = single(at.call(ALTER, {"resources": [resource], "validate_only": validate_only}), "responses")
     return ErrorCode(result.error_code)
 
 
@@ -81,7 +81,7 @@ def _replace(
     """Replaces all settings of a topic."""
     configs = [{"name": key, "value": value} for key, value in settings.items()]
     resource = {"resource_type": TOPIC, "resource_name": topic, "configs": configs}
-    result = single(at.ask(REPLACE, {"resources": [resource], "validate_only": validate_only}), "responses")
+    result = single(at.call(REPLACE, {"resources": [resource], "validate_only": validate_only}), "responses")
     return ErrorCode(result.error_code)
 
 
@@ -90,14 +90,15 @@ def _replace(
 
 @case("admin/configs/complete", "KIP-133", DESCRIBES, since="0.11", level=SHOULD)
 def complete(at: ProbeContext) -> None:
-    """All settings of a topic are told, and not only some of them."""
+    """The response has all settings of a topic, and not only some of them."""
     missing = sorted(COMMON - _rows(at, at.topic().name).keys())
     at.expect_that("settings that are missing", missing, not missing, "none")
 
 
 @case("admin/configs/core", "KIP-133", DESCRIBES, since="0.11")
 def core(at: ProbeContext) -> None:
-    """At least those are told that tools read: cleanup, retention, the largest batch, and how many must be in sync."""
+    """The response has at least the settings that tools read: cleanup, retention, the largest batch, and how many
+    replicas must be in sync."""
     wanted = {"cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "min.insync.replicas"}
     missing = sorted(wanted - _rows(at, at.topic().name).keys())
     at.expect_that("settings that are missing", missing, not missing, "none")
@@ -105,7 +106,7 @@ def core(at: ProbeContext) -> None:
 
 @case("admin/configs/by-name", "KIP-133", DESCRIBES, since="0.11")
 def by_name(at: ProbeContext) -> None:
-    """Only the settings that are named are told. A name that no setting has is left out."""
+    """The response has only the settings that are named. It omits a name that no setting has."""
     results = _rows(at, at.topic().name, ["retention.ms", "cleanup.policy", "no.such.setting"])
     at.expect("settings", sorted(results), ["cleanup.policy", "retention.ms"])
 
@@ -150,7 +151,7 @@ def types(at: ProbeContext) -> None:
 
 @case("admin/configs/documentation", "KIP-569", {**DESCRIBES, DESCRIBE: since_version(3)}, since="2.6", level=SHOULD)
 def documentation(at: ProbeContext) -> None:
-    """From version 3 on a setting is documented if the request asks for that, and only then."""
+    """From version 3 on a setting is documented if the request wants that, and only then."""
     name = at.topic().name
     request = _rows(at, name, ["retention.ms"], include_documentation=True)["retention.ms"].documentation
     at.expect("documentation is told if asked for", bool(request), True)
@@ -159,7 +160,7 @@ def documentation(at: ProbeContext) -> None:
 
 @case("admin/configs/unknown-topic", "KIP-133", {DESCRIBE: since_version(1)}, since="0.11")
 def unknown_topic(at: ProbeContext) -> None:
-    """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION and no settings."""
+    """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION and no settings."""
     results = _describe(at, at.topic_name())
     at.expect("error code", results.error_code, ErrorCode.unknown_topic_or_partition)
     at.expect("number of settings", len(results.configs), 0)
@@ -173,13 +174,13 @@ def unknown_topic(at: ProbeContext) -> None:
     level=SHOULD,
 )
 def invalid_topic(at: ProbeContext) -> None:
-    """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION."""
+    """A name that no topic can have gets INVALID_TOPIC_EXCEPTION."""
     at.expect("error code", _describe(at, "no topic!").error_code, ErrorCode.invalid_topic_exception)
 
 
 @case("admin/configs/of-broker", "KIP-133", {DESCRIBE: since_version(1)}, since="0.11")
 def of_broker(at: ProbeContext) -> None:
-    """A broker tells its own settings, among them some that cannot be changed while it runs."""
+    """A broker returns its own settings, among them some that cannot be changed while it runs."""
     results = _describe(at, str(at.broker.node_id), kind=BROKER)
     at.expect("error code", results.error_code, ErrorCode.none)
     fixed = [str(each.name) for each in results.configs if each.read_only]
@@ -194,7 +195,7 @@ def of_broker(at: ProbeContext) -> None:
     level=SHOULD,
 )
 def of_strange_broker(at: ProbeContext) -> None:
-    """The settings of a broker that the asked one is not, or whose name is no number, are refused with
+    """The settings of another broker than the one that gets the request, or whose name is no number, are refused with
     INVALID_REQUEST."""
     for name in ("2000000000", "broker"):
         at.expect("error code", _describe(at, name, kind=BROKER).error_code, ErrorCode.invalid_request)
@@ -202,10 +203,10 @@ def of_strange_broker(at: ProbeContext) -> None:
 
 @case("admin/configs/beside-unknown", "KIP-133", DESCRIBES, since="0.11")
 def beside_unknown(at: ProbeContext) -> None:
-    """A resource that does not exist does not hinder the others of the request."""
+    """A resource that does not exist does not affect the others of the request."""
     known, unknown = at.topic().name, at.topic_name()
     wanted = [{"resource_type": TOPIC, "resource_name": name} for name in (unknown, known)]
-    results = {each.resource_name: each.error_code for each in at.ask(DESCRIBE, {"resources": wanted}).results}
+    results = {each.resource_name: each.error_code for each in at.call(DESCRIBE, {"resources": wanted}).results}
     at.expect("error code of the known topic", results.get(known), ErrorCode.none)
     at.expect("error code of the unknown one", results.get(unknown), ErrorCode.unknown_topic_or_partition)
 
@@ -292,11 +293,11 @@ def no_value(at: ProbeContext) -> None:
 
 @case("admin/alter/unknown-topic", "KIP-339", ALTERS, since="2.3")
 def alter_unknown_topic(at: ProbeContext) -> None:
-    """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION, and does not hinder the others."""
+    """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, and does not affect the others."""
     known, unknown = at.topic().name, at.topic_name()
     configs = [{"name": "retention.ms", "config_operation": SET, "value": "123456"}]
     resources = [{"resource_type": TOPIC, "resource_name": each, "configs": configs} for each in (unknown, known)]
-    results = {each.resource_name: each.error_code for each in at.ask(ALTER, {"resources": resources}).responses}
+    results = {each.resource_name: each.error_code for each in at.call(ALTER, {"resources": resources}).responses}
     at.expect("error code of the unknown topic", results.get(unknown), ErrorCode.unknown_topic_or_partition)
     at.expect("error code of the known one", results.get(known), ErrorCode.none)
     _becomes(at, known, "retention.ms", "123456")
@@ -336,7 +337,7 @@ def replace_validate_only(at: ProbeContext) -> None:
 
 @case("admin/replace/unknown-topic", "KIP-133", REPLACES, since="0.11")
 def replace_unknown_topic(at: ProbeContext) -> None:
-    """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION."""
+    """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     code = _replace(at, at.topic_name(), {"retention.ms": "123456"})
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
@@ -372,7 +373,7 @@ def created_out_of_range(at: ProbeContext) -> None:
             "assignments": [],
             "configs": [{"name": key, "value": value}],
         }
-        codes[key] = single(at.ask(CREATE, {"topics": [wanted], "timeout": 5_000}), "topics").error_code
+        codes[key] = single(at.call(CREATE, {"topics": [wanted], "timeout": 5_000}), "topics").error_code
     taken = sorted(key for key, code in codes.items() if code != ErrorCode.invalid_config)
     at.expect_that("settings that are not refused so", taken, not taken, "none")
 
@@ -391,15 +392,15 @@ def altered_resource_twice(at: ProbeContext) -> None:
     topic = at.topic(configs={"retention.ms": "111111"}).name
     changes = [{"name": key, "config_operation": SET, "value": "1"} for key in ("retention.ms", "segment.ms")]
     resources = [{"resource_type": TOPIC, "resource_name": topic, "configs": [each]} for each in changes]
-    codes = {int(each.error_code) for each in at.ask(ALTER, {"resources": resources}).responses}
+    codes = {int(each.error_code) for each in at.call(ALTER, {"resources": resources}).responses}
     at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
     _becomes(at, topic, "retention.ms", "111111")
 
 
 @case("admin/configs/resource-twice", "Apache Kafka's ConfigHelper", DESCRIBES, since="0.11", level=SHOULD)
 def described_resource_twice(at: ProbeContext) -> None:
-    """A resource that DescribeConfigs names twice is told twice."""
+    """A resource that DescribeConfigs names twice is returned twice."""
     topic = at.topic().name
     wanted = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}
-    results = at.ask(DESCRIBE, {"resources": [wanted, wanted]}).results
+    results = at.call(DESCRIBE, {"resources": [wanted, wanted]}).results
     at.expect("number of results", len(results), 2)

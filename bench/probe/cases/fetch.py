@@ -34,7 +34,7 @@ KIP_320 = "KIP-320"
 WAIT_MS = 400
 LONG_MS = 5_000
 SOON_S = 2.0
-"""Long for an answer at once, and short beside LONG_MS."""
+"""Long for an immediate response, and short beside LONG_MS."""
 NO_NODE = 1_999_999
 
 
@@ -100,14 +100,14 @@ def end(at: ProbeContext) -> None:
 
 @case("fetch/offsets/beyond-end", SCHEMA, NEEDS, since="0.8")
 def beyond_end(at: ProbeContext) -> None:
-    """A fetch from beyond the end is answered with OFFSET_OUT_OF_RANGE."""
+    """A fetch from beyond the end gets OFFSET_OUT_OF_RANGE."""
     topic, _ = _log(at)
     at.expect("error code", fetch_one(at, topic, wanted(offset=7)).error_code, ErrorCode.offset_out_of_range)
 
 
 @case("fetch/offsets/negative", SCHEMA, NEEDS, since="0.8")
 def negative(at: ProbeContext) -> None:
-    """A fetch from a negative offset is answered with OFFSET_OUT_OF_RANGE."""
+    """A fetch from a negative offset gets OFFSET_OUT_OF_RANGE."""
     topic, _ = _log(at)
     at.expect("error code", fetch_one(at, topic, wanted(offset=-1)).error_code, ErrorCode.offset_out_of_range)
 
@@ -115,13 +115,13 @@ def negative(at: ProbeContext) -> None:
 def _delete_before(at: ProbeContext, topic: Topic, offset: int) -> None:
     partitions = [{"partition_index": 0, "offset": offset}]
     request = {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000}
-    result = single(at.ask(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
+    result = single(at.call(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
     at.expect("error code of DeleteRecords", result.error_code, ErrorCode.none)
 
 
 @case("fetch/offsets/deleted", "KIP-107", DELETES, since="0.11")
 def deleted(at: ProbeContext) -> None:
-    """A fetch from before the log start is answered with OFFSET_OUT_OF_RANGE, also inside a batch."""
+    """A fetch from before the log start gets OFFSET_OUT_OF_RANGE, also inside a batch."""
     topic, _ = _log(at)
     _delete_before(at, topic, 3)
     at.expect(
@@ -132,7 +132,7 @@ def deleted(at: ProbeContext) -> None:
 
 @case("fetch/offsets/log-start", "KIP-107", {**DELETES, FETCH: since_version(5)}, since="1.0")
 def log_start(at: ProbeContext) -> None:
-    """From version 5 on the answer tells where the log starts."""
+    """From version 5 on the response has where the log starts."""
     topic, _ = _log(at)
     at.expect("log start offset", fetch_one(at, topic).log_start_offset, 0)
     _delete_before(at, topic, 3)
@@ -154,14 +154,14 @@ def stable(at: ProbeContext) -> None:
 
 @case("fetch/unknown/topic", SCHEMA, {FETCH: (4, 12)}, since="0.8")
 def unknown_topic(at: ProbeContext) -> None:
-    """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     data = fetch_one(at, Topic(at.topic_name(), bytes(16), 1), max_wait_ms=LONG_MS)
     at.expect("error code", data.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("fetch/unknown/topic-at-once", "Apache Kafka's ReplicaManager", {FETCH: (4, 12)}, since="0.8", level=SHOULD)
 def unknown_topic_at_once(at: ProbeContext) -> None:
-    """A fetch of a topic that does not exist is answered at once, however long it would wait for records."""
+    """A fetch of a topic that does not exist gets its response at once, however long it would wait for records."""
     topic = Topic(at.topic_name(), bytes(16), 1)
     began = time.monotonic()
     fetch_one(at, topic, max_wait_ms=LONG_MS)
@@ -170,14 +170,14 @@ def unknown_topic_at_once(at: ProbeContext) -> None:
 
 @case("fetch/unknown/topic-id", "KIP-516", {FETCH: since_version(13)}, since="3.1")
 def unknown_id(at: ProbeContext) -> None:
-    """A topic ID that does not exist is answered with UNKNOWN_TOPIC_ID."""
+    """A topic ID that does not exist gets UNKNOWN_TOPIC_ID."""
     data = fetch_one(at, Topic("", bytes(range(1, 17)), 1))
     at.expect("error code", data.error_code, ErrorCode.unknown_topic_id)
 
 
 @case("fetch/unknown/partition", SCHEMA, NEEDS, since="0.8")
 def unknown_partition(at: ProbeContext) -> None:
-    """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, and the others with records."""
+    """A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, and the others return records."""
     topic, _ = _log(at)
     results = rows(fetch(at, topic, wanted(9), wanted(0)))
     at.expect("error code of the one", results[9].error_code, ErrorCode.unknown_topic_or_partition)
@@ -186,7 +186,7 @@ def unknown_partition(at: ProbeContext) -> None:
 
 @case("fetch/unknown/recreated", "KIP-516", {**NEEDS, FETCH: since_version(13)}, since="3.1")
 def recreated(at: ProbeContext) -> None:
-    """The ID of a deleted topic is answered with UNKNOWN_TOPIC_ID, though its name is there again."""
+    """The ID of a deleted topic gets UNKNOWN_TOPIC_ID, though a new topic has its name."""
     old = at.topic()
     at.delete(old)
     new = at.create(old.name)
@@ -196,9 +196,9 @@ def recreated(at: ProbeContext) -> None:
 
 @case("fetch/unknown/nothing-asked", SCHEMA, {FETCH: since_version(4)}, since="0.8", level=SHOULD)
 def nothing_asked(at: ProbeContext) -> None:
-    """A fetch of no partitions is answered at once."""
+    """A fetch of no partitions gets its response at once."""
     began = time.monotonic()
-    response = at.ask(FETCH, FetchRequest(max_wait_ms=LONG_MS))
+    response = at.call(FETCH, FetchRequest(max_wait_ms=LONG_MS))
     at.expect("error code", response.error_code, ErrorCode.none)
     at.expect("number of topics", len(response.responses), 0)
     at.expect("at once", time.monotonic() - began < SOON_S, True)
@@ -209,7 +209,7 @@ def nothing_asked(at: ProbeContext) -> None:
 
 @case("fetch/versions/zstd-too-old", "KIP-110", {**NEEDS, FETCH: (4, 9)}, since="2.1", level=SHOULD)
 def zstd_too_old(at: ProbeContext) -> None:
-    """Before version 10, a topic with compression.type=zstd is answered with UNSUPPORTED_COMPRESSION_TYPE."""
+    """Before version 10, a topic with compression.type=zstd gets UNSUPPORTED_COMPRESSION_TYPE."""
     topic = at.topic(configs={"compression.type": "zstd"})
     at.expect("error code", fetch_one(at, topic).error_code, ErrorCode.unsupported_compression_type)
 
@@ -222,7 +222,7 @@ def same_records(at: ProbeContext) -> None:
     for version in [each for each in at.broker.spoken(FETCH) if each < 13]:
         request = fetch_request(at, [(topic, [wanted()])])
         request.topics[0].topic = topic.name  # type: ignore[misc]
-        data = single(at.ask(FETCH, request, version), "responses", "partitions")
+        data = single(at.call(FETCH, request, version), "responses", "partitions")
         results[version] = bytes(data.records or b"")
     now = bytes(fetch_one(at, topic).records or b"")
     differ = [version for version, each in results.items() if each != now]
@@ -239,7 +239,7 @@ def epoch_of_batch(at: ProbeContext) -> None:
 
 
 def _leader_epoch(at: ProbeContext, topic: Topic) -> int:
-    result = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
+    result = single(at.call(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
     return int(single(result, "partitions").leader_epoch)
 
 
@@ -249,7 +249,7 @@ DIVERGING = {**EPOCHS, FETCH: since_version(12)}
 
 @case("fetch/epochs/right", KIP_320, EPOCHS, since="2.1")
 def right_epoch(at: ProbeContext) -> None:
-    """A fetch with the right leader epoch is answered."""
+    """A fetch with the right leader epoch succeeds."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(current_leader_epoch=_leader_epoch(at, topic)))
     at.expect("error code", data.error_code, ErrorCode.none)
@@ -258,7 +258,7 @@ def right_epoch(at: ProbeContext) -> None:
 
 @case("fetch/epochs/unknown", KIP_320, EPOCHS, since="2.1")
 def unknown_epoch(at: ProbeContext) -> None:
-    """A fetch with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
+    """A fetch with a newer leader epoch than the broker's gets UNKNOWN_LEADER_EPOCH."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(current_leader_epoch=_leader_epoch(at, topic) + 1))
     at.expect("error code", data.error_code, ErrorCode.unknown_leader_epoch)
@@ -266,7 +266,7 @@ def unknown_epoch(at: ProbeContext) -> None:
 
 @case("fetch/epochs/diverging", "KIP-595, KIP-320", DIVERGING, since="2.7")
 def diverging(at: ProbeContext) -> None:
-    """A fetcher that was further in its last epoch than the leader is told where that epoch ends."""
+    """A fetcher that was further in its last epoch than the leader gets the end of that epoch."""
     topic, _ = _log(at)
     epoch = _leader_epoch(at, topic)
     data = fetch_one(at, topic, wanted(offset=60, last_fetched_epoch=epoch))
@@ -317,7 +317,7 @@ def unknown_rack(at: ProbeContext) -> None:
 
 
 def _took_s(at: ProbeContext, topic: Topic, *partitions: object, **fields: object) -> float:
-    """How long the answer to a fetch takes."""
+    """How long the response to a fetch takes."""
     began = time.monotonic()
     fetch(at, topic, *partitions, **fields)  # type: ignore[arg-type]
     return time.monotonic() - began
@@ -328,7 +328,7 @@ def _took_s(at: ProbeContext, topic: Topic, *partitions: object, **fields: objec
 
 @case("fetch/waiting/until-max-wait", SCHEMA, NEEDS, since="0.8")
 def until_max_wait(at: ProbeContext) -> None:
-    """Where there is nothing to read, the answer comes when max_wait_ms is over, and is no error."""
+    """Where there is nothing to read, the response comes after max_wait_ms, without an error."""
     topic = at.topic()
     took_s = _took_s(at, topic, max_wait_ms=WAIT_MS)
     at.expect("max_wait_ms was waited", took_s >= 0.9 * WAIT_MS / 1000, True)
@@ -337,26 +337,26 @@ def until_max_wait(at: ProbeContext) -> None:
 
 @case("fetch/waiting/no-wait", SCHEMA, NEEDS, since="0.8")
 def no_wait(at: ProbeContext) -> None:
-    """With max_wait_ms 0 the answer comes at once."""
+    """With max_wait_ms 0 the response comes at once."""
     at.expect("at once", _took_s(at, at.topic(), max_wait_ms=0) < SOON_S, True)
 
 
 @case("fetch/waiting/no-min-bytes", SCHEMA, NEEDS, since="0.8")
 def no_min_bytes(at: ProbeContext) -> None:
-    """With min_bytes 0 the answer comes at once, even if there is nothing."""
+    """With min_bytes 0 the response comes at once, even if there is nothing."""
     at.expect("at once", _took_s(at, at.topic(), max_wait_ms=LONG_MS, min_bytes=0) < SOON_S, True)
 
 
 @case("fetch/waiting/enough", SCHEMA, NEEDS, since="0.8")
 def enough(at: ProbeContext) -> None:
-    """Where min_bytes are there, the answer comes at once."""
+    """Where min_bytes are there, the response comes at once."""
     topic, _ = _log(at)
     at.expect("at once", _took_s(at, topic, max_wait_ms=LONG_MS, min_bytes=1) < SOON_S, True)
 
 
 @case("fetch/waiting/woken", SCHEMA, NEEDS, since="0.8")
 def woken(at: ProbeContext) -> None:
-    """A fetch that waits is answered when records arrive."""
+    """A parked fetch gets its response when records arrive."""
     topic = at.topic()
     request = send_fetch(at, topic, max_wait_ms=LONG_MS)
     began = time.monotonic()
@@ -389,7 +389,7 @@ def adds_up(at: ProbeContext) -> None:
 
 @case("fetch/waiting/error", SCHEMA, NEEDS, since="0.8")
 def error_ends_wait(at: ProbeContext) -> None:
-    """An offset that is out of range is answered at once, whatever the other partitions wait for."""
+    """An offset out of range ends the wait at once, whatever the other partitions wait for."""
     topic = at.topic(2)
     took_s = _took_s(at, topic, wanted(0), wanted(1, offset=7), max_wait_ms=LONG_MS)
     at.expect("at once", took_s < SOON_S, True)
@@ -397,7 +397,7 @@ def error_ends_wait(at: ProbeContext) -> None:
 
 @case("fetch/waiting/unknown-partition", SCHEMA, NEEDS, since="0.8", level=SHOULD)
 def unknown_ends_wait(at: ProbeContext) -> None:
-    """A partition that does not exist is answered at once, too, since the client needs new metadata."""
+    """A partition that does not exist ends the wait at once, too, since the client needs new metadata."""
     topic = at.topic()
     took_s = _took_s(at, topic, wanted(0), wanted(9), max_wait_ms=LONG_MS // 5)
     at.expect("at once", took_s < LONG_MS / 5 / 1000, True)
@@ -416,7 +416,7 @@ def first_batch(at: ProbeContext) -> None:
 
 @case("fetch/limits/first-batch-of-answer", KIP_74, NEEDS, since="0.10.1")
 def first_batch_of_answer(at: ProbeContext) -> None:
-    """The same holds for the limit of the whole answer."""
+    """The same holds for the limit of the whole response."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, max_bytes=1)
     at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [0])
@@ -424,7 +424,7 @@ def first_batch_of_answer(at: ProbeContext) -> None:
 
 @case("fetch/limits/one-partition-beyond", KIP_74, NEEDS, since="0.10.1")
 def one_partition_beyond(at: ProbeContext) -> None:
-    """Only the first partition with records may exceed the limit of the answer. The others return none."""
+    """Only the first partition with records may exceed the limit of the response. The others return none."""
     topic, _ = _log(at, partitions=2)
     results = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
     at.expect("batches of the first partition", len(headers(results[0])), 1)
@@ -433,8 +433,8 @@ def one_partition_beyond(at: ProbeContext) -> None:
 
 @case("fetch/limits/all-told", "KIP-227; Apache Kafka's FetchSessionHandler", NEEDS, since="1.1", level=SHOULD)
 def all_told(at: ProbeContext) -> None:
-    """A full fetch tells of each partition, also where the limit left no room for records. Apache Kafka's consumer
-    throws away an answer that does not."""
+    """A full fetch returns each partition, also where the limit leaves no room for records. Apache Kafka's consumer
+    discards a response that does not."""
     topic, _ = _log(at, partitions=2)
     results = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
     at.expect("partitions in the answer", sorted(results), [0, 1])
@@ -451,7 +451,7 @@ def of_partition(at: ProbeContext) -> None:
 
 @case("fetch/limits/answer", KIP_74, NEEDS, since="0.10.1")
 def of_answer(at: ProbeContext) -> None:
-    """The limit of the answer holds for all partitions together."""
+    """The limit of the response holds for all partitions together."""
     topic, data = _log(at, partitions=3)
     results = rows(fetch(at, topic, *(wanted(each) for each in range(3)), max_bytes=4 * len(data)))
     total = sum(len(each.records or b"") for each in results.values())
@@ -468,7 +468,7 @@ def order_of_request(at: ProbeContext) -> None:
 
 
 def _batches(response: Mapping[int, PartitionData], partition: int) -> int:
-    """The number of batches of a partition, which an answer without them may leave out."""
+    """The number of batches of a partition, which a response without them may omit."""
     return len(headers(response[partition])) if partition in response else 0
 
 
@@ -481,7 +481,7 @@ def zero_of_partition(at: ProbeContext) -> None:
 
 @case("fetch/limits/whole-batches", SCHEMA, NEEDS, since="0.8", level=SHOULD)
 def whole_batches(at: ProbeContext) -> None:
-    """Where the limit falls inside a batch, the answer ends before that batch, so that no bytes are sent in vain."""
+    """Where the limit falls inside a batch, the response ends before that batch, so that no bytes are sent in vain."""
     topic, data = _log(at)
     result = fetch_one(at, topic, wanted(max_bytes=len(data) + len(data) // 2))
     at.expect("bytes are those of one batch", len(result.records or b"") == len(data), True)

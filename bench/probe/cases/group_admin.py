@@ -1,4 +1,4 @@
-"""What administrators ask of groups: DescribeGroups, ListGroups, DeleteGroups and OffsetDelete."""
+"""Administration of groups: DescribeGroups, ListGroups, DeleteGroups and OffsetDelete."""
 
 import struct
 from typing import Any
@@ -41,7 +41,7 @@ def describe_unknown_before_6(at: ProbeContext) -> None:
 
 @case("groups/describe/states", PROTOCOL, NEEDS, since="0.9")
 def states(at: ProbeContext) -> None:
-    """DescribeGroups tells CompletingRebalance, Stable, PreparingRebalance and Empty."""
+    """DescribeGroups returns the states CompletingRebalance, Stable, PreparingRebalance and Empty."""
     member = Member(at, at.group())
     member.enter()
     member.until_state("CompletingRebalance")
@@ -60,7 +60,7 @@ def states(at: ProbeContext) -> None:
 
 @case("groups/describe/members", PROTOCOL, NEEDS, since="0.9")
 def members(at: ProbeContext) -> None:
-    """Of a stable group its protocol is told, and of each member the metadata, the assignment and the client's ID."""
+    """A stable group is described with its protocol, and each member with its metadata, assignment and client ID."""
     member = settled(at, protocols={"range": b"what I say", "other": b"not chosen"})
     result = member.described()
     at.expect("protocol type and name", (result.protocol_type, result.protocol_data), ("probe", "range"))
@@ -83,11 +83,11 @@ def describe_simple(at: ProbeContext) -> None:
 
 @case("groups/describe/operations", "KIP-430", {**NEEDS, DESCRIBE: since_version(3)}, since="2.3", level=SHOULD)
 def describe_operations(at: ProbeContext) -> None:
-    """The allowed operations are told only if they are asked for."""
+    """The response has the allowed operations only if the request wants them."""
     member = settled(at)
     at.expect("operations", member.described().authorized_operations, -0x80000000)
     request = {"groups": [member.group_id], "include_authorized_operations": True}
-    result = single(at.ask(DESCRIBE, request, on=member.on), "groups")
+    result = single(at.call(DESCRIBE, request, on=member.on), "groups")
     allowed = int(result.authorized_operations)
     at.expect_that("operations that were asked for", allowed, allowed > 0, "above 0")
 
@@ -96,8 +96,8 @@ def describe_operations(at: ProbeContext) -> None:
 
 
 def _listed(member: Member, **filters: object) -> Any:
-    """What is told of the member's group; None if it is not among the groups."""
-    response = member.at.ask(LIST, filters, on=member.on)
+    """The listing of the member's group; None if it is not among the groups."""
+    response = member.at.call(LIST, filters, on=member.on)
     member.at.expect("error code", response.error_code, ErrorCode.none)
     return next((each for each in response.groups if str(each.group_id) == member.group_id), None)
 
@@ -122,7 +122,7 @@ def list_state(at: ProbeContext) -> None:
 
 @case("groups/list/by-state", "KIP-518", BY_STATE, since="2.6")
 def list_by_state(at: ProbeContext) -> None:
-    """Only groups in the states that are asked for are listed."""
+    """Only groups in the requested states are listed."""
     member = settled(at)
     at.expect("it is among the stable ones", _listed(member, states_filter=["Stable"]) is not None, True)
     at.expect("it is among those of two states", _listed(member, states_filter=["Empty", "Stable"]) is not None, True)
@@ -132,14 +132,14 @@ def list_by_state(at: ProbeContext) -> None:
 @case("groups/list/unknown-state", "KIP-518", BY_STATE, since="2.6")
 def list_unknown_state(at: ProbeContext) -> None:
     """No group is in a state that does not exist, which is no error."""
-    response = at.ask(LIST, {"states_filter": ["NoSuchState"]}, on=settled(at).on)
+    response = at.call(LIST, {"states_filter": ["NoSuchState"]}, on=settled(at).on)
     at.expect("error code", response.error_code, ErrorCode.none)
     at.expect("number of groups", len(response.groups), 0)
 
 
 @case("groups/list/state-in-other-case", "KIP-848", BY_TYPE, since="3.7", level=SHOULD)
 def list_state_in_other_case(at: ProbeContext) -> None:
-    """States may be asked for in lower case."""
+    """States may be requested in lower case."""
     at.expect("it is among them", _listed(settled(at), states_filter=["stable"]) is not None, True)
 
 
@@ -159,7 +159,7 @@ def list_by_type(at: ProbeContext) -> None:
 def _deleted(member: Member, *more: str) -> list[int]:
     """The error codes for the member's group and for more."""
     request = (member.group_id, *more)
-    results = member.at.ask(DELETE, {"groups_names": list(request)}, on=member.on).results
+    results = member.at.call(DELETE, {"groups_names": list(request)}, on=member.on).results
     codes = ByKey({str(each.group_id): int(each.error_code) for each in results})
     return [codes[each] for each in request]
 
@@ -184,7 +184,7 @@ def delete_non_empty(at: ProbeContext) -> None:
 
 @case("groups/delete/unknown", "KIP-229", DELETES, since="1.1")
 def delete_unknown(at: ProbeContext) -> None:
-    """A group that does not exist is told with GROUP_ID_NOT_FOUND, and the others are deleted all the same."""
+    """A group that does not exist gets GROUP_ID_NOT_FOUND, and the others are deleted all the same."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
     known, unknown = _deleted(client, at.group_beside(client.group_id))
@@ -197,7 +197,7 @@ def delete_unknown(at: ProbeContext) -> None:
 
 def _forget(member: Member, topic: str, partition: int = 0) -> Any:
     request = {"topics": [{"name": topic, "partitions": [{"partition_index": partition}]}]}
-    return member.at.ask(FORGET, {"group_id": member.group_id, **request}, on=member.on)
+    return member.at.call(FORGET, {"group_id": member.group_id, **request}, on=member.on)
 
 
 def _forgotten(member: Member, topic: str, partition: int = 0) -> int:
@@ -240,14 +240,14 @@ def forget_nothing(at: ProbeContext) -> None:
 
 @case("groups/offset-delete/unknown-group", "KIP-496", FORGETS, since="2.4")
 def forget_of_unknown(at: ProbeContext) -> None:
-    """A group that does not exist is told with GROUP_ID_NOT_FOUND."""
+    """A group that does not exist gets GROUP_ID_NOT_FOUND."""
     response = _forget(Member(at, at.group()), at.topic().name)
     at.expect("error code", response.error_code, ErrorCode.group_id_not_found)
 
 
 @case("groups/offset-delete/unknown-partition", "KIP-496", FORGETS, since="2.4")
 def forget_unknown_partition(at: ProbeContext) -> None:
-    """A partition that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION."""
+    """A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
     at.expect("error code", _forgotten(client, topic.name, 9), ErrorCode.unknown_topic_or_partition)

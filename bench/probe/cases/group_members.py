@@ -28,7 +28,7 @@ LONGEST_MS = 8_000
 SLOW_S = 40.0
 """How long the cases may take in which a session ends."""
 LATE_S = 8.0
-"""A session may end so much later than it says."""
+"""The time by which a session may end late."""
 
 
 # SyncGroup
@@ -36,7 +36,7 @@ LATE_S = 8.0
 
 @case("groups/sync/delivered", PROTOCOL, NEEDS, since="0.9")
 def delivered(at: ProbeContext) -> None:
-    """Each member is told the assignment that the leader has for it. Who asks before the leader waits for it."""
+    """Each member gets the assignment that the leader has for it. A sync before the leader's waits for that."""
     leader, follower = pair(at)
     request = follower.send_sync()
     try:
@@ -51,7 +51,7 @@ def delivered(at: ProbeContext) -> None:
 
 @case("groups/sync/again", PROTOCOL, NEEDS, since="0.9")
 def sync_again(at: ProbeContext) -> None:
-    """A member of a stable group that syncs again is told its assignment again."""
+    """A member of a stable group that syncs again gets its assignment again."""
     response = settled(at).sync()
     at.expect("error code", response.error_code, ErrorCode.none)
     at.expect("assignment", bytes(response.assignment), b"mine")
@@ -59,7 +59,7 @@ def sync_again(at: ProbeContext) -> None:
 
 @case("groups/sync/left-out", PROTOCOL, NEEDS, since="0.9")
 def left_out(at: ProbeContext) -> None:
-    """A member that the leader leaves out is told an empty assignment."""
+    """A member that the leader omits gets an empty assignment."""
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"all"})
     response = follower.sync()
@@ -92,7 +92,7 @@ def sync_unknown_group(at: ProbeContext) -> None:
 
 @case("groups/sync/rebalance", PROTOCOL, NEEDS, since="0.9")
 def sync_in_rebalance(at: ProbeContext) -> None:
-    """While the group waits for its members to join again, a sync is answered REBALANCE_IN_PROGRESS."""
+    """While the group waits for its members to join again, a sync gets REBALANCE_IN_PROGRESS."""
     first = settled(at)
     Member(at, first.group_id).send_entry()
     first.until_rebalance()
@@ -122,7 +122,7 @@ def sync_no_protocol(at: ProbeContext) -> None:
 
 @case("groups/sync/protocol-told", "KIP-559", NAMES_PROTOCOL, since="2.5")
 def sync_protocol_told(at: ProbeContext) -> None:
-    """The answer tells the protocol and its type, so that the member can check them."""
+    """The response has the protocol and its type, so that the member can check them."""
     response = settled(at).sync()
     at.expect("protocol type and name", (response.protocol_type, response.protocol_name), ("probe", "range"))
 
@@ -162,7 +162,7 @@ def heartbeat_empty_group_id(at: ProbeContext) -> None:
 
 @case("groups/heartbeat/rebalance", PROTOCOL, NEEDS, since="0.9")
 def heartbeat_in_rebalance(at: ProbeContext) -> None:
-    """When another member joins, heartbeats are answered REBALANCE_IN_PROGRESS until the member joins again."""
+    """When another member joins, heartbeats get REBALANCE_IN_PROGRESS until the member joins again."""
     first = settled(at)
     Member(at, first.group_id).send_entry()
     first.until_rebalance()
@@ -174,9 +174,9 @@ def heartbeat_in_rebalance(at: ProbeContext) -> None:
 
 
 def _leave(at: ProbeContext, member: Member, *leaving: str) -> list[Any]:
-    """What is told of each member."""
+    """What is returned for each member."""
     request = {"group_id": member.group_id, "members": [{"member_id": each} for each in leaving]}
-    response = at.ask(LEAVE, request, on=member.on)
+    response = at.call(LEAVE, request, on=member.on)
     at.expect("error code of the group", response.error_code, ErrorCode.none)
     return list(response.members)
 
@@ -205,7 +205,7 @@ def leave_others(at: ProbeContext) -> None:
 
 @case("groups/leave/several", "KIP-345", LEAVES_TOGETHER, since="2.4")
 def leave_several(at: ProbeContext) -> None:
-    """One request may remove several members. Each is answered by itself."""
+    """One request may remove several members. Each has a result of its own."""
     leader, follower = pair(at)
     results = _leave(at, leader, leader.member_id, "a-stranger", follower.member_id)
     codes = ByKey({str(each.member_id): int(each.error_code) for each in results})
@@ -224,17 +224,17 @@ def leave_unknown_group(at: ProbeContext) -> None:
 
 @case("groups/leave/unknown-before-3", PROTOCOL, {**NEEDS, LEAVE: (0, 2)}, since="0.9")
 def leave_before_3(at: ProbeContext) -> None:
-    """Before version 3 a request names one member, and the error is that of the answer: UNKNOWN_MEMBER_ID."""
+    """Before version 3 a request names one member, and the error is that of the response: UNKNOWN_MEMBER_ID."""
     member = settled(at)
     request = {"group_id": member.group_id, "members": [{"member_id": "a-stranger"}]}
-    at.expect("error code", at.ask(LEAVE, request, on=member.on).error_code, ErrorCode.unknown_member_id)
+    at.expect("error code", at.call(LEAVE, request, on=member.on).error_code, ErrorCode.unknown_member_id)
     request = {"group_id": member.group_id, "members": [{"member_id": member.member_id}]}
-    at.expect("error code of a member", at.ask(LEAVE, request, on=member.on).error_code, ErrorCode.none)
+    at.expect("error code of a member", at.call(LEAVE, request, on=member.on).error_code, ErrorCode.none)
 
 
 @case("groups/leave/id-not-joined", "KIP-394", {**NEEDS, JOIN: since_version(4)}, since="2.2")
 def leave_without_joining(at: ProbeContext) -> None:
-    """A client that was told a member ID and has not joined can give it back. The others do not wait for it then."""
+    """A client that got a member ID and has not joined can leave with it. The others then do not wait for it."""
     leader = settled(at)
     waited_for = Member(at, leader.group_id)
     waited_for.member_id = str(waited_for.join().member_id)
@@ -252,7 +252,7 @@ def shortest_session_ms(at: ProbeContext) -> int:
     if CONFIGS in at.broker.versions:
         wanted = {"resource_type": OF_BROKER, "resource_name": str(at.broker.node_id)}
         wanted["configuration_keys"] = [LEAST_SESSION]
-        result = single(at.ask_unseen(CONFIGS, {"resources": [wanted]}, at.main), "results")
+        result = single(at.call_unseen(CONFIGS, {"resources": [wanted]}, at.main), "results")
         least_ms = next((int(each.value) for each in result.configs if each.value), LEAST_SESSION_MS)
     if least_ms > LONGEST_MS:
         raise NotAdvertised(f"a session lasts {least_ms} ms at least ({LEAST_SESSION}), which is too long to wait for")
@@ -316,7 +316,7 @@ def _replaced(at: ProbeContext) -> tuple[Member, Member]:
 
 @case("groups/static/joins-at-once", SOURCE, STATIC, since="2.3")
 def joins_at_once(at: ProbeContext) -> None:
-    """A static member joins without a member ID and is told one. MEMBER_ID_REQUIRED is for the others."""
+    """A static member joins without a member ID and gets one. MEMBER_ID_REQUIRED is for the others."""
     member = Member(at, at.group(), instance=INSTANCE)
     member.joined(member.send_join())
     at.expect("a member ID is told", bool(member.member_id), True)
@@ -324,14 +324,14 @@ def joins_at_once(at: ProbeContext) -> None:
 
 @case("groups/static/leader-told", SOURCE, STATIC, since="2.3")
 def leader_told(at: ProbeContext) -> None:
-    """The leader is told the instance IDs of the members."""
+    """The leader gets the instance IDs of the members."""
     response = Member(at, at.group(), instance=INSTANCE).enter()
     at.expect("instance IDs", [each.group_instance_id for each in response.members], [INSTANCE])
 
 
 @case("groups/static/described", SOURCE, STATIC, since="2.4")
 def instance_described(at: ProbeContext) -> None:
-    """DescribeGroups tells the instance IDs of the members."""
+    """DescribeGroups returns the instance IDs of the members."""
     result = settled(at, instance=INSTANCE).described()
     at.expect("instance IDs", [each.group_instance_id for each in result.members], [INSTANCE])
 
@@ -348,7 +348,8 @@ def takes_place(at: ProbeContext) -> None:
 
 @case("groups/static/leader-need-not-assign", "KIP-814", {**STATIC, JOIN: since_version(9)}, since="3.2")
 def need_not_assign(at: ProbeContext) -> None:
-    """A leader that starts again is told that it leads, who the members are, and that it need not assign."""
+    """A leader that restarts learns from the response that it leads, who the members are, and that it need not
+    assign."""
     old = settled(at, instance=INSTANCE)
     new = Member(at, old.group_id, instance=INSTANCE)
     response = new.joined(new.send_join())
@@ -393,7 +394,7 @@ def fenced_leave(at: ProbeContext) -> None:
     """The older self cannot take out the newer one: FENCED_INSTANCE_ID."""
     old, new = _replaced(at)
     leaving = {"member_id": old.member_id, "group_instance_id": INSTANCE}
-    result = single(at.ask(LEAVE, {"group_id": old.group_id, "members": [leaving]}, on=old.on), "members")
+    result = single(at.call(LEAVE, {"group_id": old.group_id, "members": [leaving]}, on=old.on), "members")
     at.expect("error code of the member", result.error_code, ErrorCode.fenced_instance_id)
     at.expect("error code of the newer's heartbeat", new.heartbeat(), ErrorCode.none)
 
@@ -422,7 +423,7 @@ def removed_by_instance(at: ProbeContext) -> None:
     """An administrator takes out a static member by its instance ID alone."""
     member = settled(at, instance=INSTANCE)
     leaving = [{"member_id": "", "group_instance_id": each} for each in (INSTANCE, "another-instance")]
-    results = at.ask(LEAVE, {"group_id": member.group_id, "members": leaving}, on=member.on).members
+    results = at.call(LEAVE, {"group_id": member.group_id, "members": leaving}, on=member.on).members
     codes = ByKey({str(each.group_instance_id): int(each.error_code) for each in results})
     at.expect("error code of the member", codes[INSTANCE], ErrorCode.none)
     at.expect("error code of an unknown instance", codes["another-instance"], ErrorCode.unknown_member_id)

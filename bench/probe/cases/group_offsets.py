@@ -28,13 +28,13 @@ LONG = "m" * 30_000
 
 def commit(member: Member, topic: str, partition: int = 0, by: Mapping[str, object] | None = None, **more: Any) -> int:
     """Commits as ``member`` is and returns the error code of the partition. A Member that has not joined commits as a
-    consumer that assigns itself. ``by``: other values for who commits. ``more``: fields of the partition."""
+    consumer that assigns itself. ``by``: other values for the committer. ``more``: fields of the partition."""
     identity = dict(member.identity)
     identity["generation_id_or_member_epoch"] = identity.pop("generation_id")
     fields = {"committed_offset": OFFSET, "committed_metadata": "", **more}
     topics = [{"name": topic, "partitions": [{"partition_index": partition, **fields}]}]
     request: dict[str, object] = {**identity, **(by or {}), "topics": topics}
-    response = single(member.at.ask(COMMIT, request, on=member.on), "topics", "partitions")
+    response = single(member.at.call(COMMIT, request, on=member.on), "topics", "partitions")
     return int(response.error_code)
 
 
@@ -46,16 +46,16 @@ def commits(member: Member, topic: Topic, partition: int = 0, **more: Any) -> No
 def fetched_group(
     member: Member, topics: Sequence[tuple[str, Sequence[int]]] | None, version: int | None = None, **more: object
 ) -> Any:
-    """What OffsetFetch tells of the member's group. None asks for all topics."""
+    """What OffsetFetch returns for the member's group. None means all topics."""
     wanted = None if topics is None else [{"name": name, "partition_indexes": list(each)} for name, each in topics]
     groups = [{"group_id": member.group_id, "topics": wanted}]
-    result = single(member.at.ask(FETCH, {"groups": groups, **more}, version, member.on), "groups")
+    result = single(member.at.call(FETCH, {"groups": groups, **more}, version, member.on), "groups")
     member.at.expect("error code of the group", result.error_code, ErrorCode.none)
     return result
 
 
 def fetched(member: Member, topic: str, partition: int = 0, **more: Any) -> Any:
-    """What OffsetFetch tells of one partition, which must be no error."""
+    """What OffsetFetch returns for one partition, which must be no error."""
     result = single(fetched_group(member, [(topic, [partition])], **more), "topics", "partitions")
     member.at.expect("error code of the partition", result.error_code, ErrorCode.none)
     return result
@@ -95,7 +95,7 @@ def metadata(at: ProbeContext) -> None:
 
 @case("groups/commit/null-metadata", PROTOCOL, SIMPLE, since="0.9", level=SHOULD)
 def null_metadata(at: ProbeContext) -> None:
-    """A commit without a text is told with an empty one."""
+    """A commit without a text is fetched with an empty one."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic, committed_metadata=None)
     at.expect("metadata", fetched(client, topic.name).metadata, "")
@@ -117,7 +117,7 @@ def others_go_on(at: ProbeContext) -> None:
     bad = {"partition_index": 0, "committed_offset": OFFSET, "committed_metadata": LONG}
     good = {"partition_index": 1, "committed_offset": OFFSET, "committed_metadata": ""}
     request = {"group_id": client.group_id, "topics": [{"name": topic.name, "partitions": [bad, good]}]}
-    results = single(at.ask(COMMIT, request, on=client.on), "topics").partitions
+    results = single(at.call(COMMIT, request, on=client.on), "topics").partitions
     codes = ByKey({int(each.partition_index): int(each.error_code) for each in results})
     if codes[0] == ErrorCode.none:
         raise NotAdvertised("a text of any length is taken, so that no partition is refused")
@@ -195,7 +195,7 @@ def commit_unknown_member(at: ProbeContext) -> None:
 
 @case("groups/commit/no-member-in-active-group", PROTOCOL, BY_MEMBERS, since="0.9")
 def commit_without_membership(at: ProbeContext) -> None:
-    """While a group has members, nobody else may commit: UNKNOWN_MEMBER_ID."""
+    """While a group has members, no other client may commit: UNKNOWN_MEMBER_ID."""
     topic, member = at.topic(), settled(at)
     code = commit(Member(at, member.group_id), topic.name)
     at.expect("error code", code, ErrorCode.unknown_member_id)
@@ -250,7 +250,7 @@ def fetch_unknown_topic(at: ProbeContext) -> None:
 
 @case("groups/fetch/all", "KIP-88", ALL_OFFSETS, since="0.10.2")
 def fetch_all(at: ProbeContext) -> None:
-    """Null for the topics asks for all that the group has committed."""
+    """Null for the topics means all that the group has committed."""
     one, other, client = at.topic(2), at.topic(), Member(at, at.group())
     commits(client, one, partition=1, committed_offset=1)
     commits(client, other, committed_offset=2)
@@ -271,21 +271,21 @@ def fetch_all_of_unknown(at: ProbeContext) -> None:
 
 @case("groups/fetch/several-groups", "KIP-709", {**SIMPLE, FETCH: since_version(8)}, since="3.0")
 def fetch_several_groups(at: ProbeContext) -> None:
-    """One request may ask for several groups. Each is told its own offsets."""
+    """One request may fetch the offsets of several groups, each with its own."""
     topic, first = at.topic(), Member(at, at.group())
     clients = (first, Member(at, at.group_beside(first.group_id)))
     for number, client in enumerate(clients):
         commits(client, topic, committed_offset=number + 1)
     topics = [{"name": topic.name, "partition_indexes": [0]}]
     request = {"groups": [{"group_id": each.group_id, "topics": topics} for each in clients]}
-    results = at.ask(FETCH, request, on=first.on).groups
+    results = at.call(FETCH, request, on=first.on).groups
     found = {str(each.group_id): int(single(each, "topics", "partitions").committed_offset) for each in results}
     at.expect("offsets", [found.get(each.group_id) for each in clients], [1, 2])
 
 
 @case("groups/fetch/stable", "KIP-447", {**SIMPLE, FETCH: since_version(7)}, since="2.5")
 def fetch_stable(at: ProbeContext) -> None:
-    """Where no transaction is open, a client that requires stable offsets is told what is committed."""
+    """Where no transaction is open, a client that requires stable offsets gets what is committed."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
     result = fetched(client, topic.name, require_stable=True)
@@ -294,7 +294,7 @@ def fetch_stable(at: ProbeContext) -> None:
 
 @case("groups/fetch/every-version", PROTOCOL, SIMPLE, since="0.9")
 def fetch_every_version(at: ProbeContext) -> None:
-    """All versions tell the same offset and text."""
+    """All versions return the same offset and text."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic, committed_metadata="text")
     results = {}
@@ -323,6 +323,6 @@ def fetch_error_in_version_1(at: ProbeContext) -> None:
         raise NotAdvertised("the cluster has one node, which coordinates all groups")
     topics = [{"name": topic.name, "partition_indexes": [0, 1]}]
     request = {"groups": [{"group_id": client.group_id, "topics": topics}]}
-    results = single(at.ask(FETCH, request, 1, at.connect(other)), "groups", "topics").partitions
+    results = single(at.call(FETCH, request, 1, at.connect(other)), "groups", "topics").partitions
     at.expect("error codes", [int(each.error_code) for each in results], [int(ErrorCode.not_coordinator)] * 2)
     at.expect("offsets", [int(each.committed_offset) for each in results], [-1, -1])

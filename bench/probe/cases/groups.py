@@ -1,4 +1,4 @@
-"""Who coordinates a group, and who may join it: FindCoordinator and JoinGroup."""
+"""Find a group's coordinator and join the group: FindCoordinator and JoinGroup."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ ANSWERED_WITHIN_S = 6.0
 
 
 def _found(at: ProbeContext, *keys: str, version: int | None = None, key_type: int = GROUP) -> Any:
-    return at.ask(FIND, {"key_type": key_type, "coordinator_keys": list(keys)}, version).coordinators
+    return at.call(FIND, {"key_type": key_type, "coordinator_keys": list(keys)}, version).coordinators
 
 
 @case("groups/find/group", PROTOCOL, {FIND: ANY, DESCRIBE: ANY}, since="0.8.2")
@@ -50,7 +50,7 @@ def find(at: ProbeContext) -> None:
 
 @case("groups/find/every-version", PROTOCOL, {FIND: ANY, DESCRIBE: ANY}, since="0.8.2")
 def find_every_version(at: ProbeContext) -> None:
-    """All versions tell the same coordinator."""
+    """All versions return the same coordinator."""
     group_id = at.group()
     at.coordinator(group_id)
     results = {each: sole(_found(at, group_id, version=each), "coordinators") for each in at.broker.spoken(FIND)}
@@ -62,7 +62,7 @@ def find_every_version(at: ProbeContext) -> None:
 
 @case("groups/find/several", "KIP-699", {FIND: since_version(4), DESCRIBE: ANY}, since="3.0")
 def find_several(at: ProbeContext) -> None:
-    """One request may ask for several groups. Each is answered under its name."""
+    """One request may look up several groups. Each has a result with its name."""
     group_ids = [at.group() for _ in range(3)]
     at.coordinator(group_ids[0])
     nodes = _found(at, *group_ids)
@@ -81,7 +81,7 @@ def find_unknown_type(at: ProbeContext) -> None:
 
 @case("groups/find/share-too-early", "KIP-932", {FIND: (1, 5)}, since="4.0", level=SHOULD)
 def find_share_too_early(at: ProbeContext) -> None:
-    """Coordinators of share groups' state are asked for from version 6 on. Before, the answer is INVALID_REQUEST."""
+    """Coordinators of share groups' state can be looked up from version 6 on. Before, the error is INVALID_REQUEST."""
     node = sole(_found(at, f"{at.group()}:AAAAAAAAAAAAAAAAAAAAAA:0", key_type=SHARE), "coordinators")
     at.expect("error code", node.error_code, ErrorCode.invalid_request)
 
@@ -91,7 +91,7 @@ def find_share_too_early(at: ProbeContext) -> None:
 
 @case("groups/join/id-required", "KIP-394", WITH_IDS, since="2.2")
 def id_required(at: ProbeContext) -> None:
-    """A client without a member ID is told one with MEMBER_ID_REQUIRED, and joins with it."""
+    """A client without a member ID gets one with MEMBER_ID_REQUIRED, and joins with it."""
     member = Member(at, at.group())
     response = member.join()
     at.expect("error code", response.error_code, ErrorCode.member_id_required)
@@ -103,7 +103,7 @@ def id_required(at: ProbeContext) -> None:
 
 @case("groups/join/id-not-member", "KIP-394", WITH_IDS, since="2.2")
 def id_is_no_member(at: ProbeContext) -> None:
-    """A client that was told an ID and has not joined with it is no member yet."""
+    """A client that got an ID and has not joined with it is no member yet."""
     member = settled(at)
     code = Member(at, member.group_id).join().error_code
     at.expect("error code of the first join", code, ErrorCode.member_id_required)
@@ -112,7 +112,7 @@ def id_is_no_member(at: ProbeContext) -> None:
 
 @case("groups/join/id-at-once", "KIP-394", {**NEEDS, JOIN: (0, 3)}, since="0.9")
 def id_at_once(at: ProbeContext) -> None:
-    """Before version 4, a client without a member ID joins at once and is told its ID."""
+    """Before version 4, a client without a member ID joins at once and gets its ID."""
     member = Member(at, at.group())
     member.joined(member.send_join())
     at.expect("a member ID is told", bool(member.member_id), True)
@@ -120,7 +120,7 @@ def id_at_once(at: ProbeContext) -> None:
 
 @case("groups/join/alone", PROTOCOL, NEEDS, since="0.9")
 def join_alone(at: ProbeContext) -> None:
-    """The only member leads, and is told itself with its metadata, the protocol and a generation."""
+    """The only member leads, and gets itself with its metadata, the protocol and a generation."""
     member = Member(at, at.group(), {"range": b"of mine"})
     response = member.enter()
     at.expect("it leads", member.leads, True)
@@ -131,7 +131,7 @@ def join_alone(at: ProbeContext) -> None:
 
 @case("groups/join/protocol-type-told", "KIP-559", {**NEEDS, JOIN: since_version(7)}, since="2.5")
 def protocol_type_told(at: ProbeContext) -> None:
-    """From version 7 on the answer tells the type of the group's protocol."""
+    """From version 7 on the response has the type of the group's protocol."""
     response = Member(at, at.group(), protocol_type="connect").enter()
     at.expect("protocol type", response.protocol_type, "connect")
 
@@ -216,7 +216,7 @@ def common_protocol(at: ProbeContext) -> None:
 
 @case("groups/join/leader-told-members", PROTOCOL, NEEDS, since="0.9")
 def leader_told_members(at: ProbeContext) -> None:
-    """All members are told the same leader, and only the leader is told who the members are, with their metadata."""
+    """All members get the same leader, and only the leader gets the members with their metadata."""
     first = settled(at, protocols={"range": b"of A"})
     second, *responses = beside(first, protocols={"range": b"of B"})
     at.expect("both are told the same leader", first.leader == second.leader, True)
@@ -248,7 +248,7 @@ def leader_again(at: ProbeContext) -> None:
 
 @case("groups/join/follower-again", "ClassicGroup", NEEDS, since="0.9", level=SHOULD)
 def follower_again(at: ProbeContext) -> None:
-    """A follower that joins a stable group again with nothing new is told the generation that there is."""
+    """A follower that joins a stable group again with nothing new gets the current generation."""
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"", follower.member_id: b""})
     before = follower.generation
@@ -259,7 +259,7 @@ def follower_again(at: ProbeContext) -> None:
 
 @case("groups/join/new-metadata", PROTOCOL, NEEDS, since="0.9")
 def new_metadata(at: ProbeContext) -> None:
-    """A follower that joins again with other metadata begins a rebalance, and the leader is told the metadata."""
+    """A follower that joins again with other metadata begins a rebalance, and the leader gets the metadata."""
     leader, follower = pair(at)
     leader.sync({leader.member_id: b"", follower.member_id: b""})
     follower.protocols = {"range": b"something new"}
@@ -273,7 +273,7 @@ def new_metadata(at: ProbeContext) -> None:
 
 @case("groups/join/unreadable-subscription", "ClassicGroup", NEEDS, since="0.9", level=SHOULD, hostile=True)
 def unreadable_subscription(at: ProbeContext) -> None:
-    """A consumer's metadata is the members' own affair: one that nobody can read keeps no group waiting."""
+    """The broker does not interpret a consumer's metadata: one that cannot be decoded keeps no group waiting."""
     member = Member(at, at.group(), {"range": HUNDRED_TOPICS}, protocol_type=CONSUMER)
     member.joined(member.send_entry(), ANSWERED_WITHIN_S)
     at.expect("it leads", member.leads, True)

@@ -37,18 +37,18 @@ def _software(name: str = "crucible", version: str = "1") -> dict[str, object]:
 
 @case("handshake/api-versions/version-0", GUIDE, {API_VERSIONS: (0, 0)}, since="0.10.0")
 def version_0(at: ProbeContext) -> None:
-    """ApiVersions 0 has an empty body and is answered without an error."""
-    response = at.ask(API_VERSIONS, {})
+    """ApiVersions 0 has an empty body and gets a response without an error."""
+    response = at.call(API_VERSIONS, {})
     at.expect("error code", response.error_code, ErrorCode.none)
     at.expect_that("number of APIs", len(response.api_keys), len(response.api_keys) > 0, "at least one")
 
 
 @case("handshake/api-versions/every-version", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
 def every_version(at: ProbeContext) -> None:
-    """Each advertised version of ApiVersions tells the same APIs."""
+    """Each advertised version of ApiVersions returns the same APIs."""
     seen = {}
     for version in at.broker.spoken(API_VERSIONS):
-        response = at.ask(API_VERSIONS, _software(), version)
+        response = at.call(API_VERSIONS, _software(), version)
         at.expect(f"error code in version {version}", response.error_code, ErrorCode.none)
         seen[version] = {int(each.api_key): (each.min_version, each.max_version) for each in response.api_keys}
     keys = [sorted(each) for each in seen.values()]
@@ -57,8 +57,8 @@ def every_version(at: ProbeContext) -> None:
 
 @case("handshake/api-versions/ranges", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
 def ranges(at: ProbeContext) -> None:
-    """No API is told twice, and no range of versions is empty or begins below 0."""
-    response = at.ask(API_VERSIONS, _software())
+    """No API is listed twice, and no range of versions is empty or begins below 0."""
+    response = at.call(API_VERSIONS, _software())
     keys = [int(each.api_key) for each in response.api_keys]
     twice = sorted({each for each in keys if keys.count(each) > 1})
     at.expect_that("APIs that are told twice", twice, not twice, "none")
@@ -68,8 +68,8 @@ def ranges(at: ProbeContext) -> None:
 
 @case("handshake/api-versions/itself", KIP_511, {API_VERSIONS: ANY}, since="0.10.0")
 def itself(at: ProbeContext) -> None:
-    """ApiVersions is among the APIs that it tells, and so is version 0 of it."""
-    response = at.ask(API_VERSIONS, _software())
+    """ApiVersions is among the APIs that it lists, and so is version 0 of it."""
+    response = at.call(API_VERSIONS, _software())
     own = [each.min_version for each in response.api_keys if each.api_key == API_VERSIONS]
     at.expect("lowest version of ApiVersions", own, [0])
 
@@ -78,7 +78,7 @@ def itself(at: ProbeContext) -> None:
 def core_apis(at: ProbeContext) -> None:
     """Produce, Fetch, ListOffsets and Metadata are advertised, without which no client can work."""
     wanted = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA)
-    keys = {int(each.api_key) for each in at.ask(API_VERSIONS, _software()).api_keys}
+    keys = {int(each.api_key) for each in at.call(API_VERSIONS, _software()).api_keys}
     missing = [each.name for each in wanted if int(each) not in keys]
     at.expect_that("APIs that are missing", missing, not missing, "none")
 
@@ -92,13 +92,13 @@ def core_apis(at: ProbeContext) -> None:
 )
 def produce_from_0(at: ProbeContext) -> None:
     """Produce is advertised from version 0 on, even where versions before 3 are not served."""
-    response = at.ask(API_VERSIONS, _software())
+    response = at.call(API_VERSIONS, _software())
     lowest = [each.min_version for each in response.api_keys if each.api_key == ApiKey.PRODUCE]
     at.expect("lowest version of Produce", lowest, [0])
 
 
 def _beyond(at: ProbeContext, version: int) -> memoryview:
-    """Asks ApiVersions in a version that the broker does not have, and returns the frame of the answer."""
+    """Sends ApiVersions in a version that the broker does not have, and returns the frame of the response."""
     frame = _frame(API_VERSIONS, version, 77, b"\x00\x09crucible\x021\x00")
     at.main.send_bytes(frame, f"ApiVersions {version}")
     return at.main.receive_frame(5, f"ApiVersions {version}")
@@ -110,7 +110,8 @@ def _highest(at: ProbeContext) -> int:
 
 @case("handshake/api-versions/beyond-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
 def beyond_range(at: ProbeContext) -> None:
-    """An ApiVersions request of a version just beyond the range is answered with UNSUPPORTED_VERSION, in version 0."""
+    """An ApiVersions request of a version just beyond the range gets UNSUPPORTED_VERSION, in a response of version
+    0."""
     response = _beyond(at, _highest(at) + 1)
     at.expect("correlation ID", int.from_bytes(response[:4], "big"), 77)
     at.expect(
@@ -136,24 +137,26 @@ def far_beyond_range(at: ProbeContext) -> None:
 
 @case("handshake/api-versions/beyond-range-tells-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
 def beyond_range_tells_range(at: ProbeContext) -> None:
-    """That answer tells the range of ApiVersions itself, so that the client can ask again in a version of both."""
+    """That response has the range of ApiVersions itself, so that the client can retry in a version of both."""
     response = _beyond(at, _highest(at) + 1)
     (count,) = struct.unpack_from(">i", response, 6)
-    rows = [struct.unpack_from(">hhh", response, 10 + 6 * each) for each in range(min(count, (len(response) - 10) // 6))]
+    rows = [
+        struct.unpack_from(">hhh", response, 10 + 6 * each) for each in range(min(count, (len(response) - 10) // 6))
+    ]
     own = [(low, high) for key, low, high in rows if key == API_VERSIONS]
     at.expect("range of ApiVersions", own, [at.broker.versions[API_VERSIONS]])
 
 
 @case("handshake/api-versions/beyond-range-goes-on", KIP_511, {API_VERSIONS: ANY}, since="2.4")
 def beyond_range_goes_on(at: ProbeContext) -> None:
-    """The connection stays open, and a version within the range is answered on it."""
+    """The connection stays open, and a request of a version within the range succeeds on it."""
     _beyond(at, _highest(at) + 1)
-    at.expect("error code of version 0 afterwards", at.ask(API_VERSIONS, {}, 0).error_code, ErrorCode.none)
+    at.expect("error code of version 0 afterwards", at.call(API_VERSIONS, {}, 0).error_code, ErrorCode.none)
 
 
 @case("handshake/api-versions/response-header-0", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
 def response_header_0(at: ProbeContext) -> None:
-    """The answer to a flexible ApiVersions request has response header 0, without tagged fields."""
+    """The response to a flexible ApiVersions request has response header 0, without tagged fields."""
     request = at.send(API_VERSIONS, _software())
     response = at.main.receive_frame(5, str(request))
     at.expect("error code right behind the correlation ID", int.from_bytes(response[4:6], "big"), ErrorCode.none)
@@ -164,21 +167,21 @@ def response_header_0(at: ProbeContext) -> None:
 @case("handshake/api-versions/software-name", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
 def software_name(at: ProbeContext) -> None:
     """A client's software name with characters that are not allowed is refused with INVALID_REQUEST."""
-    response = at.ask(API_VERSIONS, _software("not a name!"))
+    response = at.call(API_VERSIONS, _software("not a name!"))
     at.expect("error code", response.error_code, ErrorCode.invalid_request)
 
 
 @case("handshake/api-versions/software-version", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
 def software_version(at: ProbeContext) -> None:
     """An empty software version is refused with INVALID_REQUEST."""
-    response = at.ask(API_VERSIONS, _software(version=""))
+    response = at.call(API_VERSIONS, _software(version=""))
     at.expect("error code", response.error_code, ErrorCode.invalid_request)
 
 
 @case("handshake/api-versions/features", "KIP-584", {API_VERSIONS: since_version(3)}, since="2.7")
 def features(at: ProbeContext) -> None:
     """Supported features have ranges that are not empty, and finalized ones lie at or below the supported maximum."""
-    response = at.ask(API_VERSIONS, _software())
+    response = at.call(API_VERSIONS, _software())
     supported = {str(each.name): (each.min_version, each.max_version) for each in response.supported_features}
     empty = sorted(name for name, (low, high) in supported.items() if not 0 <= low <= high)
     at.expect_that("features with an empty range", empty, not empty, "none")
@@ -190,7 +193,7 @@ def features(at: ProbeContext) -> None:
 @case("handshake/api-versions/features-from-0", HIDDEN, {API_VERSIONS: (3, 3)}, since="4.0")
 def features_from_0(at: ProbeContext) -> None:
     """Version 3 leaves out supported features whose lowest version is 0, which older clients take for an error."""
-    response = at.ask(API_VERSIONS, _software())
+    response = at.call(API_VERSIONS, _software())
     at.expect("error code", response.error_code, ErrorCode.none)
     shown = sorted(str(each.name) for each in response.supported_features if each.min_version <= 0)
     at.expect_that("features from version 0 on", shown, not shown, "none")
@@ -200,18 +203,19 @@ def features_from_0(at: ProbeContext) -> None:
 def features_shown(at: ProbeContext) -> None:
     """Version 4 has all features of version 3, and those whose lowest version is 0 besides."""
     older, newer = (
-        {str(each.name) for each in at.ask(API_VERSIONS, _software(), version).supported_features} for version in (3, 4)
+        {str(each.name) for each in at.call(API_VERSIONS, _software(), version).supported_features}
+        for version in (3, 4)
     )
     missing = sorted(older - newer)
     at.expect_that("features that version 4 lacks", missing, not missing, "none")
-    finalized = {str(each.name) for each in at.ask(API_VERSIONS, _software(), 4).finalized_features}
+    finalized = {str(each.name) for each in at.call(API_VERSIONS, _software(), 4).finalized_features}
     unsupported = sorted(finalized - newer)
     at.expect_that("finalized features that are not among the supported ones", unsupported, not unsupported, "none")
 
 
 @case("handshake/correlation/echoed", GUIDE, {API_VERSIONS: ANY}, since="0.8")
 def echoed(at: ProbeContext) -> None:
-    """An answer has the correlation ID of its request, whatever 32-bit number that is."""
+    """A response has the correlation ID of its request, whatever 32-bit number that is."""
     for wanted in (0, 1, 0x7FFFFFFF, -1, -(2**31)):
         at.main.send_bytes(_frame(API_VERSIONS, 0, wanted), f"ApiVersions 0 with correlation ID {wanted}")
         response = at.main.receive_frame(5, "ApiVersions 0")
@@ -222,26 +226,26 @@ def echoed(at: ProbeContext) -> None:
 def null_client_id(at: ProbeContext) -> None:
     """A request may have no client ID."""
     nameless = at.connect(client_id=None)
-    at.expect("error code", at.ask(API_VERSIONS, {}, 0, nameless).error_code, ErrorCode.none)
+    at.expect("error code", at.call(API_VERSIONS, {}, 0, nameless).error_code, ErrorCode.none)
 
 
 @case("handshake/client-id/empty", "RequestHeader.json", {API_VERSIONS: ANY}, since="0.8")
 def empty_client_id(at: ProbeContext) -> None:
     """A client ID may be empty."""
     nameless = at.connect(client_id="")
-    at.expect("error code", at.ask(API_VERSIONS, {}, 0, nameless).error_code, ErrorCode.none)
+    at.expect("error code", at.call(API_VERSIONS, {}, 0, nameless).error_code, ErrorCode.none)
 
 
 @case("handshake/client-id/utf-8", "RequestHeader.json", {API_VERSIONS: ANY}, since="0.8")
 def utf_8_client_id(at: ProbeContext) -> None:
     """A client ID may hold any characters of UTF-8."""
     named = at.connect(client_id="prüfer-探针")
-    at.expect("error code", at.ask(API_VERSIONS, {}, 0, named).error_code, ErrorCode.none)
+    at.expect("error code", at.call(API_VERSIONS, {}, 0, named).error_code, ErrorCode.none)
 
 
 @case("handshake/pipelining/order", GUIDE, {API_VERSIONS: ANY, METADATA: since_version(1)}, since="0.8")
 def order(at: ProbeContext) -> None:
-    """Requests that are sent at once are answered in their order, on one connection."""
+    """Requests that are pipelined on one connection get their responses in order."""
     requests = [(API_VERSIONS, 0, {}), (METADATA, at.version(METADATA), {"topics": ()})] * 10
     encoded = [at.main.encoded(*each)[0] for each in requests]
     at.main.send_bytes(b"".join(each.frame for each in encoded), "20 requests, ApiVersions and Metadata in turn")
@@ -251,7 +255,7 @@ def order(at: ProbeContext) -> None:
 
 @case("handshake/pipelining/slow-first", GUIDE, {ApiKey.FETCH: (4, 12)}, since="0.8")
 def slow_first(at: ProbeContext) -> None:
-    """A fetch that waits is answered before the request that was sent behind it."""
+    """A parked fetch gets its response before the request that was sent after it."""
     topic = at.topic()
     wanted = FetchTopic(topic.name, bytes(16), [FetchPartition(0, 0, 1024)])
     slow = at.send(ApiKey.FETCH, FetchRequest(max_wait_ms=400, min_bytes=1, topics=[wanted]))
@@ -273,7 +277,7 @@ def byte_by_byte(at: ProbeContext) -> None:
 @case("handshake/frames/half-closed", GUIDE, {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
 def half_closed(at: ProbeContext) -> None:
     """The connection is closed when the client has closed its half of it."""
-    at.ask(API_VERSIONS, {}, 0)
+    at.call(API_VERSIONS, {}, 0)
     at.main.end_sending()
     closed = at.main.is_closed()
     at.expect("closed", closed, True)
@@ -299,7 +303,7 @@ def tags_of_body(at: ProbeContext) -> None:
 
 @case("handshake/unknown/api", "Apache Kafka's SocketServer", {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
 def unknown_api(at: ProbeContext) -> None:
-    """A request of an API that does not exist closes the connection, and nothing is answered."""
+    """A request of an API that does not exist closes the connection without a response."""
     at.main.send_bytes(_frame(9_999, 0, 3), "a request of API 9999")
     at.expect("closed without an answer", at.main.is_closed(), True)
 
@@ -318,7 +322,7 @@ def unknown_leaves_others(at: ProbeContext) -> None:
     other = at.connect()
     at.main.send_bytes(_frame(9_999, 0, 3), "a request of API 9999")
     at.main.is_closed(1.0)
-    at.expect("error code on the other connection", at.ask(API_VERSIONS, {}, 0, other).error_code, ErrorCode.none)
+    at.expect("error code on the other connection", at.call(API_VERSIONS, {}, 0, other).error_code, ErrorCode.none)
 
 
 class Own(NamedTuple):
@@ -356,7 +360,7 @@ def _partitions(field: str, **values: object) -> Body:
 
 
 def _nobody(own: Own) -> dict[str, object]:
-    """A producer whose transactional ID nobody has."""
+    """A producer with an unknown transactional ID."""
     return {"transactional_id": own.topic.name, "producer_id": 1, "producer_epoch": 0}
 
 
@@ -387,7 +391,7 @@ BODIES: Sequence[tuple[int, Body]] = (
     (ApiKey.DESCRIBE_TRANSACTIONS, lambda own: {"transactional_ids": [own.topic.name]}),
     (ApiKey.LIST_TRANSACTIONS, lambda _: {}),
 )
-"""APIs that answer something sensible to a topic that is there, and to a group and a transactional ID that are not."""
+"""APIs with a sensible response to a topic that exists, and to a group and a transactional ID that do not."""
 
 
 def _every_version(api_key: int, body: Body) -> Case:
@@ -396,7 +400,7 @@ def _every_version(api_key: int, body: Body) -> Case:
         for version in at.broker.spoken(api_key):
             with at.connect() as connection:
                 try:
-                    response = connection.ask(api_key, version, body(Own(topic, group, version)), 5.0)
+                    response = connection.call(api_key, version, body(Own(topic, group, version)), 5.0)
                 except Broken as error:
                     raise Unsupported(f"version {version} is advertised, but {error}") from None
             code = getattr(response, "error_code", ErrorCode.none)

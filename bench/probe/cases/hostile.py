@@ -41,7 +41,7 @@ def request(api_key: int, version: int, *body: bytes, client_id: bytes = b"probe
 
 
 def serves(at: ProbeContext) -> None:
-    """Another connection is accepted and answered in time."""
+    """Another connection is accepted and served in time."""
     at.expect("others are served in time", _is_served(at), True)
 
 
@@ -49,14 +49,14 @@ def _is_served(at: ProbeContext) -> bool:
     until = time.monotonic() + SERVED_WITHIN_S
     try:
         with at.connect() as fresh:
-            code = at.ask(API_VERSIONS, {}, 0, fresh, SERVED_WITHIN_S).error_code
+            code = at.call(API_VERSIONS, {}, 0, fresh, SERVED_WITHIN_S).error_code
     except (Closed, Silent):
         return False
     return bool(code == ErrorCode.none) and time.monotonic() < until
 
 
 def end_of(connection: Conversation, api_key: int = API_VERSIONS, version: int = 0) -> str:
-    """What came of a connection that has sent a bad request: closed, an error, an answer without one, or silence."""
+    """What came of a connection that has sent a bad request: closed, an error, a response without one, or silence."""
     try:
         frame = connection.receive_frame(ENDED_WITHIN_S)
     except Closed:
@@ -70,7 +70,7 @@ def end_of(connection: Conversation, api_key: int = API_VERSIONS, version: int =
 
 
 def _errors(body: Any) -> Iterator[int]:
-    """All error codes of an answer, at any depth."""
+    """All error codes of a response, at any depth."""
     if isinstance(body, ErrorCode):
         yield int(body)
     elif isinstance(body, list | tuple):
@@ -82,7 +82,7 @@ def _errors(body: Any) -> Iterator[int]:
 
 
 def refused(at: ProbeContext, data: bytes, words: str, api_key: int = API_VERSIONS, version: int = 0) -> None:
-    """These bytes on a connection of their own end it, or are answered with an error. Others are served."""
+    """These bytes on a connection of their own end it, or get an error. Others are served."""
     with at.connect() as connection:
         try:
             connection.send_bytes(data, words)
@@ -177,7 +177,7 @@ NOT_SILENT = (CLOSED, "an error", ANSWERED)
 
 @case("hostile/frames/half", GUIDE, NEEDS, since="0.8", hostile=True)
 def half(at: ProbeContext) -> None:
-    """While half a frame is there, others are served. It is answered when the rest has come."""
+    """While half a frame has arrived, others are served. It gets its response when the rest has come."""
     frame = request(API_VERSIONS, 0)
     at.main.send_bytes(frame[:3], "the beginning of ApiVersions 0")
     serves(at)
@@ -189,7 +189,7 @@ def half(at: ProbeContext) -> None:
 
 @case("hostile/frames/claimed-memory", GUIDE, NEEDS, since="0.8", hostile=True)
 def claimed_memory(at: ProbeContext) -> None:
-    """Frames that claim a mebibyte each, and never come, keep nobody else from being served."""
+    """Frames that claim a mebibyte each, and never come, keep no other client from being served."""
     for _ in range(16):
         at.connect().send_bytes(MIB.to_bytes(4, "big") + bytes(100), "the beginning of a frame of a mebibyte")
     serves(at)
@@ -200,7 +200,7 @@ def claimed_memory(at: ProbeContext) -> None:
 
 @case("hostile/tags/twenty-thousand", "KIP-482", {API_VERSIONS: since_version(3)}, since="2.4", hostile=True)
 def twenty_thousand_tags(at: ProbeContext) -> None:
-    """Twenty thousand tagged fields that nobody knows are skipped or refused in time."""
+    """Twenty thousand unknown tagged fields are skipped or refused in time."""
     count, first = 20_000, 200
     tags = b"".join(
         bytes((0x80 | tag & 0x7F, 0x80 | tag >> 7 & 0x7F, tag >> 14, 0)) for tag in range(first, first + count)
@@ -223,7 +223,8 @@ def not_utf_8(at: ProbeContext) -> None:
 
 @case("hostile/many/topics", GUIDE, {METADATA: since_version(4)}, since="0.11", hostile=True)
 def many_topics(at: ProbeContext) -> None:
-    """Ten thousand topics that do not exist are all told as unknown, or the request is refused. Others are served."""
+    """Ten thousand topics that do not exist are all returned as unknown, or the request is refused. Others are
+    served."""
     names = [{"name": f"crucible-probe-none-{each}"} for each in range(10_000)]
     version = at.version(METADATA)
     request, _ = at.main.encoded(METADATA, version, {"topics": names, "allow_auto_topic_creation": False})
@@ -234,7 +235,7 @@ def many_topics(at: ProbeContext) -> None:
 
 @case("hostile/many/partitions", GUIDE, {LIST: since_version(1), CREATE: ANY}, since="0.10.1", hostile=True)
 def many_partitions(at: ProbeContext) -> None:
-    """Twenty thousand partitions that do not exist are all told as unknown, or the request is refused. Others are
+    """Twenty thousand partitions that do not exist are all returned as unknown, or the request is refused. Others are
     served."""
     partitions = [{"partition_index": each, "timestamp": -1} for each in range(1, 20_001)]
     wanted = {"replica_id": -1, "topics": [{"name": at.topic().name, "partitions": partitions}]}
@@ -249,7 +250,7 @@ def many_partitions(at: ProbeContext) -> None:
 def many_new_partitions(at: ProbeContext) -> None:
     """A request for twenty thousand new partitions is refused with POLICY_VIOLATION. It only validates."""
     wanted = {"name": at.topic_name(), "num_partitions": 20_000, "replication_factor": 1}
-    result = single(at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}), "topics")
+    result = single(at.call(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}), "topics")
     serves(at)
     at.expect("error code", result.error_code, ErrorCode.policy_violation)
 
@@ -307,8 +308,8 @@ def _came_of(at: ProbeContext, data: bytes) -> str:
 
 @case("hostile/connections/unread", GUIDE, NEEDS, since="0.8", hostile=True)
 def unread(at: ProbeContext) -> None:
-    """A client that sends five thousand requests and reads nothing keeps nobody else from being served. Its answers are
-    there when it reads, if it is not closed."""
+    """A client that sends five thousand requests and reads nothing keeps no other client from being served. Its
+    responses are there when it reads, if it is not closed."""
     number = 5_000
     one = request(API_VERSIONS, 0)
     at.main.send_bytes(one * number, f"{number} times ApiVersions 0")

@@ -40,8 +40,8 @@ def new_producer(at: ProbeContext) -> int:
 
 
 def _initialized(at: ProbeContext) -> Any:
-    """The answer to InitProducerId. Apache Kafka gives out no ID yet in the first moments after its start."""
-    while (response := at.ask(INIT, NEW_PRODUCER)).error_code in NOT_SERVED_YET and at.left_s() > 1:
+    """The response to InitProducerId. Apache Kafka gives out no ID yet in the first moments after its start."""
+    while (response := at.call(INIT, NEW_PRODUCER)).error_code in NOT_SERVED_YET and at.left_s() > 1:
         time.sleep(AGAIN_AFTER_S)
     return response
 
@@ -228,7 +228,7 @@ def old_epoch(at: ProbeContext) -> None:
 @case("produce/idempotence/unknown-id", "KIP-360", NEEDS, since="2.5")
 def unknown_id(at: ProbeContext) -> None:
     """A producer that the partition does not know and that does not begin at 0 is taken, if the broker is as Kafka 4.1.
-    An older one may refuse it with UNKNOWN_PRODUCER_ID. The log agrees with the answer."""
+    An older one may refuse it with UNKNOWN_PRODUCER_ID. The log agrees with the response."""
     topic, producer, other = at.topic(), new_producer(at), new_producer(at)
     expect_taken(at, send(at, topic, other, 0), 0)
     code = send(at, topic, producer, 7).error_code
@@ -290,7 +290,7 @@ def emptied_log(at: ProbeContext) -> None:
     expect_taken(at, send(at, topic, producer, 0, 3), 0)
     partitions = [{"partition_index": 0, "offset": -1}]
     request = {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000}
-    result = single(at.ask(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
+    result = single(at.call(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
     at.expect("error code of DeleteRecords", result.error_code, ErrorCode.none)
     expect_known(at, send(at, topic, producer, 0, 3), 0)
     code = send(at, topic, producer, 5).error_code
@@ -340,12 +340,12 @@ def _expire(at: ProbeContext) -> None:
 
 def _producers(at: ProbeContext, topic: Topic) -> Any:
     request = {"topics": [{"name": topic.name, "partition_indexes": [0]}]}
-    return at.ask_unseen(ApiKey.DESCRIBE_PRODUCERS, request, at.main)
+    return at.call_unseen(ApiKey.DESCRIBE_PRODUCERS, request, at.main)
 
 
 def _broker_setting(at: ProbeContext, key: str) -> str | None:
     resource = {"resource_type": OF_BROKERS, "resource_name": str(at.broker.node_id), "configuration_keys": [key]}
-    result = single(at.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
+    result = single(at.call(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
     return next((each.value for each in result.configs if each.name == key), None)
 
 
@@ -353,6 +353,6 @@ def _alter_expiration(at: ProbeContext, value: str | None) -> None:
     """Sets it for all brokers; None takes the setting away. Raises NotAdvertised if that is not possible."""
     change = {"name": EXPIRATION, "config_operation": 0 if value else 1, "value": value}
     resource = {"resource_type": OF_BROKERS, "resource_name": "", "configs": [change]}
-    result = single(at.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource]}), "responses")
+    result = single(at.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource]}), "responses")
     if result.error_code:
         raise NotAdvertised(f"{EXPIRATION} cannot be changed while the broker runs")

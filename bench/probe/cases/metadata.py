@@ -29,17 +29,17 @@ SCHEMA = "MetadataRequest.json, MetadataResponse.json"
 def _named(at: ProbeContext, *names: str, **more: object) -> Any:
     """The topics of these names, without creating them."""
     request = {"topics": [{"name": each} for each in names], "allow_auto_topic_creation": False, **more}
-    return at.ask(METADATA, request)
+    return at.call(METADATA, request)
 
 
 def _by_id(at: ProbeContext, topic_id: UUID) -> Any:
-    return single(at.ask(METADATA, {"topics": [{"topic_id": topic_id, "name": None}]}), "topics")
+    return single(at.call(METADATA, {"topics": [{"topic_id": topic_id, "name": None}]}), "topics")
 
 
 @case("metadata/brokers/addresses", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
 def addresses(at: ProbeContext) -> None:
     """Brokers have IDs of their own, and a host and a port to connect to."""
-    response = at.ask(METADATA, {"topics": ()})
+    response = at.call(METADATA, {"topics": ()})
     ids = [int(each.node_id) for each in response.brokers]
     at.expect_that("IDs of brokers", ids, len(set(ids)) == len(ids) > 0, "at least one, each once")
     bad = [f"{each.host}:{each.port}" for each in response.brokers if not each.host or not 0 < each.port < 65536]
@@ -49,7 +49,7 @@ def addresses(at: ProbeContext) -> None:
 @case("metadata/brokers/controller", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
 def controller(at: ProbeContext) -> None:
     """The controller is one of the brokers, or -1."""
-    response = at.ask(METADATA, {"topics": ()})
+    response = at.call(METADATA, {"topics": ()})
     ids = [int(each.node_id) for each in response.brokers]
     known = response.controller_id in (*ids, -1)
     at.expect("the controller is among the brokers or -1", known, True)
@@ -57,34 +57,34 @@ def controller(at: ProbeContext) -> None:
 
 @case("metadata/brokers/cluster-id", "KIP-78", {METADATA: since_version(2)}, since="0.10.1")
 def cluster_id(at: ProbeContext) -> None:
-    """The cluster has an ID, which is the same in each answer."""
-    found = [at.ask(METADATA, {"topics": ()}).cluster_id for _ in range(2)]
+    """The cluster has an ID, which is the same in each response."""
+    found = [at.call(METADATA, {"topics": ()}).cluster_id for _ in range(2)]
     at.expect("a cluster ID is told", bool(found[0]), True)
     at.expect("both answers have the same", found[0] == found[1], True)
 
 
 @case("metadata/topics/none", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
 def no_topics(at: ProbeContext) -> None:
-    """From version 1 on an empty list of topics asks for none. The brokers are told all the same."""
+    """From version 1 on an empty list of topics means none. The response has the brokers all the same."""
     at.topic()
-    response = at.ask(METADATA, {"topics": ()})
+    response = at.call(METADATA, {"topics": ()})
     at.expect("number of topics", len(response.topics), 0)
     at.expect_that("number of brokers", len(response.brokers), len(response.brokers) > 0, "at least one")
 
 
 @case("metadata/topics/all", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.10.0")
 def all_topics(at: ProbeContext) -> None:
-    """A null list of topics asks for all of them."""
+    """A null list of topics means all of them."""
     name = at.topic().name
-    names = {str(each.name) for each in at.ask(METADATA, {"topics": None}).topics}
+    names = {str(each.name) for each in at.call(METADATA, {"topics": None}).topics}
     at.expect("the case's topic is among them", name in names, True)
 
 
 @case("metadata/topics/all-in-version-0", SCHEMA, {METADATA: (0, 0), CREATE: ANY}, since="0.8")
 def all_in_version_0(at: ProbeContext) -> None:
-    """In version 0 an empty list asks for all topics."""
+    """In version 0 an empty list means all topics."""
     name = at.topic().name
-    names = {str(each.name) for each in at.ask(METADATA, {"topics": None}).topics}
+    names = {str(each.name) for each in at.call(METADATA, {"topics": None}).topics}
     at.expect("the case's topic is among them", name in names, True)
 
 
@@ -125,11 +125,11 @@ def internal(at: ProbeContext) -> None:
 
 @case("metadata/topics/every-version", SCHEMA, {METADATA: ANY, CREATE: ANY}, since="0.8")
 def every_version(at: ProbeContext) -> None:
-    """Each version tells the same partitions, leaders and replicas."""
+    """Each version returns the same partitions, leaders and replicas."""
     name = at.topic(2).name
     results = {}
     for version in at.broker.spoken(METADATA):
-        topic = single(at.ask(METADATA, {"topics": [{"name": name}]}, version), "topics")
+        topic = single(at.call(METADATA, {"topics": [{"name": name}]}, version), "topics")
         results[version] = sorted(
             (each.partition_index, int(each.leader_id), tuple(each.replica_nodes)) for each in topic.partitions
         )
@@ -146,14 +146,14 @@ def every_version(at: ProbeContext) -> None:
     level=SHOULD,
 )
 def named_twice(at: ProbeContext) -> None:
-    """A topic that is named twice is told once."""
+    """A topic that is named twice is returned once."""
     name = at.topic().name
     at.expect("number of topics", len(_named(at, name, name).topics), 1)
 
 
 @case("metadata/topics/operations-not-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3")
 def operations_not_asked(at: ProbeContext) -> None:
-    """The operations that a client may do are told only if it asks for them."""
+    """The authorized operations are returned only if the request wants them."""
     result = single(_named(at, at.topic().name), "topics")
     at.expect("authorized operations", result.topic_authorized_operations, NOT_ASKED)
 
@@ -162,7 +162,7 @@ def operations_not_asked(at: ProbeContext) -> None:
     "metadata/topics/operations-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3", level=SHOULD
 )
 def operations_asked(at: ProbeContext) -> None:
-    """They are told if it asks for them, as bits above 2."""
+    """They are returned if the request wants them, as bits above 2."""
     result = single(_named(at, at.topic().name, include_topic_authorized_operations=True), "topics")
     bits = result.topic_authorized_operations
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
@@ -170,7 +170,7 @@ def operations_asked(at: ProbeContext) -> None:
 
 @case("metadata/unknown/operations", "KIP-430", {METADATA: since_version(8)}, since="2.3", level=SHOULD)
 def unknown_operations(at: ProbeContext) -> None:
-    """They are told of a topic that does not exist, too."""
+    """They are returned for a topic that does not exist, too."""
     result = single(_named(at, at.topic_name(), include_topic_authorized_operations=True), "topics")
     bits = result.topic_authorized_operations
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
@@ -178,7 +178,7 @@ def unknown_operations(at: ProbeContext) -> None:
 
 @case("metadata/unknown/name", SCHEMA, {METADATA: since_version(4)}, since="0.8")
 def unknown_name(at: ProbeContext) -> None:
-    """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION and no partitions, at once."""
+    """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION and no partitions, at once."""
     name = at.topic_name()
     result = single(_named(at, name), "topics")
     at.expect("error code of the topic", result.error_code, ErrorCode.unknown_topic_or_partition)
@@ -197,7 +197,7 @@ def not_created(at: ProbeContext) -> None:
 
 @case("metadata/unknown/beside-known", SCHEMA, {METADATA: since_version(4), CREATE: ANY}, since="0.8")
 def beside_known(at: ProbeContext) -> None:
-    """An unknown topic does not hinder the known one of the same request."""
+    """An unknown topic does not affect the known one of the same request."""
     known, unknown = at.topic().name, at.topic_name()
     codes = {str(each.name): each.error_code for each in _named(at, unknown, known).topics}
     at.expect("error code of the known topic", codes.get(known), ErrorCode.none)
@@ -212,7 +212,7 @@ def beside_known(at: ProbeContext) -> None:
     level=SHOULD,
 )
 def invalid_name(at: ProbeContext) -> None:
-    """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION, or as unknown."""
+    """A name that no topic can have gets INVALID_TOPIC_EXCEPTION, or as unknown."""
     result = single(_named(at, "not a topic!"), "topics")
     at.expect(
         "error code of the topic",
@@ -240,7 +240,7 @@ def id_of_unknown_name(at: ProbeContext) -> None:
 
 @case("metadata/ids/found", "KIP-516", BY_ID, since="3.1")
 def found_by_id(at: ProbeContext) -> None:
-    """A topic is found by its ID, and told with its name."""
+    """A topic is found by its ID, and returned with its name."""
     topic = at.topic(2)
     result = _by_id(at, UUID(bytes=topic.id))
     at.expect("error code of the topic", result.error_code, ErrorCode.none)
@@ -250,7 +250,7 @@ def found_by_id(at: ProbeContext) -> None:
 
 @case("metadata/ids/unknown", "KIP-516", BY_ID, since="3.1")
 def unknown_id(at: ProbeContext) -> None:
-    """An ID that no topic has is told with UNKNOWN_TOPIC_ID."""
+    """An ID that no topic has gets UNKNOWN_TOPIC_ID."""
     strange = UUID(bytes=bytes(range(1, 17)))
     result = _by_id(at, strange)
     at.expect("error code of the topic", result.error_code, ErrorCode.unknown_topic_id)
@@ -279,8 +279,8 @@ def deleted(at: ProbeContext) -> None:
 
 @case("metadata/cluster/same-brokers", "KIP-700", {CLUSTER: ANY, METADATA: since_version(2)}, since="2.8")
 def same_brokers(at: ProbeContext) -> None:
-    """DescribeCluster tells the same cluster ID and the same brokers as Metadata."""
-    cluster, metadata = at.ask(CLUSTER, {"endpoint_type": 1}), at.ask(METADATA, {"topics": ()})
+    """DescribeCluster returns the same cluster ID and the same brokers as Metadata."""
+    cluster, metadata = at.call(CLUSTER, {"endpoint_type": 1}), at.call(METADATA, {"topics": ()})
     at.expect("error code", cluster.error_code, ErrorCode.none)
     at.expect("the cluster ID is the same", cluster.cluster_id == metadata.cluster_id, True)
     brokers = sorted((int(each.broker_id), each.host, each.port) for each in cluster.brokers)
@@ -291,23 +291,23 @@ def same_brokers(at: ProbeContext) -> None:
 @case("metadata/cluster/endpoint-type", "KIP-919", {CLUSTER: since_version(1)}, since="3.7")
 def endpoint_type(at: ProbeContext) -> None:
     """A broker refuses an endpoint type that does not exist with UNSUPPORTED_ENDPOINT_TYPE."""
-    at.expect("error code", at.ask(CLUSTER, {"endpoint_type": 77}).error_code, ErrorCode.unsupported_endpoint_type)
+    at.expect("error code", at.call(CLUSTER, {"endpoint_type": 77}).error_code, ErrorCode.unsupported_endpoint_type)
 
 
 @case("metadata/cluster/endpoint-type-told", "KIP-919", {CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
 def endpoint_type_told(at: ProbeContext) -> None:
-    """The refusal does not repeat the type. It tells that of the endpoint, which is 1 for a broker."""
+    """The refusal does not repeat the requested type. It has that of the endpoint, which is 1 for a broker."""
     for request in (2, 77):
-        response = at.ask(CLUSTER, {"endpoint_type": request})
+        response = at.call(CLUSTER, {"endpoint_type": request})
         at.expect("error code is set", response.error_code != 0, True)
         at.expect("endpoint type", response.endpoint_type, 1)
 
 
 @case("metadata/described/partitions", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
 def described(at: ProbeContext) -> None:
-    """DescribeTopicPartitions tells all partitions of a topic, and no cursor if that was all."""
+    """DescribeTopicPartitions returns all partitions of a topic, and no cursor if that was all."""
     topic = at.topic(3)
-    response = at.ask(DESCRIBE, {"topics": [{"name": topic.name}]})
+    response = at.call(DESCRIBE, {"topics": [{"name": topic.name}]})
     result = single(response, "topics")
     at.expect("error code of the topic", result.error_code, ErrorCode.none)
     at.expect("partitions", [each.partition_index for each in result.partitions], [0, 1, 2])
@@ -316,29 +316,29 @@ def described(at: ProbeContext) -> None:
 
 @case("metadata/described/unknown", "KIP-966", {DESCRIBE: ANY}, since="3.8")
 def described_unknown(at: ProbeContext) -> None:
-    """It tells a topic that does not exist with UNKNOWN_TOPIC_OR_PARTITION."""
-    result = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
+    """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
+    result = single(at.call(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
     at.expect("error code of the topic", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("metadata/described/unknown-operations", "KIP-966", {DESCRIBE: ANY}, since="3.8", level=SHOULD)
 def described_unknown_operations(at: ProbeContext) -> None:
-    """It tells the authorized operations of a topic that does not exist, too."""
-    result = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
+    """It returns the authorized operations of a topic that does not exist, too."""
+    result = single(at.call(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
     bits = result.topic_authorized_operations
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
 
 
 @case("metadata/described/cursor", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
 def described_cursor(at: ProbeContext) -> None:
-    """It tells no more partitions than asked for, and a cursor from which the next request goes on."""
+    """It returns no more partitions than the limit, and a cursor from which the next request goes on."""
     topic = at.topic(3)
     request = {"topics": [{"name": topic.name}], "response_partition_limit": 2}
-    response = at.ask(DESCRIBE, request)
+    response = at.call(DESCRIBE, request)
     at.expect("partitions", [each.partition_index for each in single(response, "topics").partitions], [0, 1])
     cursor = response.next_cursor
     at.expect_that("cursor", cursor, cursor is not None and cursor.partition_index == 2, "at partition 2")
-    rest = at.ask(DESCRIBE, request | {"cursor": {"topic_name": topic.name, "partition_index": 2}})
+    rest = at.call(DESCRIBE, request | {"cursor": {"topic_name": topic.name, "partition_index": 2}})
     at.expect(
         "partitions from the cursor on", [each.partition_index for each in single(rest, "topics").partitions], [2]
     )
@@ -347,9 +347,9 @@ def described_cursor(at: ProbeContext) -> None:
 
 @case("metadata/described/sorted", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
 def described_sorted(at: ProbeContext) -> None:
-    """It tells topics in the order of their names."""
+    """It returns topics in the order of their names."""
     names = sorted(at.topic().name for _ in range(3))
-    results = at.ask(DESCRIBE, {"topics": [{"name": each} for each in reversed(names)]}).topics
+    results = at.call(DESCRIBE, {"topics": [{"name": each} for each in reversed(names)]}).topics
     at.expect("the topics are in the order of their names", [str(each.name) for each in results] == names, True)
 
 
@@ -380,7 +380,7 @@ def described_cursor_elsewhere(at: ProbeContext) -> None:
 def _refused_cursor(at: ProbeContext, name: str, cursor: str = "", partition: int = 0) -> None:
     """A request that is invalid as a whole: each topic has the error, and no partitions."""
     request = {"topics": [{"name": name}], "cursor": {"topic_name": cursor or name, "partition_index": partition}}
-    results = at.ask(DESCRIBE, request).topics
+    results = at.call(DESCRIBE, request).topics
     codes = sorted({int(each.error_code) for each in results})
     at.expect("error codes of the topics", codes, [int(ErrorCode.invalid_request)])
     at.expect("number of partitions", sum(len(each.partitions) for each in results), 0)
@@ -388,7 +388,7 @@ def _refused_cursor(at: ProbeContext, name: str, cursor: str = "", partition: in
 
 @case("metadata/cluster/operations", "KIP-430", {METADATA: (8, 8)}, since="2.3", level=SHOULD)
 def cluster_operations(at: ProbeContext) -> None:
-    """Metadata 8 returns the operations that a client may do on the cluster if it asks for them, and only then."""
+    """Metadata 8 returns the authorized operations of the cluster if the request wants them, and only then."""
     for body in (True, False):
         request = struct.pack(">hhihi???", METADATA, 8, 1, 0, 0, False, body, False)
         at.main.send_bytes(struct.pack(">i", len(request)) + request, f"Metadata 8 without topics, operations: {body}")
@@ -400,7 +400,7 @@ def cluster_operations(at: ProbeContext) -> None:
 def cluster_operations_described(at: ProbeContext) -> None:
     """DescribeCluster does the same."""
     for request in (True, False):
-        response = at.ask(CLUSTER, {"include_cluster_authorized_operations": request})
+        response = at.call(CLUSTER, {"include_cluster_authorized_operations": request})
         bits = int(response.cluster_authorized_operations)
         at.expect_that(f"operations, asked for: {request}", bits, (bits != NOT_ASKED) == request, "bits, if asked for")
 
@@ -415,14 +415,14 @@ def cluster_operations_described(at: ProbeContext) -> None:
 def snapshots_of_each_partition(at: ProbeContext) -> None:
     """FetchSnapshot serves or refuses each partition by itself: a topic without snapshots, a partition that the
     metadata log does not have, and a snapshot that does not exist."""
-    cluster = at.ask(METADATA, {"topics": ()}).cluster_id
+    cluster = at.call(METADATA, {"topics": ()}).cluster_id
     wanted = {"current_leader_epoch": -1, "snapshot_id": {"end_offset": NO_SNAPSHOT, "epoch": 0}, "position": 0}
     places = [(at.topic_name(), 0), (METADATA_LOG, 1), (METADATA_LOG, 0)]
     topics = [
         {"name": name, "partitions": [{"partition": index, **wanted} for each, index in places if each == name]}
         for name in dict.fromkeys(each for each, _ in places)
     ]
-    response = at.ask(SNAPSHOT, {"cluster_id": cluster, "replica_id": -1, "max_bytes": 1, "topics": topics})
+    response = at.call(SNAPSHOT, {"cluster_id": cluster, "replica_id": -1, "max_bytes": 1, "topics": topics})
     at.expect("error code of the request", response.error_code, ErrorCode.none)
     found = [(str(topic.name), int(each.index), each) for topic in response.topics for each in topic.partitions]
     at.expect("the answer names the same partitions", [found_at[:2] for found_at in found] == places, True)

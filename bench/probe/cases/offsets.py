@@ -37,10 +37,10 @@ def _log(at: ProbeContext, compression: Compression = Compression.NONE) -> Topic
 def offset_at(
     at: ProbeContext, topic: Topic, timestamp: int, partition: int = 0, *, seen: bool = True, **more: object
 ) -> Any:
-    """What is told of the offset for a timestamp, or for one of the kinds above. ``seen``: see ``ask_unseen``."""
+    """What ListOffsets returns for a timestamp, or for one of the kinds above. ``seen``: see ``call_unseen``."""
     body = {"partition_index": partition, "timestamp": timestamp, **more}
     request = {"replica_id": -1, "timeout": TIER_LIMIT_MS, "topics": [{"name": topic.name, "partitions": [body]}]}
-    response = at.ask(LIST, request) if seen else at.ask_unseen(LIST, request, at.main)
+    response = at.call(LIST, request) if seen else at.call_unseen(LIST, request, at.main)
     return single(response, "topics", "partitions")
 
 
@@ -51,7 +51,7 @@ def expect_offset(at: ProbeContext, response: Any, offset: int) -> None:
 
 @case("offsets/list/latest", SCHEMA, NEEDS, since="0.10.1")
 def latest(at: ProbeContext) -> None:
-    """Timestamp -1 asks for the end of the log. No timestamp belongs to it."""
+    """Timestamp -1 requests the end of the log. No timestamp belongs to it."""
     result = offset_at(at, _log(at), LATEST)
     expect_offset(at, result, 6)
     at.expect("timestamp", result.timestamp, -1)
@@ -59,7 +59,7 @@ def latest(at: ProbeContext) -> None:
 
 @case("offsets/list/earliest", SCHEMA, NEEDS, since="0.10.1")
 def earliest(at: ProbeContext) -> None:
-    """Timestamp -2 asks for the start of the log."""
+    """Timestamp -2 requests the start of the log."""
     expect_offset(at, offset_at(at, _log(at), EARLIEST), 0)
 
 
@@ -118,7 +118,7 @@ def time_out_of_order(at: ProbeContext) -> None:
 
 @case("offsets/list/max-timestamp", "KIP-734", {**NEEDS, LIST: since_version(7)}, since="3.0")
 def max_timestamp(at: ProbeContext) -> None:
-    """Timestamp -3 asks for the record with the largest timestamp, which need not be the last."""
+    """Timestamp -3 requests the record with the largest timestamp, which need not be the last."""
     topic = at.topic(configs=FOR_EVER)
     write(at, topic, build([Record(timestamp_ms=BEGAN_MS + each, value=b"v") for each in (10, 50, 30)]))
     result = offset_at(at, topic, MAX_TIMESTAMP)
@@ -134,13 +134,13 @@ def max_timestamp_empty(at: ProbeContext) -> None:
 
 @case("offsets/list/earliest-local", "KIP-405", {**NEEDS, LIST: since_version(8)}, since="3.4")
 def earliest_local(at: ProbeContext) -> None:
-    """Timestamp -4 asks for the start of the local log, which is that of the log where nothing is tiered."""
+    """Timestamp -4 requests the start of the local log, which is that of the log where nothing is tiered."""
     expect_offset(at, offset_at(at, _log(at), EARLIEST_LOCAL), 0)
 
 
 @case("offsets/list/latest-tiered", "KIP-1005", {**NEEDS, LIST: since_version(9)}, since="3.8")
 def latest_tiered(at: ProbeContext) -> None:
-    """Timestamp -5 asks for the last tiered offset, which is -1 where nothing is tiered."""
+    """Timestamp -5 requests the last tiered offset, which is -1 where nothing is tiered."""
     expect_offset(at, offset_at(at, _log(at), LATEST_TIERED), -1)
 
 
@@ -164,23 +164,23 @@ def read_committed(at: ProbeContext) -> None:
     """With isolation level 1 the end is the last stable offset, which is the same where no transaction is open."""
     partitions = [{"partition_index": 0, "timestamp": LATEST}]
     topics = [{"name": _log(at).name, "partitions": partitions}]
-    result = single(at.ask(LIST, {"replica_id": -1, "isolation_level": 1, "topics": topics}), "topics", "partitions")
+    result = single(at.call(LIST, {"replica_id": -1, "isolation_level": 1, "topics": topics}), "topics", "partitions")
     expect_offset(at, result, 6)
 
 
 @case("offsets/list/unknown-topic", SCHEMA, {LIST: since_version(1)}, since="0.10.1")
 def unknown_topic(at: ProbeContext) -> None:
-    """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     code = offset_at(at, Topic(at.topic_name(), bytes(16), 1), LATEST).error_code
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("offsets/list/unknown-partition", SCHEMA, NEEDS, since="0.10.1")
 def unknown_partition(at: ProbeContext) -> None:
-    """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, and the others as ever."""
+    """A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION, and the others their offsets."""
     topic = _log(at)
     partitions = [{"partition_index": each, "timestamp": LATEST} for each in (0, 9)]
-    response = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": partitions}]})
+    response = at.call(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": partitions}]})
     results = ByKey({each.partition_index: each for each in single(response, "topics").partitions})
     at.expect("error code of the one", results[9].error_code, ErrorCode.unknown_topic_or_partition)
     expect_offset(at, results[0], 6)
@@ -190,21 +190,21 @@ def unknown_partition(at: ProbeContext) -> None:
 def named_twice(at: ProbeContext) -> None:
     """A partition that is named twice is refused with INVALID_REQUEST."""
     partitions = [{"partition_index": 0, "timestamp": each} for each in (LATEST, EARLIEST)]
-    response = at.ask(LIST, {"replica_id": -1, "topics": [{"name": _log(at).name, "partitions": partitions}]})
+    response = at.call(LIST, {"replica_id": -1, "topics": [{"name": _log(at).name, "partitions": partitions}]})
     codes = {int(each.error_code) for each in single(response, "topics").partitions}
     at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
 
 
 @case("offsets/list/told-once", "ReplicaManager.scala", NEEDS, since="4.0", level=SHOULD)
 def told_once(at: ProbeContext) -> None:
-    """Each topic and each partition is told once, however often it is named."""
+    """Each topic and each partition is returned once, however often it is named."""
     name = at.topic(2).name
     named = [[(0, LATEST), (0, LATEST)], [(1, LATEST), (0, EARLIEST)]]
     topics = [
         {"name": name, "partitions": [{"partition_index": index, "timestamp": kind} for index, kind in each]}
         for each in named
     ]
-    response = at.ask(LIST, {"replica_id": -1, "topics": topics})
+    response = at.call(LIST, {"replica_id": -1, "topics": topics})
     at.expect("number of topics", len(response.topics), 1)
     found = sorted((each.partition_index, int(each.error_code)) for each in single(response, "topics").partitions)
     at.expect("partitions and error codes", found, [(0, int(ErrorCode.invalid_request)), (1, 0)])
@@ -212,7 +212,7 @@ def told_once(at: ProbeContext) -> None:
 
 @case("offsets/list/leader-epoch", "KIP-320; redpanda#9850", WITH_EPOCH, since="2.1")
 def leader_epoch(at: ProbeContext) -> None:
-    """From version 4 on an offset is told with the leader epoch of its record."""
+    """From version 4 on an offset is returned with the leader epoch of its record."""
     topic = _log(at)
     epoch = epoch_of(at, topic)
     for kind in (EARLIEST, LATEST, BEGAN_MS):
@@ -221,7 +221,7 @@ def leader_epoch(at: ProbeContext) -> None:
 
 @case("offsets/list/newer-epoch", "KIP-320", WITH_EPOCH, since="2.1")
 def newer_epoch(at: ProbeContext) -> None:
-    """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
+    """A client with a newer leader epoch than the broker's gets UNKNOWN_LEADER_EPOCH."""
     topic = _log(at)
     result = offset_at(at, topic, LATEST, current_leader_epoch=epoch_of(at, topic) + 1)
     at.expect("error code", result.error_code, ErrorCode.unknown_leader_epoch)
@@ -229,7 +229,7 @@ def newer_epoch(at: ProbeContext) -> None:
 
 @case("offsets/list/right-epoch", "KIP-320", WITH_EPOCH, since="2.1")
 def right_epoch(at: ProbeContext) -> None:
-    """A client with the right leader epoch is answered."""
+    """A client with the right leader epoch gets its offset."""
     topic = _log(at)
     expect_offset(at, offset_at(at, topic, LATEST, current_leader_epoch=epoch_of(at, topic)), 6)
 
@@ -238,13 +238,13 @@ def right_epoch(at: ProbeContext) -> None:
 
 
 def epoch_of(at: ProbeContext, topic: Topic) -> int:
-    result = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
+    result = single(at.call(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
     return int(single(result, "partitions").leader_epoch)
 
 
 def end_of_epoch(at: ProbeContext, name: str, epoch: int, current: int = -1, partition: int = 0) -> Any:
     request = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
-    response = at.ask(EPOCHS, {"replica_id": -1, "topics": [{"topic": name, "partitions": [request]}]})
+    response = at.call(EPOCHS, {"replica_id": -1, "topics": [{"topic": name, "partitions": [request]}]})
     return single(response, "topics", "partitions")
 
 
@@ -270,14 +270,14 @@ def future_epoch(at: ProbeContext) -> None:
 
 @case("offsets/epoch/undefined", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
 def undefined_epoch(at: ProbeContext) -> None:
-    """Epoch -1, which stands for none, has no end."""
+    """Epoch -1, which means none, has no end."""
     result = end_of_epoch(at, _log(at).name, -1)
     at.expect("end offset", result.end_offset, -1)
 
 
 @case("offsets/epoch/newer-current", EPOCH_SCHEMA, FOR_EPOCH, since="2.1")
 def newer_current(at: ProbeContext) -> None:
-    """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
+    """A client with a newer leader epoch than the broker's gets UNKNOWN_LEADER_EPOCH."""
     topic = _log(at)
     epoch = epoch_of(at, topic)
     result = end_of_epoch(at, topic.name, epoch, epoch + 1)
@@ -286,14 +286,14 @@ def newer_current(at: ProbeContext) -> None:
 
 @case("offsets/epoch/unknown-topic", EPOCH_SCHEMA, {EPOCHS: since_version(2)}, since="0.11")
 def epoch_of_unknown(at: ProbeContext) -> None:
-    """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    """A topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     result = end_of_epoch(at, at.topic_name(), 0)
     at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("offsets/epoch/unknown-partition", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
 def epoch_of_unknown_partition(at: ProbeContext) -> None:
-    """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    """A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     result = end_of_epoch(at, _log(at).name, 0, partition=9)
     at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
 
@@ -303,12 +303,12 @@ def epoch_of_unknown_partition(at: ProbeContext) -> None:
 
 def delete_records(at: ProbeContext, topic: Topic, offset: int, partition: int = 0) -> Any:
     request = {"topics": [{"name": topic.name, "partitions": [{"partition_index": partition, "offset": offset}]}]}
-    return single(at.ask(DELETE, {**request, "timeout": 5_000}), "topics", "partitions")
+    return single(at.call(DELETE, {**request, "timeout": 5_000}), "topics", "partitions")
 
 
 @case("offsets/delete/to-offset", "KIP-107", DELETES, since="0.11")
 def delete_to_offset(at: ProbeContext) -> None:
-    """Records before an offset are deleted, also inside a batch, and the answer tells the new start."""
+    """Records before an offset are deleted, also inside a batch, and the response has the new start."""
     topic = _log(at)
     result = delete_records(at, topic, 4)
     at.expect("error code", result.error_code, ErrorCode.none)
@@ -347,7 +347,7 @@ def delete_again(at: ProbeContext) -> None:
 
 @case("offsets/delete/unknown-partition", "KIP-107", DELETES, since="0.11")
 def delete_unknown(at: ProbeContext) -> None:
-    """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    """A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION."""
     result = delete_records(at, _log(at), 1, 9)
     at.expect("error code", result.error_code, ErrorCode.unknown_topic_or_partition)
 
@@ -360,7 +360,7 @@ def delete_unknown(at: ProbeContext) -> None:
     level=SHOULD,
 )
 def max_timestamp_after_deletion(at: ProbeContext) -> None:
-    """Timestamp -3 asks for the largest timestamp among the records that are left, also if a deleted one had a larger
+    """Timestamp -3 requests the largest timestamp among the remaining records, also if a deleted one had a larger
     one."""
     topic = at.topic(configs=FOR_EVER)
     for late_ms in (50, 10, 30):

@@ -55,10 +55,10 @@ def acks_leader(at: ProbeContext) -> None:
 
 @case("produce/acks/none", SCHEMA, BOTH, since="0.8")
 def acks_none(at: ProbeContext) -> None:
-    """With acks=0 nothing is answered, and the batch is written."""
+    """With acks=0 there is no response, and the batch is written."""
     topic = at.topic()
     at.send(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(b"quiet")}, 0))
-    at.ask(ApiKey.API_VERSIONS, {}, 0)
+    at.call(ApiKey.API_VERSIONS, {}, 0)
     at.expect("values that are fetched", values(fetch_one(at, topic)), [b"quiet"])
 
 
@@ -96,7 +96,7 @@ def offset_of_client(at: ProbeContext) -> None:
 
 @case("produce/offsets/log-start", "KIP-107", {PRODUCE: since_version(5), ApiKey.CREATE_TOPICS: ANY}, since="1.0")
 def log_start(at: ProbeContext) -> None:
-    """From version 5 on the answer tells where the log starts."""
+    """From version 5 on the response has where the log starts."""
     at.expect("log start offset", produce(at, at.topic(), batch()).log_start_offset, 0)
 
 
@@ -108,7 +108,7 @@ def log_start(at: ProbeContext) -> None:
     level=SHOULD,
 )
 def log_start_of_refused(at: ProbeContext) -> None:
-    """The answer tells it, too, where the state of the log or the settings of its topic forbid a batch, but not where
+    """The response has it, too, where the state of the log or the settings of its topic forbid a batch, but not where
     the batch is damaged."""
     topic = at.topic(configs={"cleanup.policy": "compact"})
     at.expect("log start offset without a key", produce(at, topic, batch(b"no key")).log_start_offset, 0)
@@ -118,9 +118,9 @@ def log_start_of_refused(at: ProbeContext) -> None:
 
 @case("produce/offsets/partitions", SCHEMA, WRITE, since="0.8")
 def several_partitions(at: ProbeContext) -> None:
-    """One request writes to several partitions, and each has an answer of its own."""
+    """One request writes to several partitions, and each has a result of its own."""
     topic = at.topic(3)
-    response = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 2: batch(), 1: batch()}))
+    response = at.call(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 2: batch(), 1: batch()}))
     rows = single(response, "responses").partitions
     found = sorted((each.partition, each.error_code, each.base_offset) for each in rows)
     at.expect("partition, error code and base offset", found, [(0, 0, 0), (1, 0, 0), (2, 0, 0)])
@@ -133,7 +133,7 @@ def named_twice(at: ProbeContext) -> None:
     request = produce_request(topic, at.version(PRODUCE), {0: batch(b"last")})
     (once,) = request.topics
     first = replace(once, partitions=[ProducePartition(0, batch(b"first")), *once.partitions])
-    response = at.ask(PRODUCE, replace(request, topics=[first]))
+    response = at.call(PRODUCE, replace(request, topics=[first]))
     found = [each for part in response.responses for each in part.partitions]
     at.expect("error codes and base offsets", [(each.error_code, each.base_offset) for each in found], [(0, 0)])
     at.expect("values", values(fetch_one(at, topic)), [b"last"])
@@ -141,9 +141,9 @@ def named_twice(at: ProbeContext) -> None:
 
 @case("produce/offsets/partial", SCHEMA, WRITE, since="0.8")
 def partial(at: ProbeContext) -> None:
-    """A partition that is refused does not hinder the others of the request."""
+    """A partition that is refused does not affect the others of the request."""
     topic = at.topic()
-    response = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 9: batch()}))
+    response = at.call(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 9: batch()}))
     codes = {each.partition: each.error_code for each in single(response, "responses").partitions}
     at.expect("error code of the partition that exists", codes.get(0), ErrorCode.none)
     at.expect("error code of the one that does not", codes.get(9), ErrorCode.unknown_topic_or_partition)
@@ -269,7 +269,7 @@ def key_for_compaction(at: ProbeContext) -> None:
 
 @case("produce/batch/record-errors", "KIP-467", {**BOTH, PRODUCE: since_version(8)}, since="2.4")
 def record_errors(at: ProbeContext) -> None:
-    """From version 8 on the answer names the records that are wrong."""
+    """From version 8 on the response names the records that are wrong."""
     topic = at.topic(configs={"cleanup.policy": "compact"})
     two = [Record(timestamp_ms=now_ms(), key=b"k", value=b"v"), Record(timestamp_ms=now_ms(), value=b"v")]
     result = produce(at, topic, build(two))
@@ -304,7 +304,7 @@ def unchanged(at: ProbeContext) -> None:
 
 @case("produce/timestamps/of-client", "KIP-32", BOTH, since="0.10.0")
 def time_of_client(at: ProbeContext) -> None:
-    """A topic with CreateTime keeps the client's timestamps, and the answer tells no append time."""
+    """A topic with CreateTime keeps the client's timestamps, and the response has no append time."""
     topic, sent = at.topic(configs={"message.timestamp.type": "CreateTime"}), now_ms() - 5_000
     result = produce(at, topic, batch(timestamp_ms=sent))
     at.expect("append time of the answer", result.log_append_time_ms, -1)
@@ -314,7 +314,7 @@ def time_of_client(at: ProbeContext) -> None:
 
 @case("produce/timestamps/append-time", "KIP-32", BOTH, since="0.10.0")
 def append_time(at: ProbeContext) -> None:
-    """A topic with LogAppendTime gives records the time of the broker, and the answer tells it."""
+    """A topic with LogAppendTime gives records the time of the broker, which the response has."""
     topic = at.topic(configs={"message.timestamp.type": "LogAppendTime"})
     result = produce(at, topic, batch(timestamp_ms=12_345))
     at.expect("an append time is told", result.log_append_time_ms > 12_345, True)

@@ -42,7 +42,7 @@ def bytes_behind(at: ProbeContext) -> None:
 
 @case("handshake/client-id/not-utf-8", "Apache Kafka's RequestHeader", {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
 def not_utf_8(at: ProbeContext) -> None:
-    """A client ID that is not UTF-8 hinders nobody."""
+    """A client ID that is not UTF-8 is accepted."""
     at.main.send_bytes(struct.pack(">ihhih", 12, API_VERSIONS, 0, 77, 2) + b"\xe4a", "ApiVersions 0 of client \\xe4a")
     response = at.main.receive_frame()
     at.expect("correlation ID", int.from_bytes(response[:4], "big"), 77)
@@ -65,7 +65,7 @@ def fields_without_id(at: ProbeContext) -> None:
 
 @case("produce/batch/unknown-attributes", "Apache Kafka's LogValidator", WRITES, since="0.11", level=SHOULD)
 def unknown_attributes(at: ProbeContext) -> None:
-    """A batch whose attributes have bits that nobody knows is taken."""
+    """A batch whose attributes have unknown bits is taken."""
     topic = at.topic()
     for attributes in (0x80, 0x1000):
         result = produce(at, topic, altered(batch(), attributes=attributes))
@@ -108,7 +108,7 @@ def too_large_repacked(at: ProbeContext) -> None:
 )
 def internal(at: ProbeContext) -> None:
     """A client may not write to __consumer_offsets: INVALID_TOPIC_EXCEPTION."""
-    at.coordinator(at.group())  # The topic exists once a group has asked for its coordinator.
+    at.coordinator(at.group())  # The topic exists once the coordinator of a group was looked up.
     result = produce(at, Topic(OFFSETS_TOPIC, bytes(16), 1), batch())
     at.expect("error code", result.error_code, ErrorCode.invalid_topic_exception)
 
@@ -128,14 +128,14 @@ def delete_internal(at: ProbeContext) -> None:
     at.coordinator(at.group())
     partitions = [{"partition_index": 0, "offset": 0}]
     request = {"topics": [{"name": OFFSETS_TOPIC, "partitions": partitions}], "timeout": TIMEOUT_MS}
-    result = single(at.ask(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
+    result = single(at.call(ApiKey.DELETE_RECORDS, request), "topics", "partitions")
     at.expect("error code", result.error_code, ErrorCode.invalid_topic_exception)
 
 
 @case("metadata/cluster/controllers", "KIP-919", {ApiKey.DESCRIBE_CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
 def controllers(at: ProbeContext) -> None:
-    """A broker that is asked for controllers refuses with MISMATCHED_ENDPOINT_TYPE."""
-    response = at.ask(ApiKey.DESCRIBE_CLUSTER, {"endpoint_type": 2})
+    """A broker refuses a request for controllers with MISMATCHED_ENDPOINT_TYPE."""
+    response = at.call(ApiKey.DESCRIBE_CLUSTER, {"endpoint_type": 2})
     at.expect("error code", response.error_code, ErrorCode.mismatched_endpoint_type)
 
 
@@ -145,14 +145,14 @@ def bad_cursor(at: ProbeContext) -> None:
     topic = at.topic().name
     for cursor in ({"topic_name": topic, "partition_index": -1}, {"topic_name": f"{topic}-", "partition_index": 0}):
         request = {"topics": [{"name": topic}], "response_partition_limit": 10, "cursor": cursor}
-        at.expect("error code", single(at.ask(CURSORS, request), "topics").error_code, ErrorCode.invalid_request)
+        at.expect("error code", single(at.call(CURSORS, request), "topics").error_code, ErrorCode.invalid_request)
 
 
 @case("groups/offset-delete/empty-group-id", "KIP-496", {GROUP_DELETE: ANY, CREATE: ANY}, since="2.4", level=SHOULD)
 def empty_group_id(at: ProbeContext) -> None:
     """An empty group ID is refused with INVALID_GROUP_ID."""
     topics = [{"name": at.topic().name, "partitions": [{"partition_index": 0}]}]
-    response = at.ask(GROUP_DELETE, {"group_id": "", "topics": topics})
+    response = at.call(GROUP_DELETE, {"group_id": "", "topics": topics})
     at.expect("error code", response.error_code, ErrorCode.invalid_group_id)
 
 
@@ -198,7 +198,7 @@ def end_of_unknown(at: ProbeContext) -> None:
 def producers_of_invalid(at: ProbeContext) -> None:
     """DescribeProducers of a name that no topic can have: INVALID_TOPIC_EXCEPTION."""
     request = {"topics": [{"name": "no/slash", "partition_indexes": [0]}]}
-    result = single(at.ask(ApiKey.DESCRIBE_PRODUCERS, request), "topics", "partitions")
+    result = single(at.call(ApiKey.DESCRIBE_PRODUCERS, request), "topics", "partitions")
     at.expect("error code", result.error_code, ErrorCode.invalid_topic_exception)
 
 
@@ -207,7 +207,7 @@ def producers_of_invalid(at: ProbeContext) -> None:
 
 def _of_controller(at: ProbeContext, api_key: int, values: dict[str, Any]) -> Any:
     address = at.broker.controller
-    return at.ask(api_key, values, on=at.main if address == at.broker.leader else at.connect(address))
+    return at.call(api_key, values, on=at.main if address == at.broker.leader else at.connect(address))
 
 
 @case("admin/create/metadata-topic", "KIP-500", {CREATE: ANY}, since="3.0", level=SHOULD)
@@ -223,7 +223,7 @@ def metadata_topic(at: ProbeContext) -> None:
 def _alter(at: ProbeContext, topic: str) -> ErrorCode:
     configs = [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]
     resource = {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configs": configs}
-    return ErrorCode(single(at.ask(ALTER, {"resources": [resource], "validate_only": True}), "responses").error_code)
+    return ErrorCode(single(at.call(ALTER, {"resources": [resource], "validate_only": True}), "responses").error_code)
 
 
 @case("admin/alter/invalid-topic", "Apache Kafka's ConfigAdminManager", {ALTER: ANY}, since="2.3", level=SHOULD)

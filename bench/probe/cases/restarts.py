@@ -54,7 +54,7 @@ def _restarted(at: ProbeContext, *topics: Topic) -> None:
 
 
 def _described(at: ProbeContext, topic: Topic) -> Any:
-    return single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
+    return single(at.call(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
 
 
 @case("restarts/records/kept", "KIP-98, acks=all", RECORDS, since="0.8", restarts=True, limit_s=LIMIT_S)
@@ -223,7 +223,7 @@ def transaction_open(at: ProbeContext) -> None:
 
 @case("restarts/transactions/aborted", "KIP-98", TRANSACTIONAL, since="0.11", restarts=True, limit_s=LIMIT_S)
 def transaction_aborted(at: ProbeContext) -> None:
-    """Readers of committed records are still told which transactions were aborted."""
+    """Readers of committed records still get the aborted transactions."""
     topic, producer = at.topic(), Transactional(at).take()
     producer.begins(topic, b"a")
     producer.aborts(topic)
@@ -236,7 +236,7 @@ def transaction_aborted(at: ProbeContext) -> None:
 
 @case("restarts/transactions/ids", "KIP-98", TRANSACTIONAL, since="0.11", restarts=True, limit_s=LIMIT_S)
 def transactional_ids(at: ProbeContext) -> None:
-    """A transactional ID keeps its producer ID, and whoever takes it next gets a higher epoch."""
+    """A transactional ID keeps its producer ID, and the next producer that takes it gets a higher epoch."""
     first = Transactional(at).take()
     at.restart()
     second = Transactional(at, first.name).take()

@@ -42,13 +42,13 @@ BROKER_RESOURCE = 4
 SELECTOR = "replica.selector.class"
 KNOWN_WITHIN_S = 10.0
 AT_ONCE = 100
-"""So many requests are sent before their answers are read."""
+"""Number of requests that are sent before their responses are read."""
 
 
 def _alone(at: ProbeContext, session_id: int, epoch: int, topic: Topic | None = None) -> FetchResponse:
     """One fetch with this pair."""
     topics = [(topic, [wanted()])] if topic else []
-    response = at.ask(FETCH, fetch_request(at, topics, session_id=session_id, session_epoch=epoch))
+    response = at.call(FETCH, fetch_request(at, topics, session_id=session_id, session_epoch=epoch))
     assert isinstance(response, FetchResponse)
     return response
 
@@ -79,7 +79,7 @@ def none(at: ProbeContext) -> None:
 @case("fetch/session/open", KIP_227, NEEDS, since="1.1", level=SHOULD)
 def opened(at: ProbeContext) -> None:
     """Session ID 0 and epoch 0: a full fetch, and a session with a positive ID is made. A broker may have none."""
-    response = at.ask(FETCH, fetch_request(at, [(at.topic(2), [wanted(0), wanted(1)])], session_epoch=OPEN))
+    response = at.call(FETCH, fetch_request(at, [(at.topic(2), [wanted(0), wanted(1)])], session_epoch=OPEN))
     at.expect("partitions in the answer", sorted(rows(response)), [0, 1])
     at.expect("the ID is positive", response.session_id > 0, True)
 
@@ -95,7 +95,7 @@ def ids_differ(at: ProbeContext) -> None:
 
 @case("fetch/session/incremental", KIP_227, NEEDS, since="1.1")
 def incremental(at: ProbeContext) -> None:
-    """The session's ID and next epoch: only what changed is told, and the answer repeats the ID."""
+    """The session's ID and next epoch: the response has only what changed, and repeats the ID."""
     topic = at.topic(3)
     session = Session(at, topic, *(wanted(each) for each in range(3)))
     _empty(at, session.next())
@@ -185,12 +185,12 @@ def negative_epoch(at: ProbeContext) -> None:
     _empty(at, session.next())
 
 
-# What is told
+# Partitions in the response
 
 
 @case("fetch/session/told/nothing-new", "KIP-227; redpanda#1123", NEEDS, since="1.1")
 def nothing_new(at: ProbeContext) -> None:
-    """An incremental fetch with nothing to tell waits for max_wait_ms, and then tells no partitions."""
+    """An incremental fetch without a change waits for max_wait_ms, and then returns no partitions."""
     session = Session(at, at.topic())
     began = time.monotonic()
     response = session.next(max_wait_ms=WAIT_MS)
@@ -200,7 +200,7 @@ def nothing_new(at: ProbeContext) -> None:
 
 @case("fetch/session/told/woken", KIP_227, NEEDS, since="1.1")
 def woken(at: ProbeContext) -> None:
-    """An incremental fetch that waits is answered when records arrive."""
+    """A parked incremental fetch gets its response when records arrive."""
     topic = at.topic(2)
     session = Session(at, topic, wanted(0), wanted(1))
     fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1, "max_wait_ms": LONG_MS}
@@ -248,7 +248,7 @@ def moved_limit(at: ProbeContext) -> None:
 
 @case("fetch/session/told/added", KIP_227, NEEDS, since="1.1")
 def added(at: ProbeContext) -> None:
-    """A partition that is new to the session is always told, and then only when it changes."""
+    """A partition that is new to the session is always returned, and then only when it changes."""
     session = Session(at, at.topic(2), wanted(0))
     response = session.next(wanted(1))
     at.expect("partitions in the answer", sorted(rows(response)), [1])
@@ -257,12 +257,12 @@ def added(at: ProbeContext) -> None:
 
 @case("fetch/session/told/log-start", "KIP-227, KIP-107", {**NEEDS, ApiKey.DELETE_RECORDS: ANY}, since="1.1")
 def log_start(at: ProbeContext) -> None:
-    """A log start that moves is told, though there are no records."""
+    """A log start that moves is returned, though there are no records."""
     topic = at.topic()
     write(at, topic, batch(b"a", b"b"))
     session = Session(at, topic, wanted(offset=2))
     partitions = [{"partition_index": 0, "offset": 1}]
-    at.ask(ApiKey.DELETE_RECORDS, {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000})
+    at.call(ApiKey.DELETE_RECORDS, {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000})
     results = rows(session.next())
     at.expect("partitions in the answer", sorted(results), [0])
     at.expect("log start offset", results[0].log_start_offset, 1)
@@ -271,7 +271,7 @@ def log_start(at: ProbeContext) -> None:
 
 @case("fetch/session/told/error-stays", KIP_227, NEEDS, since="1.1")
 def error_stays(at: ProbeContext) -> None:
-    """A partition with an error is told in each answer, and when it has none any more."""
+    """A partition with an error is in each response, and once more when the error is gone."""
     session = Session(at, at.topic(), wanted(offset=9))
     for response in (session.first, session.next(), session.next()):
         codes = {index: data.error_code for index, data in rows(response).items()}
@@ -283,7 +283,7 @@ def error_stays(at: ProbeContext) -> None:
 
 @case("fetch/session/told/no-starving", "KIP-227, KAFKA-12330", NEEDS, since="1.1")
 def no_starving(at: ProbeContext) -> None:
-    """Where each answer has room for one partition, all get their turn."""
+    """Where each response has room for one partition, all get their turn."""
     topic = at.topic(3)
     session = Session(at, topic, *(wanted(each) for each in range(3)))
     for index in range(3):
@@ -301,7 +301,7 @@ def no_starving(at: ProbeContext) -> None:
 
 @case("fetch/session/forgotten/one", "KIP-227; platformatic/kafka#321", NEEDS, since="1.1")
 def forget_one(at: ProbeContext) -> None:
-    """A partition that is forgotten is not told any more."""
+    """A partition that is forgotten is not returned any more."""
     topic = at.topic(2)
     session = Session(at, topic, wanted(0), wanted(1))
     _empty(at, session.next(forget=[0]))
@@ -312,7 +312,7 @@ def forget_one(at: ProbeContext) -> None:
 
 @case("fetch/session/forgotten/all", KIP_227, NEEDS, since="1.1", level=SHOULD)
 def forget_all(at: ProbeContext) -> None:
-    """A session whose last partition is forgotten is closed, and the answer has session ID 0."""
+    """A session whose last partition is forgotten is closed, and the response has session ID 0."""
     session = Session(at, at.topic(2), wanted(0), wanted(1))
     response = session.next(forget=[0, 1])
     at.expect("error code", response.error_code, ErrorCode.none)
@@ -358,7 +358,7 @@ def other_connection(at: ProbeContext) -> None:
 
 @case("fetch/session/side-by-side", KIP_227, NEEDS, since="1.1")
 def side_by_side(at: ProbeContext) -> None:
-    """Each session tells a change once for itself."""
+    """Each session returns a change once for itself."""
     topic = at.topic()
     one, two = Session(at, topic), Session(at, topic)
     write(at, topic, batch(b"v"))
@@ -370,7 +370,7 @@ def side_by_side(at: ProbeContext) -> None:
 
 @case("fetch/session/slots", KIP_227, NEEDS, since="1.1", alone=True, limit_s=30.0)
 def slots(at: ProbeContext) -> None:
-    """Where no slot is free, a session is declined with ID 0, and the data is told all the same."""
+    """Where no slot is free, a session is declined with ID 0, and the data is returned all the same."""
     topic = at.topic()
     write(at, topic, batch(b"v"))
     version = at.version(FETCH)
@@ -388,7 +388,7 @@ def slots(at: ProbeContext) -> None:
 
 
 def _asked(on: Conversation, version: int, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
-    """Sends many at once, for far brokers, and returns the answers."""
+    """Sends many at once, for far brokers, and returns the responses."""
     responses: list[FetchResponse] = []
     for begin in range(0, len(requests), AT_ONCE):
         sent = [on.send(FETCH, version, each) for each in requests[begin : begin + AT_ONCE]]
@@ -415,7 +415,7 @@ def rack(at: ProbeContext) -> None:
     since="2.4",
 )
 def preferred_replica(at: ProbeContext) -> None:
-    """A consumer whose session names the rack of a follower is sent there by each answer, without records, although
+    """A consumer whose session names the rack of a follower is sent there by each response, without records, although
     its fetches name no partition. Once it names no rack, it reads from the leader."""
     follower, rack_id = _elsewhere(at)
     topic = at.topic(followers=[follower])
@@ -444,8 +444,9 @@ def preferred_replica(at: ProbeContext) -> None:
 
 
 def _elsewhere(at: ProbeContext) -> tuple[int, str]:
-    """A node in another rack than the leader's, and that rack. Raises NotAdvertised if leaders send nobody there."""
-    racks = {int(each.node_id): each.rack for each in at.ask(ApiKey.METADATA, {"topics": ()}).brokers}
+    """A node in another rack than the leader's, and that rack. Raises NotAdvertised if leaders send no consumer
+    there."""
+    racks = {int(each.node_id): each.rack for each in at.call(ApiKey.METADATA, {"topics": ()}).brokers}
     own = racks[at.broker.node_id]
     other = next((each for each, name in racks.items() if name and own and name != own), None)
     if other is None:
@@ -455,7 +456,7 @@ def _elsewhere(at: ProbeContext) -> tuple[int, str]:
         "resource_name": str(at.broker.node_id),
         "configuration_keys": [SELECTOR],
     }
-    result = single(at.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
+    result = single(at.call(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
     if not any(each.value for each in result.configs if each.name == SELECTOR):
         raise NotAdvertised("the leader prefers no replica: it has no replica.selector.class")
     return other, str(racks[other])
@@ -467,19 +468,19 @@ def created_later(at: ProbeContext) -> None:
     name = at.topic_name()
     other = at.topic()
     topics = [(other, [wanted()]), (Topic(name, bytes(16), 1), [wanted()])]
-    first = at.ask(FETCH, fetch_request(at, topics, session_epoch=OPEN))
+    first = at.call(FETCH, fetch_request(at, topics, session_epoch=OPEN))
     codes = {each.topic: single(each, "partitions").error_code for each in first.responses}
     at.expect("error code of the unknown topic", codes.get(name), ErrorCode.unknown_topic_or_partition)
     topic = at.create(name)
     write(at, topic, batch(b"v"))
-    response = at.ask(FETCH, fetch_request(at, [], session_id=first.session_id, session_epoch=1))
+    response = at.call(FETCH, fetch_request(at, [], session_id=first.session_id, session_epoch=1))
     found = {each.topic: values(single(each, "partitions")) for each in response.responses}
     at.expect("values of the new topic", found.get(name), [b"v"])
 
 
 @case("fetch/session/topics/deleted", "KIP-227, KIP-516", BY_ID, since="3.1")
 def deleted(at: ProbeContext) -> None:
-    """A topic that is deleted is told with an error: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION."""
+    """A topic that is deleted gets an error: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION."""
     topic = at.topic()
     session = Session(at, topic)
     at.delete(topic)
@@ -498,7 +499,7 @@ def recreated(at: ProbeContext) -> None:
     new = at.create(old.name)
     write(at, new, batch(b"v"))
     fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1}
-    response = at.ask(FETCH, fetch_request(at, [(new, [wanted()])], [(old, [0])], **fields))
+    response = at.call(FETCH, fetch_request(at, [(new, [wanted()])], [(old, [0])], **fields))
     at.expect("error code", response.error_code, ErrorCode.none)
     found = {each.topic_id == new.id: values(single(each, "partitions")) for each in response.responses}
     at.expect("values of the new topic", found.get(True), [b"v"])
@@ -523,9 +524,9 @@ def names_and_ids(at: ProbeContext) -> None:
     by_name = fetch_request(at, [(topic, [wanted()])], session_epoch=OPEN)
     by_name.topics[0].topic = topic.name  # type: ignore[misc]
     version = at.broker.version(FETCH, (7, 12))
-    opened_by_name = at.ask(FETCH, by_name, version)
+    opened_by_name = at.call(FETCH, by_name, version)
     if opened_by_name.session_id == 0:
         raise NotAdvertised("the broker made no session, as it may")
     fields: dict[str, Any] = {"session_id": opened_by_name.session_id, "session_epoch": 1}
-    response = at.ask(FETCH, fetch_request(at, [(topic, [wanted()])], **fields))
+    response = at.call(FETCH, fetch_request(at, [(topic, [wanted()])], **fields))
     at.expect("error code", response.error_code, ErrorCode.fetch_session_topic_id_error)

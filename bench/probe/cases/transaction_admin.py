@@ -1,4 +1,4 @@
-"""What administrators are told of transactions: DescribeTransactions, ListTransactions, DescribeProducers."""
+"""Administration of transactions: DescribeTransactions, ListTransactions, DescribeProducers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,8 +32,8 @@ LONG_MS = 3_600_000
 def _described(producer: Transactional, *, seen: bool = True) -> Any:
     request = {"transactional_ids": [producer.name]}
     if not seen:
-        return single(producer.at.ask_unseen(DESCRIBE, request, producer.on), "transaction_states")
-    result = single(producer.at.ask(DESCRIBE, request, on=producer.on), "transaction_states")
+        return single(producer.at.call_unseen(DESCRIBE, request, producer.on), "transaction_states")
+    result = single(producer.at.call(DESCRIBE, request, on=producer.on), "transaction_states")
     producer.at.expect("error code of DescribeTransactions", result.error_code, ErrorCode.none)
     return result
 
@@ -50,7 +50,7 @@ def _begun(at: ProbeContext) -> tuple[Topic, Transactional]:
 
 @case("transactions/describe/ongoing", KIP_664, DESCRIBED, since="3.0")
 def ongoing(at: ProbeContext) -> None:
-    """A transaction that is open is told with its state, producer, timeout and partitions."""
+    """An open transaction is described with its state, producer, timeout and partitions."""
     topic, producer = _begun(at)
     result = _described(producer)
     at.expect("state", result.transaction_state, "Ongoing")
@@ -84,19 +84,19 @@ def complete(at: ProbeContext) -> None:
 
 @case("transactions/describe/unknown", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
 def unknown(at: ProbeContext) -> None:
-    """A transactional ID that nobody has taken: TRANSACTIONAL_ID_NOT_FOUND."""
+    """A transactional ID that no producer has taken: TRANSACTIONAL_ID_NOT_FOUND."""
     stranger = Transactional(at)
     stranger.await_coordinator()
-    result = single(at.ask(DESCRIBE, {"transactional_ids": [stranger.name]}, on=stranger.on), "transaction_states")
+    result = single(at.call(DESCRIBE, {"transactional_ids": [stranger.name]}, on=stranger.on), "transaction_states")
     at.expect("error code", result.error_code, ErrorCode.transactional_id_not_found)
 
 
 @case("transactions/describe/several", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
 def described_several(at: ProbeContext) -> None:
-    """Several transactional IDs are told in one answer, each with an error code of its own."""
+    """Several transactional IDs are described in one response, each with an error code of its own."""
     known = Transactional(at).take()
     stranger = Transactional(at, on_node_of=known)
-    response = at.ask(DESCRIBE, {"transactional_ids": [stranger.name, known.name]}, on=known.on)
+    response = at.call(DESCRIBE, {"transactional_ids": [stranger.name, known.name]}, on=known.on)
     codes = ByKey({str(each.transactional_id): int(each.error_code) for each in response.transaction_states})
     at.expect("error code of the known one", codes[known.name], ErrorCode.none)
     at.expect("error code of the other one", codes[stranger.name], ErrorCode.transactional_id_not_found)
@@ -107,7 +107,7 @@ def described_several(at: ProbeContext) -> None:
 
 def _listed(producer: Transactional, **filters: object) -> Any:
     """Asks until all transactions are loaded."""
-    response = producer.ask(LIST, filters, lambda each: int(each.error_code))
+    response = producer.call(LIST, filters, lambda each: int(each.error_code))
     producer.at.expect("error code of ListTransactions", response.error_code, ErrorCode.none)
     return response
 
@@ -142,7 +142,7 @@ def by_state(at: ProbeContext) -> None:
 
 @case("transactions/list/unknown-state", KIP_664, LISTED, since="3.0")
 def unknown_state(at: ProbeContext) -> None:
-    """A state that there is not is told as unknown, and lists nothing."""
+    """A state that does not exist is returned as unknown, and lists nothing."""
     results = _listed(Transactional(at).take(), state_filters=["Sleeping"])
     at.expect("unknown states", list(results.unknown_state_filters), ["Sleeping"])
     at.expect("number of transactions", len(results.transaction_states), 0)
@@ -160,7 +160,7 @@ def by_producer(at: ProbeContext) -> None:
 def by_duration(at: ProbeContext) -> None:
     """A filter by duration lists transactions that have run for longer only."""
     _, producer = _begun(at)
-    until(at, lambda: _has(at.ask_unseen(LIST, {"duration_filter": 1}, producer.on), producer))
+    until(at, lambda: _has(at.call_unseen(LIST, {"duration_filter": 1}, producer.on), producer))
     _expect_listed(at, (producer,), (True,), duration_filter=1)
     _expect_listed(at, (producer,), (False,), duration_filter=LONG_MS)
 
@@ -179,7 +179,7 @@ def bad_pattern(at: ProbeContext) -> None:
     """What is no regular expression is refused with INVALID_REGULAR_EXPRESSION."""
     producer = Transactional(at).take()
     request = {"transactional_id_pattern": "(unclosed"}
-    response = producer.ask(LIST, request, lambda each: int(each.error_code))
+    response = producer.call(LIST, request, lambda each: int(each.error_code))
     at.expect("error code", response.error_code, ErrorCode.invalid_regular_expression)
 
 
@@ -188,12 +188,13 @@ def bad_pattern(at: ProbeContext) -> None:
 
 def _producer(at: ProbeContext, topic: Topic, partition: int = 0) -> Any:
     request = {"topics": [{"name": topic.name, "partition_indexes": [partition]}]}
-    return single(at.ask(PRODUCERS, request), "topics", "partitions")
+    return single(at.call(PRODUCERS, request), "topics", "partitions")
 
 
 @case("transactions/producers/open", KIP_664, PRODUCERS_TOLD, since="2.8")
 def producer_open(at: ProbeContext) -> None:
-    """Of a producer with an open transaction its epoch, last sequence and the transaction's first offset are told."""
+    """A producer with an open transaction is described with its epoch, last sequence and the transaction's first
+    offset."""
     topic, producer = _begun(at)
     result = _producer(at, topic)
     at.expect("error code", result.error_code, ErrorCode.none)
@@ -206,7 +207,7 @@ def producer_open(at: ProbeContext) -> None:
 
 @case("transactions/producers/over", KIP_664, PRODUCERS_TOLD, since="2.8")
 def producer_over(at: ProbeContext) -> None:
-    """When the transaction is over no first offset is told, and the epoch of the coordinator that ended it is."""
+    """After the transaction the response has no first offset, and the epoch of the coordinator that ended it."""
     topic, producer = _begun(at)
     producer.commits(topic)
     found = single(_producer(at, topic), "active_producers")
@@ -231,7 +232,7 @@ def older_coordinator(at: ProbeContext) -> None:
     topic, producer = _begun(at)
     producer.commits(topic)
     producer.begins(topic, b"open")
-    response = at.ask(MARK, {"markers": [_mark(topic, producer, 0, -1)]})
+    response = at.call(MARK, {"markers": [_mark(topic, producer, 0, -1)]})
     code = int(single(response, "markers", "topics", "partitions").error_code)
     allowed(code)
     at.expect("error code", code, ErrorCode.transaction_coordinator_fenced)
@@ -242,7 +243,7 @@ def older_coordinator(at: ProbeContext) -> None:
 @case("transactions/markers/unknown-partition", KIP_98, {**NEEDS, MARK: ANY}, since="0.11", level=SHOULD)
 def marker_unknown(at: ProbeContext) -> None:
     """A marker for a partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
-    response = at.ask(MARK, {"markers": [_mark(at.topic(), Transactional(at).take(), 7, 0)]})
+    response = at.call(MARK, {"markers": [_mark(at.topic(), Transactional(at).take(), 7, 0)]})
     code = int(single(response, "markers", "topics", "partitions").error_code)
     allowed(code)
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
@@ -255,7 +256,7 @@ def marker_repeated(at: ProbeContext) -> None:
     topic, producer = _begun(at)
     producer.aborts(topic)
     marker = _mark(topic, producer, 0, int(single(_producer(at, topic), "active_producers").coordinator_epoch))
-    code = int(single(at.ask(MARK, {"markers": [marker]}), "markers", "topics", "partitions").error_code)
+    code = int(single(at.call(MARK, {"markers": [marker]}), "markers", "topics", "partitions").error_code)
     allowed(code)
     at.expect("error code", code, ErrorCode.none)
     found = single(_producer(at, topic), "active_producers")

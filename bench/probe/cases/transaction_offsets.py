@@ -66,17 +66,17 @@ class _Worker:
         self.at.expect("error code of TxnOffsetCommit", self.commit(), ErrorCode.none)
 
     def ends(self, *, commits: bool) -> None:
-        """Ends the transaction. The group's coordinator hears of it by a marker, a moment later."""
+        """Ends the transaction. The group's coordinator learns of it from a marker, a moment later."""
         self.producer.ends(commits=commits)
 
     def until_offset(self, offset: int) -> None:
-        """Asks until OffsetFetch tells this offset, and looks at it."""
+        """Repeat OffsetFetch until it returns this offset, and check it."""
         until(self.at, lambda: self._unseen() == offset)
         expect_offset(self.group, self.topic, offset)
 
     def _unseen(self) -> int:
         request = {"groups": [{"group_id": self.group.group_id, "topics": self._named}]}
-        response = self.at.ask_unseen(FETCH, request, self.group.on)
+        response = self.at.call_unseen(FETCH, request, self.group.on)
         return int(single(response, "groups", "topics", "partitions").committed_offset)
 
     @property
@@ -93,7 +93,7 @@ class _Worker:
         request = {"groups": [{"group_id": self.group.group_id, "topics": self._named}], "require_stable": True}
 
         def is_stable() -> bool:
-            result = single(self.at.ask_unseen(FETCH, request, self.group.on), "groups", "topics", "partitions")
+            result = single(self.at.call_unseen(FETCH, request, self.group.on), "groups", "topics", "partitions")
             return int(result.error_code) == ErrorCode.none
 
         until(self.at, is_stable)
@@ -101,7 +101,7 @@ class _Worker:
 
 @case("transactions/group-offsets/committed", KIP_98, NEEDS, since="0.11")
 def committed(at: ProbeContext) -> None:
-    """An offset in a transaction is not told before the commit, and is told afterwards."""
+    """An offset in a transaction is not returned before the commit, and is returned afterwards."""
     worker = _Worker(at)
     commits(worker.group, worker.topic, committed_offset=BEFORE)
     worker.begin()
@@ -112,7 +112,7 @@ def committed(at: ProbeContext) -> None:
 
 @case("transactions/group-offsets/aborted", KIP_98, STABLE, since="2.5")
 def aborted(at: ProbeContext) -> None:
-    """An offset of a transaction that is aborted is never told."""
+    """An offset of a transaction that is aborted is never returned."""
     worker = _Worker(at)
     commits(worker.group, worker.topic, committed_offset=BEFORE)
     worker.begin()
@@ -124,7 +124,7 @@ def aborted(at: ProbeContext) -> None:
 
 @case("transactions/group-offsets/unstable", KIP_447, STABLE, since="2.5")
 def unstable(at: ProbeContext) -> None:
-    """While an offset is pending, whoever requires stable offsets is told UNSTABLE_OFFSET_COMMIT."""
+    """While an offset is pending, a client that requires stable offsets gets UNSTABLE_OFFSET_COMMIT."""
     worker = _Worker(at)
     worker.begin()
     at.expect("error code while it is pending", worker.stable_code(), ErrorCode.unstable_offset_commit)
@@ -171,7 +171,7 @@ def not_added(at: ProbeContext) -> None:
     alone=True,
 )
 def not_added_abortable(at: ProbeContext) -> None:
-    """Clients of version 4 are told TRANSACTION_ABORTABLE instead."""
+    """Clients of version 4 get TRANSACTION_ABORTABLE instead."""
     at.expect("error code", _Worker(at).commit(), ErrorCode.transaction_abortable)
 
 
@@ -188,7 +188,7 @@ def added_by_itself(at: ProbeContext) -> None:
 
 @case("transactions/group-offsets/old-generation", KIP_447, OF_GENERATIONS, since="2.5")
 def old_generation(at: ProbeContext) -> None:
-    """A member that tells another generation than the group's is refused with ILLEGAL_GENERATION."""
+    """A member with another generation than the group's is refused with ILLEGAL_GENERATION."""
     worker = _Worker(at)
     worker.group = settled(at)
     worker.add_group()

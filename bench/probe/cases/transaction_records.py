@@ -63,7 +63,7 @@ def not_added(at: ProbeContext) -> None:
 
 @case("transactions/produce/not-added-abortable", KIP_890, VERIFIED, since="3.8", alone=True)
 def not_added_abortable(at: ProbeContext) -> None:
-    """Producers of version 11 are told TRANSACTION_ABORTABLE instead."""
+    """Producers of version 11 get TRANSACTION_ABORTABLE instead."""
     topic, producer = at.topic(), Transactional(at).take()
     at.expect("error code", producer.send(topic, b"a").error_code, ErrorCode.transaction_abortable)
     at.expect("log end", latest(at, topic, UNCOMMITTED), 0)
@@ -201,7 +201,7 @@ def open_seen(at: ProbeContext) -> None:
 
 @case("transactions/fetch/committed-seen", KIP_98, NEEDS, since="0.11")
 def committed_seen(at: ProbeContext) -> None:
-    """After the commit, a reader of committed records sees them, and no transaction is told as aborted."""
+    """After the commit, a reader of committed records sees them, and no transaction is returned as aborted."""
     topic, producer = _open(at, b"a", b"b")
     producer.commits(topic)
     found = read(at, topic, COMMITTED)
@@ -212,7 +212,7 @@ def committed_seen(at: ProbeContext) -> None:
 
 @case("transactions/fetch/aborted-told", KIP_98, NEEDS, since="0.11")
 def aborted_told(at: ProbeContext) -> None:
-    """A reader of committed records is told each aborted transaction, by its producer ID and first offset."""
+    """A reader of committed records gets each aborted transaction, by its producer ID and first offset."""
     topic = at.topic()
     write(at, topic, batch(b"before"))
     producer = Transactional(at).take()
@@ -225,7 +225,7 @@ def aborted_told(at: ProbeContext) -> None:
 
 @case("transactions/fetch/aborted-elsewhere", KIP_98, NEEDS, since="0.11")
 def aborted_elsewhere(at: ProbeContext) -> None:
-    """An aborted transaction that ended before what is fetched is not told."""
+    """An aborted transaction that ended before what is fetched is not returned."""
     topic, producer = _open(at, b"a")
     producer.aborts(topic)
     write(at, topic, batch(b"after"))
@@ -236,7 +236,7 @@ def aborted_elsewhere(at: ProbeContext) -> None:
 
 @case("transactions/fetch/aborted-untold", "FetchResponse.json", NEEDS, since="0.11", level=SHOULD)
 def aborted_untold(at: ProbeContext) -> None:
-    """A reader of all records is told of no aborted transactions."""
+    """A reader of all records gets no aborted transactions."""
     topic, producer = _open(at, b"a")
     producer.aborts(topic)
     found = read(at, topic, UNCOMMITTED)
@@ -246,7 +246,7 @@ def aborted_untold(at: ProbeContext) -> None:
 
 @case("transactions/fetch/interleaved", KIP_98, NEEDS, since="0.11")
 def interleaved(at: ProbeContext) -> None:
-    """The last stable offset is where the earliest open transaction begins, whoever commits before."""
+    """The last stable offset is where the earliest open transaction begins, whichever commits before."""
     topic, one, two = at.topic(), Transactional(at).take(), Transactional(at).take()
     one.begins(topic, b"a")
     two.begins(topic, b"b")
@@ -260,7 +260,7 @@ def interleaved(at: ProbeContext) -> None:
 
 @case("transactions/fetch/woken-by-commit", KIP_98, NEEDS, since="0.11", level=SHOULD)
 def woken_by_commit(at: ProbeContext) -> None:
-    """A reader that waits for committed records is answered when they are committed."""
+    """A reader that waits for committed records gets its response when they are committed."""
     topic, producer = _open(at, b"a")
     request = send_fetch(at, topic, wanted(0, 0, PLENTY), isolation_level=COMMITTED, max_wait_ms=WAIT_MS, min_bytes=1)
     producer.writes(topic, b"b", on=at.connect())
@@ -298,8 +298,8 @@ def by_time(at: ProbeContext) -> None:
 
 @case("transactions/fetch/aborted-over-segments", KIP_98, NEEDS, since="0.11")
 def aborted_over_segments(at: ProbeContext) -> None:
-    """An aborted transaction is told wherever a reader begins between its first record and its marker, also if they lie
-    in different segments."""
+    """An aborted transaction is returned wherever a reader begins between its first record and its marker, also if they
+    are in different segments."""
     topic = at.topic(configs={"segment.bytes": str(MEBIBYTE)})
     long_one, short_one = Transactional(at).take(), Transactional(at).take()
     long_one.begins(topic, b"a")

@@ -39,19 +39,19 @@ INTERNAL: dict[int, Versions] = {**NEEDS, ApiKey.DESCRIBE_GROUPS: ANY}
 
 @case("transactions/find/coordinator", KIP_98, {FIND: since_version(1)}, since="0.11")
 def coordinator(at: ProbeContext) -> None:
-    """FindCoordinator with key type 1 tells a node of the cluster for a transactional ID."""
+    """FindCoordinator with key type 1 returns a node of the cluster for a transactional ID."""
     name = Transactional(at).name
     request = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
-    result = single(at.ask(FIND, request), "coordinators")
+    result = single(at.call(FIND, request), "coordinators")
     at.expect("error code", result.error_code, ErrorCode.none)
     at.expect("the node is one of the cluster", int(result.node_id) in at.broker.nodes, True)
 
 
 @case("transactions/find/several", "KIP-699", {FIND: since_version(4)}, since="3.0")
 def several(at: ProbeContext) -> None:
-    """The coordinators of several transactional IDs are told in one answer, each with its ID."""
+    """The coordinators of several transactional IDs are returned in one response, each with its ID."""
     names = [Transactional(at).name for _ in range(SEVERAL)]
-    response = at.ask(FIND, {"key_type": OF_TRANSACTIONS, "coordinator_keys": names})
+    response = at.call(FIND, {"key_type": OF_TRANSACTIONS, "coordinator_keys": names})
     at.expect("error codes", [int(each.error_code) for each in response.coordinators], [0] * SEVERAL)
     at.expect("every ID is told", {str(each.key) for each in response.coordinators} == {*names}, True)
 
@@ -119,7 +119,7 @@ def empty_id(at: ProbeContext) -> None:
 
 @case("transactions/init/expected", KIP_360, WITH_EXPECTED, since="2.5")
 def expected(at: ProbeContext) -> None:
-    """A producer that tells what it has gets the next epoch."""
+    """A producer that sends its ID and epoch gets the next epoch."""
     producer = Transactional(at).take()
     had = producer.producer_id, producer.epoch
     producer.take(producer_id=producer.producer_id, producer_epoch=producer.epoch)
@@ -129,7 +129,7 @@ def expected(at: ProbeContext) -> None:
 
 @case("transactions/init/expected-again", KIP_360, WITH_EXPECTED, since="2.5")
 def expected_again(at: ProbeContext) -> None:
-    """A producer that did not hear of the epoch that it got asks again with its old one, and is told the same."""
+    """A producer that lost the response with its new epoch retries with its old one, and gets the same."""
     producer = Transactional(at).take()
     request = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
     at.expect("epoch", producer.take(**request).epoch, 1)
@@ -193,7 +193,7 @@ def other_producer_id(at: ProbeContext) -> None:
 
 @case("transactions/add/unknown-id", KIP_98, NEEDS, since="0.11")
 def unknown_id(at: ProbeContext) -> None:
-    """A transactional ID that nobody has taken: INVALID_PRODUCER_ID_MAPPING."""
+    """A transactional ID that no producer has taken: INVALID_PRODUCER_ID_MAPPING."""
     topic, producer = at.topic(), Transactional(at)
     producer.producer_id, producer.epoch = 1, 0
     at.expect("error code", producer.add_one(topic), ErrorCode.invalid_producer_id_mapping)
@@ -221,7 +221,7 @@ def batched(at: ProbeContext) -> None:
     topic, good, bad = at.topic(), Transactional(at).take(), Transactional(at).take()
     bad.producer_id += 1_000_000
     topics = [{"name": topic.name, "partitions": [0]}]
-    response = at.ask(ADD, {"transactions": [{**each.owner, "topics": topics} for each in (good, bad)]}, on=good.on)
+    response = at.call(ADD, {"transactions": [{**each.owner, "topics": topics} for each in (good, bad)]}, on=good.on)
     allowed(int(response.error_code))
     by_id = {str(each.transactional_id): each for each in response.results_by_transaction}
     at.expect("both are told", by_id.keys() == {good.name, bad.name}, True)
@@ -235,7 +235,7 @@ def batched(at: ProbeContext) -> None:
 
 @case("transactions/add/verify-only", KIP_890, BY_BROKERS, since="3.5")
 def verify_only(at: ProbeContext) -> None:
-    """A broker may ask whether partitions belong to the open transaction, and those that do not are
+    """A broker may verify that partitions belong to the open transaction, and those that do not are
     TRANSACTION_ABORTABLE (INVALID_TXN_STATE before it was known)."""
     topic, producer = at.topic(2), Transactional(at).take()
     _verified(producer, topic.name)
@@ -251,7 +251,7 @@ def verify_only(at: ProbeContext) -> None:
 def _verified(producer: Transactional, topic: str) -> dict[tuple[str, int], int]:
     topics = [{"name": topic, "partitions": [0, 1]}]
     request = {"transactions": [{**producer.owner, "topics": topics, "verify_only": True}]}
-    response = producer.at.ask(ADD, request, on=producer.on)
+    response = producer.at.call(ADD, request, on=producer.on)
     allowed(int(response.error_code))
     return codes(response)
 
@@ -333,7 +333,7 @@ def end_fenced(at: ProbeContext) -> None:
 
 @case("transactions/end/epoch-raised", KIP_890, NEEDS_2, since="4.0")
 def epoch_raised(at: ProbeContext) -> None:
-    """From version 5 on, the producer is told the next epoch, in which it goes on."""
+    """From version 5 on, the producer gets the next epoch, in which it goes on."""
     needs_version_2(at)
     topic, producer = at.topic(), Transactional(at).take()
     for epoch in (1, 2):
@@ -349,7 +349,7 @@ def epoch_raised(at: ProbeContext) -> None:
 
 @case("transactions/end/epoch-raised-again", KIP_890, NEEDS_2, since="4.0")
 def epoch_raised_again(at: ProbeContext) -> None:
-    """An end that comes again with the epoch before is acknowledged, and tells the same next epoch."""
+    """An end that is retried with the epoch before is acknowledged, and returns the same next epoch."""
     needs_version_2(at)
     topic, producer = at.topic(), Transactional(at).take()
     producer.writes(topic)

@@ -40,14 +40,14 @@ def kills(at: ProbeContext) -> None:
 @case("metadata/harmless", "a test", {METADATA: (1, 1)}, since="0.8")
 def harmless(at: ProbeContext) -> None:
     """Metadata is answered."""
-    at.expect("number of brokers", len(at.ask(METADATA, {"topics": ()}).brokers), 1)
+    at.expect("number of brokers", len(at.call(METADATA, {"topics": ()}).brokers), 1)
 
 
 @case("metadata/restarted", "a test", {METADATA: (1, 1)}, since="0.8", restarts=True)
 def restarted(at: ProbeContext) -> None:
     """Metadata is answered after a restart."""
     at.restart()
-    at.expect("number of brokers", len(at.ask(METADATA, {"topics": ()}).brokers), 1)
+    at.expect("number of brokers", len(at.call(METADATA, {"topics": ()}).brokers), 1)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ KEY = int(ApiKey.LIST_GROUPS)
 @case("handshake/of-test", "a test", {KEY: (0, 0)}, since="0.9", limit_s=0.3)
 def asks_for_groups(at: ProbeContext) -> None:
     """An answer has no error."""
-    at.expect("error code", at.ask(KEY, {}).error_code, ErrorCode.none)
+    at.expect("error code", at.call(KEY, {}).error_code, ErrorCode.none)
 
 
 @case("handshake/of-test", "a test", {KEY: (0, 0)}, since="0.9", level=Level.SHOULD)
@@ -271,7 +271,9 @@ def test_the_page_and_the_document_tell_everything() -> None:
     assert "0102" in shown
     assert "4.1.1: pass" in shown
     (result,) = json.loads(json_document("host:1", [_outcome(Verdict.FAIL, line)], {}))["cases"]
-    assert result["conversation"] == [{"connection": 1, "direction": "<", "words": "ListGroups 0 {<b>}", "bytes": "0102"}]
+    assert result["conversation"] == [
+        {"connection": 1, "direction": "<", "words": "ListGroups 0 {<b>}", "bytes": "0102"}
+    ]
 
 
 def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:
