@@ -63,7 +63,7 @@ def meet(address: Address) -> Broker:
             stranger = Broker(address, -1, address, address, {}, versions)
             metadata = _readable_metadata(stranger, conversation)
     except (Broken, NotAdvertised) as error:
-        raise NotKafka(f"{host}:{port} does not answer like a Kafka broker: {error}") from None
+        raise NotKafka(f"{host}:{port} does not respond like a Kafka broker: {error}") from None
     nodes = {int(each.node_id): (str(each.host), int(each.port)) for each in metadata.brokers}
     if not nodes:
         raise NotKafka(f"{host}:{port} names no brokers")

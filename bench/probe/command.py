@@ -101,12 +101,12 @@ def _played(
     summary = outcome_summary(outcomes, time.monotonic() - began)
     red = [each for each in outcomes if each.is_red(wanted.strict)] if before is None else worse(before, outcomes)
     red += [each for each in outcomes if each.is_ours]
-    _tell(wanted, outcomes, red, say)
+    _report(wanted, outcomes, red, say)
     if second is not None:
         differ = list(differences(outcomes, play(second[0], cases, wanted.hostile, say, second[1])))
         for line in differ:
             say(f"differs from the oracle: {line}")
-        say(f"{len(cases) - len(differ)} of {len(cases)} cases are answered as {wanted.oracle} does")
+        say(f"{len(cases) - len(differ)} of {len(cases)} cases get the responses of {wanted.oracle}")
     say(summary + ("" if before is None else f"; {len(red)} worse than {wanted.baseline}"))
     _write(wanted, outcomes, red, summary)
     return FAILED if red else PASSED
@@ -122,7 +122,7 @@ def _writable(wanted: Wanted) -> None:
             raise UsageError(f"{option} {file}: {error.strerror}") from None
 
 
-def _tell(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], say: Callable[[str], None]) -> None:
+def _report(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], say: Callable[[str], None]) -> None:
     """One line for each case; all about those that are red, and about those that were selected by ID."""
     kafka = kafka_answers.in_words()
     for outcome in outcomes:

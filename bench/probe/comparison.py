@@ -35,15 +35,15 @@ NOTHING = (None, 0, -1, "", b"", bytes(16), UUID(int=0))
 
 def first_difference(ours: Outcome, theirs: Outcome) -> str:
     """One sentence about the first field that differs; empty if the brokers respond alike."""
-    responses, others = list(_answers(ours)), list(_answers(theirs))
+    responses, others = list(_responses(ours)), list(_responses(theirs))
     for number, ((what, fields), (_, their_fields)) in enumerate(zip(responses, others, strict=False), 1):
-        where = f"answer {number} ({what})"
+        where = f"response {number} ({what})"
         for path in dict.fromkeys((*fields, *their_fields)):
             here, there = fields.get(path, "not there"), their_fields.get(path, "not there")
             if here != there:
                 return f"{where}, {path}: {here}, and {there} at the oracle"
     if len(responses) != len(others):
-        return f"{len(responses)} answers, and {len(others)} at the oracle"
+        return f"{len(responses)} responses, and {len(others)} at the oracle"
     if ours.verdict is not theirs.verdict:
         return f"{ours.verdict.value} ({ours.reason}), and {theirs.verdict.value} at the oracle ({theirs.reason})"
     return ""
@@ -57,7 +57,7 @@ def differences(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Iterator[
             yield f"{one.case.id}: {found}"
 
 
-def _answers(outcome: Outcome) -> Iterator[tuple[str, dict[str, str]]]:
+def _responses(outcome: Outcome) -> Iterator[tuple[str, dict[str, str]]]:
     """The response's name, and each of its fields in words, by its path."""
     for line in outcome.lines:
         if line.direction == RECEIVED and line.body is not None:

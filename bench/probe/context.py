@@ -27,7 +27,7 @@ T = TypeVar("T")
 def sole(items: Sequence[T], what: str) -> T:
     """Return the only entry of ``what``, a list in a response. Raises Unexpected if it has none or several."""
     if len(items) != 1:
-        raise Unexpected(f"{what} of the answer has {len(items)} entries, not one")
+        raise Unexpected(f"{what} of the response has {len(items)} entries, not one")
     return items[0]
 
 
@@ -43,7 +43,7 @@ class ByKey(dict[K, V]):
     """Parts of a response by some key. A missing key raises Unexpected."""
 
     def __missing__(self, key: K) -> V:
-        raise Unexpected(f"the answer tells nothing of {key}")
+        raise Unexpected(f"the response has nothing for {key}")
 
 
 PREFIX = "crucible-probe"
@@ -296,7 +296,7 @@ class ProbeContext:
             return len([each for each in seen[0].partitions if int(each.leader_id) >= 0]) == partitions
 
         self._until(is_led)
-        self._until(lambda: self._answers(name, partitions))
+        self._until(lambda: self._is_served(name, partitions))
         topic_id = getattr(seen[0], "topic_id", None)
         return Topic(name, topic_id.bytes if topic_id else bytes(16), partitions)
 
@@ -305,7 +305,7 @@ class ProbeContext:
         response = self._of_setup(self.broker.leader, ApiKey.METADATA, request, BY_NAME_AND_ID)
         return single(response, "topics")
 
-    def _answers(self, name: str, partitions: int) -> bool:
+    def _is_served(self, name: str, partitions: int) -> bool:
         """Whether the leader serves the topic. In Apache Kafka it does so a moment after the metadata has the topic."""
         if ApiKey.LIST_OFFSETS not in self.broker.versions:
             return True

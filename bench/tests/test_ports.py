@@ -8,7 +8,7 @@ import pytest
 
 from bench import ports
 from bench.ports import FIRST, LAST, free_port, free_ports, stranger_at
-from bench.probe.tests.answering import answering
+from bench.probe.tests.scripted_server import serving
 
 
 def test_ports_are_free_all_different_and_none_that_an_outgoing_connection_may_get() -> None:
@@ -40,7 +40,7 @@ def test_what_speaks_http_or_tls_is_recognised_at_once(answers: Mapping[bytes, b
                 connection.sendall(answer)
 
     began = time.monotonic()
-    with answering(serve) as (host, port):
+    with serving(serve) as (host, port):
         found = stranger_at(host, port)
     assert told in found
     assert bool(told) == bool(found)

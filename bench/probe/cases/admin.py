@@ -24,7 +24,7 @@ STRANGE_ID = UUID(bytes=bytes(range(2, 18)))
 
 
 def _controller(at: ProbeContext, api_key: int, values: Mapping[str, object]) -> Any:
-    """Asks the controller, on the case's own connection if it leads the case's topics as well."""
+    """Sends a request to the controller, on the case's own connection if it leads the case's topics as well."""
     address = at.broker.controller
     on = at.main if address == at.broker.leader else at.connect(address)
     return at.call(api_key, {"timeout": TIMEOUT_MS, **values}, on=on)
@@ -45,7 +45,7 @@ def _create(at: ProbeContext, *topics: Mapping[str, object], validate_only: bool
     """What CreateTopics returns for each topic, by name. A name that is returned twice fails a case."""
     response = _controller(at, CREATE, {"topics": topics, "validate_only": validate_only})
     results = {str(each.name): each for each in response.topics}
-    at.expect("names that are told twice", len(response.topics) - len(results), 0)
+    at.expect("names that are returned twice", len(response.topics) - len(results), 0)
     return results
 
 
@@ -195,7 +195,7 @@ def one_of_three(at: ProbeContext) -> None:
 
 
 @case("admin/create/tells-size", "KIP-525", {CREATE: since_version(5)}, since="2.4")
-def tells_size(at: ProbeContext) -> None:
+def size_in_response(at: ProbeContext) -> None:
     """From version 5 on the response has the number of partitions and replicas, also when it is only validated."""
     name = at.topic_name()
     for only in (True, False):
@@ -205,7 +205,7 @@ def tells_size(at: ProbeContext) -> None:
 
 
 @case("admin/create/tells-configs", "KIP-525", {CREATE: since_version(5)}, since="2.4")
-def tells_configs(at: ProbeContext) -> None:
+def configs_in_response(at: ProbeContext) -> None:
     """From version 5 on the response has the topic's settings: those that were given, and those of the broker."""
     name = at.topic_name()
     given = [{"name": "retention.ms", "value": "123456"}]
@@ -215,19 +215,19 @@ def tells_configs(at: ProbeContext) -> None:
     rows = ByKey({str(each.name): each for each in result.configs or ()})
     at.expect("value that was given", rows["retention.ms"].value, "123456")
     at.expect("its source (1: the topic)", rows["retention.ms"].config_source, 1)
-    at.expect("cleanup.policy is told, too", "cleanup.policy" in rows, True)
+    at.expect("cleanup.policy is returned, too", "cleanup.policy" in rows, True)
     at.expect("its source is the topic", rows["cleanup.policy"].config_source == 1, False)
 
 
 @case("admin/create/tells-id", "KIP-516", {CREATE: since_version(7), METADATA: since_version(10)}, since="2.8")
-def tells_id(at: ProbeContext) -> None:
+def id_in_response(at: ProbeContext) -> None:
     """From version 7 on the response has the topic's ID, and so has that of Metadata."""
     name = at.topic_name()
     topic_id = _create(at, _plain(name))[name].topic_id
-    at.expect("an ID is told", topic_id is not None, True)
+    at.expect("an ID is returned", topic_id is not None, True)
     at.settle(name)
     result = single(at.call(METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}), "topics")
-    at.expect("Metadata tells the same", result.topic_id == topic_id, True)
+    at.expect("Metadata returns the same", result.topic_id == topic_id, True)
 
 
 # DeleteTopics

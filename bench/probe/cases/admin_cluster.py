@@ -97,7 +97,7 @@ def replicas(at: ProbeContext) -> None:
 
 _LENGTH, _HEADER = struct.Struct(">i"), struct.Struct(">hhih")
 _NONE, _ALL = b"\x00", b"\x01"
-ANSWERED = (ErrorCode.none,)
+NO_ERROR = (ErrorCode.none,)
 PERHAPS_REFUSED = (ErrorCode.none, ErrorCode.security_disabled, ErrorCode.cluster_authorization_failed)
 
 
@@ -126,8 +126,8 @@ BY_HAND = (
         int(ApiKey.DESCRIBE_LOG_DIRS),
         3,
         _NONE + _NONE,
-        "DescribeLogDirs tells the folders of all topics without an error.",
-        *ANSWERED,
+        "DescribeLogDirs returns the log directories of all topics without an error.",
+        *NO_ERROR,
         source="KIP-113, DescribeLogDirsRequest.json",
         since="1.0",
     ),
@@ -136,8 +136,8 @@ BY_HAND = (
         int(ApiKey.LIST_PARTITION_REASSIGNMENTS),
         0,
         _LENGTH.pack(TIMEOUT_MS) + _NONE + _NONE,
-        "ListPartitionReassignments tells those of all topics without an error.",
-        *ANSWERED,
+        "ListPartitionReassignments returns those of all topics without an error.",
+        *NO_ERROR,
         source="KIP-455",
         since="2.4",
     ),
@@ -146,8 +146,8 @@ BY_HAND = (
         int(ApiKey.DESCRIBE_CLIENT_QUOTAS),
         1,
         _ALL + _NONE + _NONE,
-        "DescribeClientQuotas tells all quotas without an error.",
-        *ANSWERED,
+        "DescribeClientQuotas returns all quotas without an error.",
+        *NO_ERROR,
         source="KIP-546",
         since="2.6",
     ),
@@ -156,7 +156,7 @@ BY_HAND = (
         int(ApiKey.DESCRIBE_ACLS),
         2,
         b"\x01\x00\x01\x00\x00\x01\x01\x00",
-        "DescribeAcls tells all rights, or that there is no authorizer, or that the client may not ask.",
+        "DescribeAcls returns all ACLs, or that there is no authorizer, or that the client is not authorized.",
         *PERHAPS_REFUSED,
         source="KIP-140, KIP-290",
         since="0.11",

@@ -154,7 +154,7 @@ def documentation(at: ProbeContext) -> None:
     """From version 3 on a setting is documented if the request wants that, and only then."""
     name = at.topic().name
     request = _rows(at, name, ["retention.ms"], include_documentation=True)["retention.ms"].documentation
-    at.expect("documentation is told if asked for", bool(request), True)
+    at.expect("documentation is returned if requested", bool(request), True)
     at.expect("else", _rows(at, name, ["retention.ms"])["retention.ms"].documentation or None, None)
 
 

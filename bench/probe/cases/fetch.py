@@ -132,7 +132,7 @@ def deleted(at: ProbeContext) -> None:
 
 @case("fetch/offsets/log-start", "KIP-107", {**DELETES, FETCH: since_version(5)}, since="1.0")
 def log_start(at: ProbeContext) -> None:
-    """From version 5 on the response has where the log starts."""
+    """From version 5 on the response has the log start offset."""
     topic, _ = _log(at)
     at.expect("log start offset", fetch_one(at, topic).log_start_offset, 0)
     _delete_before(at, topic, 3)
@@ -195,7 +195,7 @@ def recreated(at: ProbeContext) -> None:
 
 
 @case("fetch/unknown/nothing-asked", SCHEMA, {FETCH: since_version(4)}, since="0.8", level=SHOULD)
-def nothing_asked(at: ProbeContext) -> None:
+def no_partitions(at: ProbeContext) -> None:
     """A fetch of no partitions gets its response at once."""
     began = time.monotonic()
     response = at.call(FETCH, FetchRequest(max_wait_ms=LONG_MS))
@@ -349,7 +349,7 @@ def no_min_bytes(at: ProbeContext) -> None:
 
 @case("fetch/waiting/enough", SCHEMA, NEEDS, since="0.8")
 def enough(at: ProbeContext) -> None:
-    """Where min_bytes are there, the response comes at once."""
+    """Where min_bytes are available, the response comes at once."""
     topic, _ = _log(at)
     at.expect("at once", _took_s(at, topic, max_wait_ms=LONG_MS, min_bytes=1) < SOON_S, True)
 
@@ -415,7 +415,7 @@ def first_batch(at: ProbeContext) -> None:
 
 
 @case("fetch/limits/first-batch-of-answer", KIP_74, NEEDS, since="0.10.1")
-def first_batch_of_answer(at: ProbeContext) -> None:
+def first_batch_of_response(at: ProbeContext) -> None:
     """The same holds for the limit of the whole response."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, max_bytes=1)
@@ -432,7 +432,7 @@ def one_partition_beyond(at: ProbeContext) -> None:
 
 
 @case("fetch/limits/all-told", "KIP-227; Apache Kafka's FetchSessionHandler", NEEDS, since="1.1", level=SHOULD)
-def all_told(at: ProbeContext) -> None:
+def all_returned(at: ProbeContext) -> None:
     """A full fetch returns each partition, also where the limit leaves no room for records. Apache Kafka's consumer
     discards a response that does not."""
     topic, _ = _log(at, partitions=2)
@@ -450,7 +450,7 @@ def of_partition(at: ProbeContext) -> None:
 
 
 @case("fetch/limits/answer", KIP_74, NEEDS, since="0.10.1")
-def of_answer(at: ProbeContext) -> None:
+def of_response(at: ProbeContext) -> None:
     """The limit of the response holds for all partitions together."""
     topic, data = _log(at, partitions=3)
     results = rows(fetch(at, topic, *(wanted(each) for each in range(3)), max_bytes=4 * len(data)))

@@ -89,7 +89,7 @@ def describe_operations(at: ProbeContext) -> None:
     request = {"groups": [member.group_id], "include_authorized_operations": True}
     result = single(at.call(DESCRIBE, request, on=member.on), "groups")
     allowed = int(result.authorized_operations)
-    at.expect_that("operations that were asked for", allowed, allowed > 0, "above 0")
+    at.expect_that("operations that were requested", allowed, allowed > 0, "above 0")
 
 
 # ListGroups
@@ -158,10 +158,10 @@ def list_by_type(at: ProbeContext) -> None:
 
 def _deleted(member: Member, *more: str) -> list[int]:
     """The error codes for the member's group and for more."""
-    request = (member.group_id, *more)
-    results = member.at.call(DELETE, {"groups_names": list(request)}, on=member.on).results
+    group_ids = [member.group_id, *more]
+    results = member.at.call(DELETE, {"groups_names": group_ids}, on=member.on).results
     codes = ByKey({str(each.group_id): int(each.error_code) for each in results})
-    return [codes[each] for each in request]
+    return [codes[each] for each in group_ids]
 
 
 @case("groups/delete/with-offsets", "KIP-229", DELETES, since="1.1")

@@ -121,7 +121,7 @@ def sync_no_protocol(at: ProbeContext) -> None:
 
 
 @case("groups/sync/protocol-told", "KIP-559", NAMES_PROTOCOL, since="2.5")
-def sync_protocol_told(at: ProbeContext) -> None:
+def sync_protocol(at: ProbeContext) -> None:
     """The response has the protocol and its type, so that the member can check them."""
     response = settled(at).sync()
     at.expect("protocol type and name", (response.protocol_type, response.protocol_name), ("probe", "range"))
@@ -319,11 +319,11 @@ def joins_at_once(at: ProbeContext) -> None:
     """A static member joins without a member ID and gets one. MEMBER_ID_REQUIRED is for the others."""
     member = Member(at, at.group(), instance=INSTANCE)
     member.joined(member.send_join())
-    at.expect("a member ID is told", bool(member.member_id), True)
+    at.expect("a member ID is returned", bool(member.member_id), True)
 
 
 @case("groups/static/leader-told", SOURCE, STATIC, since="2.3")
-def leader_told(at: ProbeContext) -> None:
+def leader_gets_instances(at: ProbeContext) -> None:
     """The leader gets the instance IDs of the members."""
     response = Member(at, at.group(), instance=INSTANCE).enter()
     at.expect("instance IDs", [each.group_instance_id for each in response.members], [INSTANCE])

@@ -302,7 +302,7 @@ def fetch_every_version(at: ProbeContext) -> None:
         if version >= 1:
             each = fetched(client, topic.name, version=version)
             results[version] = (int(each.committed_offset), str(each.metadata))
-    at.expect("versions that tell another", [each for each in results if results[each] != (OFFSET, "text")], [])
+    at.expect("versions with another", [each for each in results if results[each] != (OFFSET, "text")], [])
 
 
 @case("groups/fetch/of-members", PROTOCOL, BY_MEMBERS, since="0.9", level=SHOULD)

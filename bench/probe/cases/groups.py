@@ -57,7 +57,7 @@ def find_every_version(at: ProbeContext) -> None:
     nodes = {version: (int(each.node_id), str(each.host), int(each.port)) for version, each in results.items()}
     at.expect("error codes", sorted({int(each.error_code) for each in results.values()}), [0])
     newest = nodes[max(nodes)]
-    at.expect("versions that tell another", [each for each, node in nodes.items() if node != newest], [])
+    at.expect("versions with another", [each for each, node in nodes.items() if node != newest], [])
 
 
 @case("groups/find/several", "KIP-699", {FIND: since_version(4), DESCRIBE: ANY}, since="3.0")
@@ -96,7 +96,7 @@ def id_required(at: ProbeContext) -> None:
     response = member.join()
     at.expect("error code", response.error_code, ErrorCode.member_id_required)
     member.member_id = str(response.member_id)
-    at.expect("a member ID is told", bool(member.member_id), True)
+    at.expect("a member ID is returned", bool(member.member_id), True)
     again = member.joined(member.send_join())
     at.expect("the member ID stays", str(again.member_id) == str(response.member_id), True)
 
@@ -115,7 +115,7 @@ def id_at_once(at: ProbeContext) -> None:
     """Before version 4, a client without a member ID joins at once and gets its ID."""
     member = Member(at, at.group())
     member.joined(member.send_join())
-    at.expect("a member ID is told", bool(member.member_id), True)
+    at.expect("a member ID is returned", bool(member.member_id), True)
 
 
 @case("groups/join/alone", PROTOCOL, NEEDS, since="0.9")
@@ -130,7 +130,7 @@ def join_alone(at: ProbeContext) -> None:
 
 
 @case("groups/join/protocol-type-told", "KIP-559", {**NEEDS, JOIN: since_version(7)}, since="2.5")
-def protocol_type_told(at: ProbeContext) -> None:
+def protocol_type_in_response(at: ProbeContext) -> None:
     """From version 7 on the response has the type of the group's protocol."""
     response = Member(at, at.group(), protocol_type="connect").enter()
     at.expect("protocol type", response.protocol_type, "connect")
@@ -215,16 +215,16 @@ def common_protocol(at: ProbeContext) -> None:
 
 
 @case("groups/join/leader-told-members", PROTOCOL, NEEDS, since="0.9")
-def leader_told_members(at: ProbeContext) -> None:
+def leader_gets_members(at: ProbeContext) -> None:
     """All members get the same leader, and only the leader gets the members with their metadata."""
     first = settled(at, protocols={"range": b"of A"})
     second, *responses = beside(first, protocols={"range": b"of B"})
-    at.expect("both are told the same leader", first.leader == second.leader, True)
+    at.expect("both get the same leader", first.leader == second.leader, True)
     of_leader, of_other = responses if first.leads else reversed(responses)
     results = {str(each.member_id): bytes(each.metadata) for each in of_leader.members}
     wanted = {first.member_id: b"of A", second.member_id: b"of B"}
-    at.expect("the leader is told both with their metadata", results == wanted, True)
-    at.expect("members that the other is told", len(of_other.members), 0)
+    at.expect("the leader gets both with their metadata", results == wanted, True)
+    at.expect("members that the other gets", len(of_other.members), 0)
 
 
 @case("groups/join/same-generation", PROTOCOL, NEEDS, since="0.9")
@@ -233,7 +233,7 @@ def same_generation(at: ProbeContext) -> None:
     first = settled(at)
     before = first.generation
     second, _, _ = beside(first)
-    at.expect("both are told the same generation", first.generation == second.generation, True)
+    at.expect("both get the same generation", first.generation == second.generation, True)
     at.expect_that("generation", first.generation, first.generation > before, f"above {before}")
 
 

@@ -61,7 +61,7 @@ def ranges(at: ProbeContext) -> None:
     response = at.call(API_VERSIONS, _software())
     keys = [int(each.api_key) for each in response.api_keys]
     twice = sorted({each for each in keys if keys.count(each) > 1})
-    at.expect_that("APIs that are told twice", twice, not twice, "none")
+    at.expect_that("APIs that are listed twice", twice, not twice, "none")
     wrong = [int(each.api_key) for each in response.api_keys if not 0 <= each.min_version <= each.max_version]
     at.expect_that("APIs with an empty range", wrong, not wrong, "none")
 
@@ -136,7 +136,7 @@ def far_beyond_range(at: ProbeContext) -> None:
 
 
 @case("handshake/api-versions/beyond-range-tells-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
-def beyond_range_tells_range(at: ProbeContext) -> None:
+def beyond_range_has_range(at: ProbeContext) -> None:
     """That response has the range of ApiVersions itself, so that the client can retry in a version of both."""
     response = _beyond(at, _highest(at) + 1)
     (count,) = struct.unpack_from(">i", response, 6)
@@ -405,10 +405,10 @@ def _every_version(api_key: int, body: Body) -> Case:
                     raise Unsupported(f"version {version} is advertised, but {error}") from None
             code = getattr(response, "error_code", ErrorCode.none)
             if code == ErrorCode.unsupported_version:
-                raise Unsupported(f"version {version} is advertised, but answered with UNSUPPORTED_VERSION")
+                raise Unsupported(f"version {version} is advertised, but the response has UNSUPPORTED_VERSION")
             at.expect_that(f"version {version} is answered", True, True, "True")
 
-    play.__doc__ = f"Every version of {api_name(api_key)} that is advertised is answered in its own layout."
+    play.__doc__ = f"Every version of {api_name(api_key)} that is advertised gets a response in its own layout."
     name = api_name(api_key)
     schemas = f"{name}Request.json, {name}Response.json"
     return case(f"handshake/versions/{name}", schemas, {api_key: ANY}, since="0.10.0")(play)

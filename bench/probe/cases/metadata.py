@@ -22,7 +22,7 @@ OF_NO_SNAPSHOT = (
     *(ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch),
 )
 """Another node may lead the metadata log, and the case does not know its leader epoch."""
-NOT_ASKED = -(2**31)
+NO_OPERATIONS = -(2**31)
 SCHEMA = "MetadataRequest.json, MetadataResponse.json"
 
 
@@ -59,7 +59,7 @@ def controller(at: ProbeContext) -> None:
 def cluster_id(at: ProbeContext) -> None:
     """The cluster has an ID, which is the same in each response."""
     found = [at.call(METADATA, {"topics": ()}).cluster_id for _ in range(2)]
-    at.expect("a cluster ID is told", bool(found[0]), True)
+    at.expect("a cluster ID is returned", bool(found[0]), True)
     at.expect("both answers have the same", found[0] == found[1], True)
 
 
@@ -135,7 +135,7 @@ def every_version(at: ProbeContext) -> None:
         )
     first = next(iter(results.values()))
     differ = [version for version, each in results.items() if each != first]
-    at.expect_that("versions that tell something else than the lowest", differ, not differ, "none")
+    at.expect_that("versions that differ from the lowest", differ, not differ, "none")
 
 
 @case(
@@ -152,16 +152,16 @@ def named_twice(at: ProbeContext) -> None:
 
 
 @case("metadata/topics/operations-not-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3")
-def operations_not_asked(at: ProbeContext) -> None:
+def operations_not_requested(at: ProbeContext) -> None:
     """The authorized operations are returned only if the request wants them."""
     result = single(_named(at, at.topic().name), "topics")
-    at.expect("authorized operations", result.topic_authorized_operations, NOT_ASKED)
+    at.expect("authorized operations", result.topic_authorized_operations, NO_OPERATIONS)
 
 
 @case(
     "metadata/topics/operations-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3", level=SHOULD
 )
-def operations_asked(at: ProbeContext) -> None:
+def operations_requested(at: ProbeContext) -> None:
     """They are returned if the request wants them, as bits above 2."""
     result = single(_named(at, at.topic().name, include_topic_authorized_operations=True), "topics")
     bits = result.topic_authorized_operations
@@ -223,11 +223,11 @@ def invalid_name(at: ProbeContext) -> None:
 
 
 @case("metadata/ids/told", "KIP-516", IDS, since="2.8")
-def ids_told(at: ProbeContext) -> None:
+def ids_in_response(at: ProbeContext) -> None:
     """A topic has an ID that is not zero, and keeps it."""
     name = at.topic().name
     ids = [single(_named(at, name), "topics").topic_id for _ in range(2)]
-    at.expect("an ID is told", ids[0] is not None, True)
+    at.expect("an ID is returned", ids[0] is not None, True)
     at.expect("both answers have the same", ids[0] == ids[1], True)
 
 
@@ -295,10 +295,10 @@ def endpoint_type(at: ProbeContext) -> None:
 
 
 @case("metadata/cluster/endpoint-type-told", "KIP-919", {CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
-def endpoint_type_told(at: ProbeContext) -> None:
+def endpoint_type_in_response(at: ProbeContext) -> None:
     """The refusal does not repeat the requested type. It has that of the endpoint, which is 1 for a broker."""
-    for request in (2, 77):
-        response = at.call(CLUSTER, {"endpoint_type": request})
+    for wanted in (2, 77):
+        response = at.call(CLUSTER, {"endpoint_type": wanted})
         at.expect("error code is set", response.error_code != 0, True)
         at.expect("endpoint type", response.endpoint_type, 1)
 
@@ -389,20 +389,26 @@ def _refused_cursor(at: ProbeContext, name: str, cursor: str = "", partition: in
 @case("metadata/cluster/operations", "KIP-430", {METADATA: (8, 8)}, since="2.3", level=SHOULD)
 def cluster_operations(at: ProbeContext) -> None:
     """Metadata 8 returns the authorized operations of the cluster if the request wants them, and only then."""
-    for body in (True, False):
-        request = struct.pack(">hhihi???", METADATA, 8, 1, 0, 0, False, body, False)
-        at.main.send_bytes(struct.pack(">i", len(request)) + request, f"Metadata 8 without topics, operations: {body}")
+    for wanted in (True, False):
+        request = struct.pack(">hhihi???", METADATA, 8, 1, 0, 0, False, wanted, False)
+        at.main.send_bytes(
+            struct.pack(">i", len(request)) + request, f"Metadata 8 without topics, operations: {wanted}"
+        )
         (bits,) = struct.unpack(">i", at.main.receive_frame(5, "Metadata 8")[-4:])
-        at.expect_that(f"operations, asked for: {body}", bits, (bits != NOT_ASKED) == body, "bits, if asked for")
+        at.expect_that(
+            f"operations, requested: {wanted}", bits, (bits != NO_OPERATIONS) == wanted, "bits, if requested"
+        )
 
 
 @case("metadata/cluster/operations-described", "KIP-700, DescribeClusterRequest.json", {CLUSTER: ANY}, since="2.8")
 def cluster_operations_described(at: ProbeContext) -> None:
     """DescribeCluster does the same."""
-    for request in (True, False):
-        response = at.call(CLUSTER, {"include_cluster_authorized_operations": request})
+    for wanted in (True, False):
+        response = at.call(CLUSTER, {"include_cluster_authorized_operations": wanted})
         bits = int(response.cluster_authorized_operations)
-        at.expect_that(f"operations, asked for: {request}", bits, (bits != NOT_ASKED) == request, "bits, if asked for")
+        at.expect_that(
+            f"operations, requested: {wanted}", bits, (bits != NO_OPERATIONS) == wanted, "bits, if requested"
+        )
 
 
 @case(

@@ -196,7 +196,7 @@ def named_twice(at: ProbeContext) -> None:
 
 
 @case("offsets/list/told-once", "ReplicaManager.scala", NEEDS, since="4.0", level=SHOULD)
-def told_once(at: ProbeContext) -> None:
+def returned_once(at: ProbeContext) -> None:
     """Each topic and each partition is returned once, however often it is named."""
     name = at.topic(2).name
     named = [[(0, LATEST), (0, LATEST)], [(1, LATEST), (0, EARLIEST)]]
@@ -256,7 +256,7 @@ def last_epoch(at: ProbeContext) -> None:
     result = end_of_epoch(at, topic.name, epoch)
     at.expect("error code", result.error_code, ErrorCode.none)
     at.expect("end offset", result.end_offset, 6)
-    at.expect("the epoch is that which was asked for", result.leader_epoch == epoch, True)
+    at.expect("the epoch is the requested one", result.leader_epoch == epoch, True)
 
 
 @case("offsets/epoch/future", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
@@ -388,4 +388,4 @@ def epoch_after_deletion(at: ProbeContext) -> None:
     result = end_of_epoch(at, topic.name, epoch)
     at.expect("error code", result.error_code, ErrorCode.none)
     at.expect("end offset", result.end_offset, 6)
-    at.expect("the epoch is that which was asked for", result.leader_epoch == epoch, True)
+    at.expect("the epoch is the requested one", result.leader_epoch == epoch, True)

@@ -96,7 +96,7 @@ def offset_of_client(at: ProbeContext) -> None:
 
 @case("produce/offsets/log-start", "KIP-107", {PRODUCE: since_version(5), ApiKey.CREATE_TOPICS: ANY}, since="1.0")
 def log_start(at: ProbeContext) -> None:
-    """From version 5 on the response has where the log starts."""
+    """From version 5 on the response has the log start offset."""
     at.expect("log start offset", produce(at, at.topic(), batch()).log_start_offset, 0)
 
 
@@ -317,7 +317,7 @@ def append_time(at: ProbeContext) -> None:
     """A topic with LogAppendTime gives records the time of the broker, which the response has."""
     topic = at.topic(configs={"message.timestamp.type": "LogAppendTime"})
     result = produce(at, topic, batch(timestamp_ms=12_345))
-    at.expect("an append time is told", result.log_append_time_ms > 12_345, True)
+    at.expect("an append time is returned", result.log_append_time_ms > 12_345, True)
     data = fetch_one(at, topic)
     at.expect("the batch says that it has append time", [each.is_log_append_time for each in headers(data)], [True])
     same = [each.timestamp_ms == result.log_append_time_ms for each in records(data)]

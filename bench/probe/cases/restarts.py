@@ -230,7 +230,7 @@ def transaction_aborted(at: ProbeContext) -> None:
     _restarted(at, topic)
     found = read(at, topic, COMMITTED)
     aborted = [(int(each.producer_id), int(each.first_offset)) for each in found.aborted_transactions or ()]
-    at.expect("the aborted transaction is told", aborted == [(producer.producer_id, 0)], True)
+    at.expect("the aborted transaction is returned", aborted == [(producer.producer_id, 0)], True)
     at.expect("last stable offset", latest(at, topic, COMMITTED) == latest(at, topic, UNCOMMITTED), True)
 
 

@@ -376,18 +376,20 @@ def slots(at: ProbeContext) -> None:
     version = at.version(FETCH)
     quiet = at.connect()
     request = fetch_request(at, [(topic, [wanted()])], session_epoch=OPEN)
-    responses = _asked(quiet, version, [request] * BEYOND_DEFAULT_SLOTS)
+    responses = _pipelined(quiet, version, [request] * BEYOND_DEFAULT_SLOTS)
     del at.lines[6:-6]  # They are all the same.
     found = len(at.lines)
     opened = {each.session_id for each in responses} - {0}
-    _asked(quiet, version, [fetch_request(at, [], session_id=session_id, session_epoch=CLOSE) for session_id in opened])
+    _pipelined(
+        quiet, version, [fetch_request(at, [], session_id=session_id, session_epoch=CLOSE) for session_id in opened]
+    )
     del at.lines[found:]
     at.expect("error codes", sorted({each.error_code for each in responses}), [0])
     have_it = all(values(single(each, "responses", "partitions")) == [b"v"] for each in responses)
     at.expect("each answer has the record", have_it, True)
 
 
-def _asked(on: Conversation, version: int, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+def _pipelined(on: Conversation, version: int, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
     """Sends many at once, for far brokers, and returns the responses."""
     responses: list[FetchResponse] = []
     for begin in range(0, len(requests), AT_ONCE):

@@ -54,11 +54,11 @@ def ongoing(at: ProbeContext) -> None:
     topic, producer = _begun(at)
     result = _described(producer)
     at.expect("state", result.transaction_state, "Ongoing")
-    at.expect("the producer ID is told", result.producer_id == producer.producer_id, True)
+    at.expect("the producer ID is returned", result.producer_id == producer.producer_id, True)
     at.expect("epoch", result.producer_epoch, producer.epoch)
     at.expect("timeout in ms", round(result.transaction_timeout.total_seconds() * 1000), TIMEOUT_MS)
     at.expect("partitions", sorted(single(result, "topics").partitions), [0, 1])
-    at.expect("the topic is told", single(result, "topics").topic == topic.name, True)
+    at.expect("the topic is returned", single(result, "topics").topic == topic.name, True)
 
 
 @case("transactions/describe/empty", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
@@ -106,7 +106,7 @@ def described_several(at: ProbeContext) -> None:
 
 
 def _listed(producer: Transactional, **filters: object) -> Any:
-    """Asks until all transactions are loaded."""
+    """Repeat ListTransactions until all transactions are loaded."""
     response = producer.call(LIST, filters, lambda each: int(each.error_code))
     producer.at.expect("error code of ListTransactions", response.error_code, ErrorCode.none)
     return response
@@ -128,7 +128,7 @@ def all_of_them(at: ProbeContext) -> None:
     found = [each for each in _listed(producer).transaction_states if each.transactional_id == producer.name]
     at.expect("number of entries", len(found), 1)
     at.expect("state", found[0].transaction_state, "Ongoing")
-    at.expect("the producer ID is told", found[0].producer_id == producer.producer_id, True)
+    at.expect("the producer ID is returned", found[0].producer_id == producer.producer_id, True)
 
 
 @case("transactions/list/by-state", KIP_664, LISTED, since="3.0")
@@ -199,7 +199,7 @@ def producer_open(at: ProbeContext) -> None:
     result = _producer(at, topic)
     at.expect("error code", result.error_code, ErrorCode.none)
     found = single(result, "active_producers")
-    at.expect("the producer ID is told", found.producer_id == producer.producer_id, True)
+    at.expect("the producer ID is returned", found.producer_id == producer.producer_id, True)
     at.expect("epoch", found.producer_epoch, producer.epoch)
     at.expect("last sequence", found.last_sequence, 1)
     at.expect("first offset of the transaction", found.current_txn_start_offset, 0)
@@ -212,7 +212,7 @@ def producer_over(at: ProbeContext) -> None:
     producer.commits(topic)
     found = single(_producer(at, topic), "active_producers")
     at.expect("first offset of the transaction", found.current_txn_start_offset, -1)
-    at.expect("the coordinator's epoch is told", found.coordinator_epoch >= 0, True)
+    at.expect("the coordinator's epoch is returned", found.coordinator_epoch >= 0, True)
 
 
 @case("transactions/producers/unknown-partition", KIP_664, PRODUCERS_TOLD, since="2.8")

@@ -211,7 +211,7 @@ def committed_seen(at: ProbeContext) -> None:
 
 
 @case("transactions/fetch/aborted-told", KIP_98, NEEDS, since="0.11")
-def aborted_told(at: ProbeContext) -> None:
+def aborted_returned(at: ProbeContext) -> None:
     """A reader of committed records gets each aborted transaction, by its producer ID and first offset."""
     topic = at.topic()
     write(at, topic, batch(b"before"))
@@ -220,7 +220,7 @@ def aborted_told(at: ProbeContext) -> None:
     producer.aborts(topic)
     found = read(at, topic, COMMITTED).aborted_transactions or ()
     at.expect("first offsets of aborted transactions", [each.first_offset for each in found], [1])
-    at.expect("the producer ID is told", [each.producer_id for each in found] == [producer.producer_id], True)
+    at.expect("the producer ID is returned", [each.producer_id for each in found] == [producer.producer_id], True)
 
 
 @case("transactions/fetch/aborted-elsewhere", KIP_98, NEEDS, since="0.11")
@@ -235,7 +235,7 @@ def aborted_elsewhere(at: ProbeContext) -> None:
 
 
 @case("transactions/fetch/aborted-untold", "FetchResponse.json", NEEDS, since="0.11", level=SHOULD)
-def aborted_untold(at: ProbeContext) -> None:
+def aborted_omitted(at: ProbeContext) -> None:
     """A reader of all records gets no aborted transactions."""
     topic, producer = _open(at, b"a")
     producer.aborts(topic)
@@ -314,11 +314,11 @@ def aborted_over_segments(at: ProbeContext) -> None:
         found = read(at, topic, COMMITTED, offset=offset)
         results = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
         missing = [each for each in wanted_ones if results.get(each.producer_id) != expected[each.producer_id]]
-        at.expect(f"the transaction is told to a reader from {offset}", not missing, True)
-        at.expect("nothing else is told", results.items() <= expected.items(), True)
+        at.expect(f"the transaction is returned to a reader from {offset}", not missing, True)
+        at.expect("nothing else is returned", results.items() <= expected.items(), True)
     found = read(at, topic, COMMITTED, offset=5)
     results = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
-    at.expect("both are told to a reader from 5", results == expected, True)
+    at.expect("both are returned to a reader from 5", results == expected, True)
 
 
 @case("transactions/compaction/aborted", "KIP-98", NEEDS, since="0.11", limit_s=COMPACTED_S)

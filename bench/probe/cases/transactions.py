@@ -53,7 +53,7 @@ def several(at: ProbeContext) -> None:
     names = [Transactional(at).name for _ in range(SEVERAL)]
     response = at.call(FIND, {"key_type": OF_TRANSACTIONS, "coordinator_keys": names})
     at.expect("error codes", [int(each.error_code) for each in response.coordinators], [0] * SEVERAL)
-    at.expect("every ID is told", {str(each.key) for each in response.coordinators} == {*names}, True)
+    at.expect("every ID is returned", {str(each.key) for each in response.coordinators} == {*names}, True)
 
 
 # InitProducerId
@@ -224,7 +224,7 @@ def batched(at: ProbeContext) -> None:
     response = at.call(ADD, {"transactions": [{**each.owner, "topics": topics} for each in (good, bad)]}, on=good.on)
     allowed(int(response.error_code))
     by_id = {str(each.transactional_id): each for each in response.results_by_transaction}
-    at.expect("both are told", by_id.keys() == {good.name, bad.name}, True)
+    at.expect("both are returned", by_id.keys() == {good.name, bad.name}, True)
     found = [
         int(single(by_id[each.name], "topic_results", "results_by_partition").partition_error_code)
         for each in (good, bad)
@@ -245,7 +245,7 @@ def verify_only(at: ProbeContext) -> None:
     strange = ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state
     at.expect("error code of the other one", result[topic.name, 1], *strange)
     again = _verified(producer, topic.name)
-    at.expect("error code of the other one, asked again", again[topic.name, 1], *strange)
+    at.expect("error code of the other one, verified again", again[topic.name, 1], *strange)
 
 
 def _verified(producer: Transactional, topic: str) -> dict[tuple[str, int], int]:
@@ -409,7 +409,7 @@ def timeout_aborted(at: ProbeContext) -> None:
     topic, producer = _timed_out(at)
     found = read(at, topic, COMMITTED)
     aborted = [(int(each.producer_id), int(each.first_offset)) for each in found.aborted_transactions or ()]
-    at.expect("the aborted transaction is told", aborted == [(producer.producer_id, 0)], True)
+    at.expect("the aborted transaction is returned", aborted == [(producer.producer_id, 0)], True)
 
 
 @case("transactions/timeout/late-end", KIP_98, NEEDS, since="0.11", limit_s=SLOW_S)

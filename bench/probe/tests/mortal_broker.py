@@ -30,12 +30,12 @@ def _serve(connection: socket.socket, port: int) -> None:
 
 
 def _versions() -> bytes:
-    """Return the answer: no error, and the ranges of both APIs."""
+    """Return the response: no error, and the ranges of both APIs."""
     return struct.pack(">hi", 0, 2) + struct.pack(">hhh", API_VERSIONS, 0, 0) + struct.pack(">hhh", METADATA, 0, 1)
 
 
 def _metadata(port: int) -> bytes:
-    """Return the answer: one broker, which is the controller, and no topics."""
+    """Return the response: one broker, which is the controller, and no topics."""
     broker = struct.pack(">ih", 0, len(HOST)) + HOST + struct.pack(">ih", port, -1)
     return struct.pack(">i", 1) + broker + struct.pack(">ii", 0, 0)
 

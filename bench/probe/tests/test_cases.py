@@ -43,7 +43,7 @@ def test_a_single_case_is_chosen_by_its_id() -> None:
     assert only.level is Level.MUST
 
 
-def test_names_that_nothing_has_are_told() -> None:
+def test_unknown_names_are_reported() -> None:
     with pytest.raises(UnknownCase, match="no case 'fetch/nothing'"):
         chosen([], ["fetch/nothing"])
     with pytest.raises(

@@ -32,20 +32,20 @@ DEATH = "the broker ended with status 3: panic: no handler for API 9999"
 
 @case("metadata/kills", "a test", {}, since="0.8")
 def kills(at: ProbeContext) -> None:
-    """A request of an unknown API is answered."""
+    """A request of an unknown API gets a response."""
     at.main.send_bytes(b"\0\0\0\x0a\x27\x0f\0\0\0\0\0\1\0\0", "a request of API 9999")
     at.main.receive_frame()
 
 
 @case("metadata/harmless", "a test", {METADATA: (1, 1)}, since="0.8")
 def harmless(at: ProbeContext) -> None:
-    """Metadata is answered."""
+    """Metadata gets a response."""
     at.expect("number of brokers", len(at.call(METADATA, {"topics": ()}).brokers), 1)
 
 
 @case("metadata/restarted", "a test", {METADATA: (1, 1)}, since="0.8", restarts=True)
 def restarted(at: ProbeContext) -> None:
-    """Metadata is answered after a restart."""
+    """Metadata gets a response after a restart."""
     at.restart()
     at.expect("number of brokers", len(at.call(METADATA, {"topics": ()}).brokers), 1)
 
@@ -83,9 +83,11 @@ def _serves(address: Address) -> bool:
 
 def test_a_case_that_ends_the_broker_fails_and_the_others_are_played(target_file: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    wanted = Wanted(str(target_file), cases=[BEFORE, KILLS, AFTER], json=tmp_path / "told.json", junit=tmp_path / "x")
+    wanted = Wanted(
+        str(target_file), cases=[BEFORE, KILLS, AFTER], json=tmp_path / "results.json", junit=tmp_path / "x"
+    )
     assert run(wanted, said.append) == FAILED
-    results = {each["id"]: each for each in json.loads((tmp_path / "told.json").read_text())["cases"]}
+    results = {each["id"]: each for each in json.loads((tmp_path / "results.json").read_text())["cases"]}
     assert {name: each["verdict"] for name, each in results.items()} == {BEFORE: "pass", KILLS: "fail", AFTER: "fail"}
     assert results[KILLS]["reason"] == DEATH
     assert "  " + DEATH in said

@@ -2,7 +2,7 @@
 
 from unittest.mock import Mock
 
-from bench.probe.cases.sessions import AT_ONCE, _asked
+from bench.probe.cases.sessions import AT_ONCE, _pipelined
 from reference_broker.wire.fetch import FetchRequest
 
 
@@ -12,5 +12,5 @@ def test_many_fetches_cost_few_round_trips() -> None:
     far.send.side_effect = lambda *_: said.append("sent")
     far.receive.side_effect = lambda *_: said.append("received")
     count = 2 * AT_ONCE + 1
-    assert len(_asked(far, 18, [FetchRequest()] * count)) == count
+    assert len(_pipelined(far, 18, [FetchRequest()] * count)) == count
     assert said == ["sent"] * AT_ONCE + ["received"] * AT_ONCE + said[: 2 * AT_ONCE] + ["sent", "received"]

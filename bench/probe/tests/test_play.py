@@ -1,4 +1,4 @@
-"""Verdicts about servers that do not answer, and what is told of them."""
+"""Verdicts about servers that do not respond, and the reports about them."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from bench.probe.context import Belongings, ByKey, ProbeContext, remove, single
 from bench.probe.conversation import RECEIVED, Line
 from bench.probe.play import play, play_one
 from bench.probe.reporters import STYLE, json_document, junit_document, page_document
-from bench.probe.tests.answering import answering
+from bench.probe.tests.scripted_server import serving
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import empty_response
@@ -28,8 +28,8 @@ KEY = int(ApiKey.LIST_GROUPS)
 
 
 @case("handshake/of-test", "a test", {KEY: (0, 0)}, since="0.9", limit_s=0.3)
-def asks_for_groups(at: ProbeContext) -> None:
-    """An answer has no error."""
+def lists_groups(at: ProbeContext) -> None:
+    """A response has no error."""
     at.expect("error code", at.call(KEY, {}).error_code, ErrorCode.none)
 
 
@@ -60,8 +60,8 @@ def _verdict(played: Case, address: Address) -> Outcome:
 
 
 def test_silence_is_inconsistent() -> None:
-    with answering(lambda _: time.sleep(0.6)) as address:
-        outcome = _verdict(asks_for_groups, address)
+    with serving(lambda _: time.sleep(0.6)) as address:
+        outcome = _verdict(lists_groups, address)
     assert (outcome.verdict, outcome.reason) == (Verdict.INCONSISTENT, "the broker does not answer ListGroups 0")
 
 
@@ -69,8 +69,8 @@ def test_a_closed_connection_is_inconsistent() -> None:
     def serve(connection: socket.socket) -> None:
         connection.recv(1024)
 
-    with answering(serve) as address:
-        outcome = _verdict(asks_for_groups, address)
+    with serving(serve) as address:
+        outcome = _verdict(lists_groups, address)
     assert outcome.verdict is Verdict.INCONSISTENT
     assert "closed the connection instead of answering ListGroups 0" in outcome.reason
 
@@ -82,38 +82,38 @@ def test_garbage_is_inconsistent(frame: bytes) -> None:
         connection.sendall(frame)
         connection.recv(1024)
 
-    with answering(serve) as address:
-        outcome = _verdict(asks_for_groups, address)
+    with serving(serve) as address:
+        outcome = _verdict(lists_groups, address)
     assert outcome.verdict is Verdict.INCONSISTENT, outcome.reason
     assert outcome.reason.startswith("the answer to ListGroups 0")
 
 
-def _answering_with(code: ErrorCode) -> Outcome:
+def _responding_with(code: ErrorCode) -> Outcome:
     def serve(connection: socket.socket) -> None:
         connection.recv(1024)
         body = int(code).to_bytes(2, "big", signed=True) + b"\0\0\0\0"
         connection.sendall(b"\0\0\0\x0a\0\0\0\x01" + body)
         connection.recv(1024)
 
-    with answering(serve) as address:
-        return _verdict(asks_for_groups, address)
+    with serving(serve) as address:
+        return _verdict(lists_groups, address)
 
 
-def test_the_right_answer_passes_and_a_wrong_one_fails() -> None:
-    assert _answering_with(ErrorCode.none).verdict is Verdict.PASS
-    failed = _answering_with(ErrorCode.coordinator_not_available)
+def test_the_right_response_passes_and_a_wrong_one_fails() -> None:
+    assert _responding_with(ErrorCode.none).verdict is Verdict.PASS
+    failed = _responding_with(ErrorCode.coordinator_not_available)
     assert (failed.verdict, failed.is_red(False)) == (Verdict.FAIL, True)
     assert failed.reason == "error code is COORDINATOR_NOT_AVAILABLE, not NONE"
     assert failed.decided_by == "error code: COORDINATOR_NOT_AVAILABLE"
 
 
 def test_an_advertised_version_that_is_refused_is_inconsistent() -> None:
-    assert _answering_with(ErrorCode.unsupported_version).verdict is Verdict.INCONSISTENT
+    assert _responding_with(ErrorCode.unsupported_version).verdict is Verdict.INCONSISTENT
 
 
 def test_what_is_not_advertised_is_no_failure() -> None:
     stranger = Broker(("127.0.0.1", 1), 0, ("127.0.0.1", 1), ("127.0.0.1", 1), {}, {})
-    outcome = play_one(stranger, asks_for_groups, Belongings())
+    outcome = play_one(stranger, lists_groups, Belongings())
     assert (outcome.verdict, outcome.is_red(True)) == (Verdict.NOT_ADVERTISED, False)
 
 
@@ -139,7 +139,7 @@ def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_an_answer_that_lacks_what_a_case_looks_at_fails(count: int) -> None:
+def test_a_response_without_what_a_case_looks_up_fails(count: int) -> None:
     response = SimpleNamespace(topics=[SimpleNamespace(partitions=[None] * count)])
 
     @case("handshake/of-test", "a test", {}, since="0.9")
@@ -150,12 +150,12 @@ def test_an_answer_that_lacks_what_a_case_looks_at_fails(count: int) -> None:
     outcome = _verdict(looks, ("127.0.0.1", 1))
     assert (outcome.verdict, outcome.reason) == (
         Verdict.FAIL,
-        f"partitions of the answer has {count} entries, not one",
+        f"partitions of the response has {count} entries, not one",
     )
 
 
-def test_an_answer_that_does_not_tell_of_what_was_asked_fails() -> None:
-    with pytest.raises(Unexpected, match="the answer tells nothing of 1"):
+def test_a_response_without_a_requested_key_fails() -> None:
+    with pytest.raises(Unexpected, match="the response has nothing for 1"):
         ByKey({0: "there"})[1]
 
 
@@ -173,7 +173,7 @@ def test_loopback_is_known() -> None:
 
 
 def test_a_target_that_is_no_broker_is_one_sentence() -> None:
-    with answering(lambda _: None) as address, pytest.raises(NotKafka, match="does not answer like a Kafka"):
+    with serving(lambda _: None) as address, pytest.raises(NotKafka, match="does not respond like a Kafka"):
         meet(address)
     with pytest.raises(NotKafka, match=r"a\.\.b:9092 accepts no connection"):
         meet(("a..b", 9092))
@@ -184,13 +184,13 @@ def test_a_broker_that_runs_already_gets_no_settings() -> None:
         pass
 
 
-def test_a_web_server_is_told_at_once() -> None:
+def test_a_web_server_is_reported_at_once() -> None:
     def serve(connection: socket.socket) -> None:
         while request := connection.recv(4096):
             if request.startswith(b"GET"):
                 connection.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
 
-    with answering(serve) as (host, port), pytest.raises(NotKafka, match=f"at {host}:{port} speaks HTTP"):
+    with serving(serve) as (host, port), pytest.raises(NotKafka, match=f"at {host}:{port} speaks HTTP"):
         run(Wanted(f"{host}:{port}"), print)
 
 
@@ -216,25 +216,25 @@ def test_a_target_that_is_none_is_one_sentence() -> None:
         pass
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_played(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported_before_any_case_is_played(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--json .*: No such file"):
         run(Wanted("127.0.0.1:1", json=tmp_path / "missing" / "out.json"), print)
     with pytest.raises(UsageError, match=r"--page .*: Is a directory"):
         run(Wanted("127.0.0.1:1", page=tmp_path), print)
 
 
-def test_a_topic_that_the_broker_does_not_delete_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_the_broker_does_not_delete_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = {"made": ErrorCode.none, "never-made": ErrorCode(3), "kept": ErrorCode.topic_authorization_failed}
     found = [SimpleNamespace(name=name, error_code=code) for name, code in codes.items()]
     monkeypatch.setattr("bench.probe.context.Conversation.__post_init__", lambda _: None)
     monkeypatch.setattr("bench.probe.context.Conversation.close", lambda _: None)
-    monkeypatch.setattr("bench.probe.context.Conversation.ask", lambda *_: SimpleNamespace(responses=found))
+    monkeypatch.setattr("bench.probe.context.Conversation.call", lambda *_: SimpleNamespace(responses=found))
     broker = replace(_broker(("127.0.0.1", 1)), versions={key: each[:2] for key, each in VERSIONS.items()})
     assert remove(broker, Belongings(topics=list(codes))) == ["kept: TOPIC_AUTHORIZATION_FAILED"]
 
 
 def _outcome(verdict: Verdict, *lines: Line) -> Outcome:
-    return Outcome(asks_for_groups, verdict, "why", 0.1, (), lines)
+    return Outcome(lists_groups, verdict, "why", 0.1, (), lines)
 
 
 def test_only_what_got_worse_is_red_beside_a_baseline(tmp_path: Path) -> None:
@@ -260,10 +260,10 @@ def test_junit_counts_what_fails_and_what_is_skipped() -> None:
     counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
     assert counts == {"name": "handshake", "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
     assert [[part.tag for part in test] for test in suite] == [[], ["failure"], ["skipped"], ["error"]]
-    assert f"again: ./crucible probe host:1 --case {asks_for_groups.id}" in str(suite[1][0].text)
+    assert f"again: ./crucible probe host:1 --case {lists_groups.id}" in str(suite[1][0].text)
 
 
-def test_the_page_and_the_document_tell_everything() -> None:
+def test_the_page_and_the_document_have_everything() -> None:
     line = Line(1, RECEIVED, "ListGroups 0 {<b>}", b"\x01\x02")
     failed = [_outcome(Verdict.FAIL, line)]
     shown = page_document("host:1", failed, failed, "1 case", {"handshake/of-test": "4.1.1: pass"})
@@ -291,11 +291,11 @@ def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:
     assert STYLE.read_text(encoding="utf-8") in failed
 
 
-def test_the_oracle_tells_the_first_field_that_differs() -> None:
-    def answered(code: ErrorCode) -> Outcome:
+def test_the_oracle_shows_the_first_field_that_differs() -> None:
+    def responding(code: ErrorCode) -> Outcome:
         return _outcome(Verdict.PASS, Line(1, RECEIVED, "ListGroups 0 {}", b"", empty_response(KEY, 0, code)))
 
-    alike = first_difference(answered(ErrorCode.none), answered(ErrorCode.none))
-    other = first_difference(answered(ErrorCode.none), answered(ErrorCode.coordinator_not_available))
+    alike = first_difference(responding(ErrorCode.none), responding(ErrorCode.none))
+    other = first_difference(responding(ErrorCode.none), responding(ErrorCode.coordinator_not_available))
     assert alike == ""
-    assert other == "answer 1 (ListGroups 0), error_code: NONE, and COORDINATOR_NOT_AVAILABLE at the oracle"
+    assert other == "response 1 (ListGroups 0), error_code: NONE, and COORDINATOR_NOT_AVAILABLE at the oracle"

@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def test_no_must_is_broken(broker: Broker, tmp_path: Path) -> None:
     said: list[str] = []
-    file = tmp_path / "told.json"
+    file = tmp_path / "results.json"
     host, port = broker.address
     began = time.monotonic()
     code = run(Wanted(f"{host}:{port}", json=file), said.append)

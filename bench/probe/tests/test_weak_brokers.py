@@ -1,4 +1,4 @@
-"""A broker that is silent, or whose answers cannot all be read, is probed all the same, and in bounded time."""
+"""A broker that is silent, or whose responses cannot all be decoded, is probed all the same, and in bounded time."""
 
 import socket
 import struct
@@ -13,7 +13,7 @@ from bench.probe.case import PREPARING, Case, Verdict, case
 from bench.probe.context import Belongings, ProbeContext
 from bench.probe.conversation import entity_of as made
 from bench.probe.play import play_one
-from bench.probe.tests.answering import answering
+from bench.probe.tests.scripted_server import serving
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.messages import body_class, encode_response
 
@@ -33,11 +33,11 @@ def _seconds(played: Case, address: Address, belongings: Belongings) -> tuple[Ve
     return outcome.verdict, outcome.reason, time.monotonic() - began
 
 
-def test_a_question_that_was_not_answered_is_waited_for_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_without_a_response_is_waited_for_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.probe.context.SETUP_LIMIT_S", 0.5)
     monkeypatch.setattr("bench.probe.context.SETUP_AGAIN_S", 0.1)
     belongings = Belongings()
-    with answering(_until_end) as address:
+    with serving(_until_end) as address:
         first = _seconds(needs_a_topic, address, belongings)
         second = _seconds(needs_a_topic, address, belongings)
     assert first[:2] == second[:2] == (Verdict.INCONSISTENT, f"{PREPARING}the broker does not answer CreateTopics 7")
@@ -51,7 +51,7 @@ def _until_end(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("unreadable_from", [14, 9])
-def test_a_broker_is_met_though_its_newest_answers_cannot_be_read(unreadable_from: int) -> None:
+def test_a_broker_is_met_though_its_newest_responses_cannot_be_decoded(unreadable_from: int) -> None:
     """librdkafka's mock cluster sends a byte too many from Metadata 9 on."""
 
     def serve(connection: socket.socket) -> None:
@@ -60,22 +60,22 @@ def test_a_broker_is_met_though_its_newest_answers_cannot_be_read(unreadable_fro
             api_key, version, correlation_id = struct.unpack_from(">hhi", frame)
             response = b"".join(
                 encode_response(
-                    api_key, version, correlation_id, made(body_class(api_key, "response"), ANSWERS[api_key])
+                    api_key, version, correlation_id, made(body_class(api_key, "response"), RESPONSES[api_key])
                 )
             )[4:]
             response += b"\0" * (api_key == ApiKey.METADATA and version >= unreadable_from)
             connection.sendall(len(response).to_bytes(4, "big") + response)
 
-    with answering(serve) as address:
+    with serving(serve) as address:
         assert meet(address).nodes == {7: ("here", 9092)}
 
 
-def test_a_broker_of_which_no_answer_can_be_read_is_not_met() -> None:
+def test_a_broker_whose_responses_cannot_be_decoded_is_not_met() -> None:
     with pytest.raises(NotKafka, match="Metadata 1 cannot be decoded"):
-        test_a_broker_is_met_though_its_newest_answers_cannot_be_read(0)
+        test_a_broker_is_met_though_its_newest_responses_cannot_be_decoded(0)
 
 
-ANSWERS: Mapping[int, Mapping[str, Any]] = {
+RESPONSES: Mapping[int, Mapping[str, Any]] = {
     int(ApiKey.API_VERSIONS): {"api_keys": [{"api_key": 3, "min_version": 0, "max_version": 13}]},
     int(ApiKey.METADATA): {"brokers": [{"node_id": 7, "host": "here", "port": 9092}]},
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.probe.tests.answering import answering
+from bench.probe.tests.scripted_server import serving
 from chaos.frame_proxy.command import Wish, _processes_of, _runs, run_proxy
 from chaos.frame_proxy.proxy import Node
 from chaos.live.errors import SetupError
@@ -49,7 +49,7 @@ def test_a_web_server_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> Non
             if request.startswith(b"GET"):
                 connection.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
 
-    with answering(serve) as (host, port):
+    with serving(serve) as (host, port):
         assert run_proxy(Wish(f"{host}:{port}")) == 2
         with pytest.raises(SetupError, match=r"--target: What answers at .* speaks HTTP, not the Kafka protocol"):
             external_target.look(f"{host}:{port}")
@@ -99,7 +99,7 @@ def test_a_target_that_does_not_speak_kafka_is_known_at_once(
         with suppress(ConnectionError):
             client.recv(1000)
 
-    with answering(serve) as (host, port):
+    with serving(serve) as (host, port):
         began = time.monotonic()
         assert run_proxy(Wish(f"{host}:{port}")) == 2
         assert time.monotonic() - began < external_target.PATIENCE_S / 2

@@ -9,7 +9,7 @@ from bench.probe.broker import Address
 
 
 @contextmanager
-def answering(serve: Callable[[socket.socket], None]) -> Iterator[Address]:
+def serving(serve: Callable[[socket.socket], None]) -> Iterator[Address]:
     """Yields the address of a server that gives each connection to ``serve``, and then closes it."""
     listener = socket.create_server(("127.0.0.1", 0))
 
