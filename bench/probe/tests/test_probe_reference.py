@@ -113,7 +113,7 @@ def test_groups_are_gone_afterwards_even_if_they_have_members(broker: Broker) ->
 
 
 def test_a_target_that_breaks_a_must_exits_with_1(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.probe.cases.metadata.NOT_ASKED", 0)
+    monkeypatch.setattr("bench.probe.cases.metadata.NO_OPERATIONS", 0)
     host, port = broker.address
     said: list[str] = []
     code = run(Wanted(f"{host}:{port}", cases=["metadata/topics/operations-not-asked"]), said.append)
