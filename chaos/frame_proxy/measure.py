@@ -7,24 +7,33 @@ rounds, since a busy machine can only make it worse.
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from pathlib import Path
-from statistics import median
-from typing import Any, cast
-
-from kio.schema.create_topics.v7.request import CreatableTopic
-
 from bench.fleet.behaviours import bodies
-from chaos.frame_proxy.process import ProxyProcess, Spec
+from chaos.frame_proxy.process import ProxyProcess
+from chaos.frame_proxy.process import Spec
 from chaos.live.links import Links
-from chaos.live.local_cluster import ClusterPlan, started
+from chaos.live.local_cluster import ClusterPlan
+from chaos.live.local_cluster import started
 from chaos.live.toxiproxy_server import ToxiproxyServer
+from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import ExitStack
+from kio.schema.create_topics.v7.request import CreatableTopic
+from pathlib import Path
 from reference_broker.blocking.transport import Connection
-from reference_broker.records.record import Record, build
+from reference_broker.records.record import Record
+from reference_broker.records.record import build
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.fetch import FetchPartition
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.fetch import FetchResponse
+from reference_broker.wire.fetch import FetchTopic
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import ProducePartition
+from reference_broker.wire.produce import ProduceRequest
+from reference_broker.wire.produce import ProduceTopic
+from statistics import median
+from typing import Any
+from typing import cast
 
 TOPIC = "measured"
 LIMIT_US = 10_000_000
@@ -39,7 +48,7 @@ Ask = Callable[[ApiKey, int, object], Any]
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         root = Path(folder)
-        (node,) = stack.enter_context(started(ClusterPlan(root / "data")))
+        (node,) = stack.enter_context(started(ClusterPlan(root / "data"))).nodes
         toxiproxy = stack.enter_context(ToxiproxyServer(root / "toxiproxy.log"))
         link = Links(toxiproxy.client).add("client", 0, node.listen)
         host, _, port = node.listen.partition(":")

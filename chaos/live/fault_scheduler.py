@@ -1,30 +1,41 @@
 """The faults of a live run. Faults at times begin and end here. Faults at states begin inside a node, and are helped to
 their end."""
 
+from bench.fleet.spec import IDLE_TOPIC
+from chaos.faults import disk_faults
+from chaos.faults import host_lost
+from chaos.faults import link_faults
+from chaos.faults import node_faults
+from chaos.faults import request_faults
+from chaos.faults.disk_damage import DamageCheck
+from chaos.faults.kinds import KINDS
+from chaos.faults.timed import Begin
+from chaos.faults.timed import End
+from chaos.faults.timed import Hit
+from chaos.interceptor import roles
+from chaos.live.cluster import Cluster
+from chaos.live.launchers import NodeUnderTest
+from chaos.live.links import Links
+from chaos.live.node_side.checks_inside import Findings
+from chaos.live.node_side.evidence import DISK
+from chaos.live.node_side.evidence import FAULT
+from chaos.live.node_side.evidence import MUTANT_REACHED
+from chaos.live.node_side.node_process import NodeSpec
+from chaos.live.processes import Child
+from chaos.live.processes import NodeProcess
+from chaos.live.processes import ShellProcess
+from chaos.live.targets import Target
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heappop
+from heapq import heappush
 from pathlib import Path
-from typing import Any, Final
-
-from bench.fleet.spec import IDLE_TOPIC
-from chaos.faults import disk_faults, host_lost, link_faults, node_faults, request_faults
-from chaos.faults.disk_damage import DamageCheck
-from chaos.faults.kinds import KINDS
-from chaos.faults.timed import Begin, End, Hit
-from chaos.interceptor import roles
-from chaos.live.cluster import Cluster
-from chaos.live.external.cluster import ExternalCluster
-from chaos.live.external.node import ShellNode, TargetNode
-from chaos.live.links import Links
-from chaos.live.node_side.checks_inside import Findings
-from chaos.live.node_side.evidence import DISK, FAULT, MUTANT_REACHED
-from chaos.live.node_side.node_process import NodeSpec
-from chaos.live.processes import Child
-from chaos.live.targets import Target
 from reports.rows import FaultRow
-from scenarios.model import Fault, Scenario
+from scenarios.model import Fault
+from scenarios.model import Scenario
+from typing import Any
+from typing import Final
 
 BEGIN: Final[dict[str, Begin]] = {
     **node_faults.BEGIN,
@@ -52,7 +63,7 @@ class FaultScheduler:
     def __init__(
         self,
         scenario: Scenario,
-        cluster: Cluster | ExternalCluster,
+        cluster: Cluster,
         links: Links,
         now_us: Callable[[], int],
         progress: Callable[[str], None],
@@ -73,17 +84,17 @@ class FaultScheduler:
         self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
         self._faults = {fault.name: fault for fault in scenario.faults}
         self._disk_evidence: dict[tuple[int, str], str] = {}
-        self._may_end_until_us: dict[Child, int] = {}
+        self._may_end_until_us: dict[NodeProcess, int] = {}
         self._planned: list[tuple[int, str]] = []
         self.under_way: list[str] = []
         """The names of the faults at a time that have begun and not ended."""
 
     # What the faults need.
 
-    def child(self, node: int) -> Child | ShellNode:
-        child = self._cluster.nodes[node].child
-        assert child is not None
-        return child
+    def child(self, node: int) -> NodeProcess:
+        process = self._cluster.nodes[node].process
+        assert process is not None
+        return process
 
     def restart(self, node: int) -> None:
         """Starts the node's next incarnation, if the one before has ended."""
@@ -92,9 +103,9 @@ class FaultScheduler:
 
     def spec(self, node: int) -> NodeSpec:
         """Returns what the node was started with."""
-        struck = self._cluster.nodes[node]
-        assert not isinstance(struck, TargetNode)
-        return struck.spec
+        launcher = self._cluster.nodes[node].launcher
+        assert isinstance(launcher, NodeUnderTest)
+        return launcher.spec
 
     def folder(self, node: int) -> Path:
         """Returns the node's data folder. Only a stopped node's may be changed."""
@@ -106,12 +117,7 @@ class FaultScheduler:
 
     def reconfigure(self, node: int, config: dict[str, str]) -> None:
         """Gives these settings to the node's next incarnations, beside or instead of what they had."""
-        struck = self._cluster.nodes[node]
-        if isinstance(struck, TargetNode):
-            assert isinstance(self._cluster, ExternalCluster)
-            self._cluster.reconfigure(node, config)
-        else:
-            struck.changes = {**struck.changes, **config}
+        self._cluster.nodes[node].launcher.reconfigure(config)
 
     def directory(self, node: int) -> Path:
         """Returns the node's data directory."""
@@ -119,15 +125,15 @@ class FaultScheduler:
 
     def is_ready(self, node: int) -> bool:
         """Returns whether the node serves."""
-        struck = self._cluster.nodes[node]
-        return struck.running and struck.is_ready
+        found = self._cluster.nodes[node]
+        return found.running and found.is_ready
 
     def order_disk(self, node: int, order: dict[str, object]) -> None:
         """Gives the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
         self._disk_evidence = {key: what for key, what in self._disk_evidence.items() if key[0] != node}
-        child = self.child(node)
-        assert not isinstance(child, ShellNode)
-        child.order(disk=order)
+        process = self.child(node)
+        assert isinstance(process, Child)
+        process.order(disk=order)
 
     def disk_evidence(self, node: int, kind: str) -> str:
         """Returns the evidence of a fault of the node's disk since the last order. It is empty if there is none."""
@@ -233,8 +239,8 @@ class FaultScheduler:
         lasts_s = fault.duration_s
         child = self.child(node)
         child.expected_end |= row.kind == "node_killed"
-        if isinstance(child, ShellNode):
-            child.struck_elsewhere(row.kind)
+        if isinstance(child, ShellProcess):
+            child.note_done_by_proxy(row.kind)
         if row.kind == "node_killed":
             lasts_s = max(fault.restart_after_s, 0.0)
         self._agenda.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
@@ -268,7 +274,6 @@ class FaultScheduler:
     def _may_end(self, node: int, fault: Fault) -> None:
         """A node may end itself after an error of its disk. It is started again then."""
         child = self.child(node)
-        assert not isinstance(child, ShellNode)
         child.expected_end = True
         is_looked_after = self.now_us() < self._may_end_until_us.get(child, 0)
         self._may_end_until_us[child] = self.now_us() + int(ERROR_LIMIT_S * 1e6)
@@ -277,7 +282,7 @@ class FaultScheduler:
         again_us = self.now_us() + int(max(fault.restart_after_s, 0.0) * 1e6)
         self._agenda.add(again_us, partial(self._look_after, node, child, fault))
 
-    def _look_after(self, node: int, child: Child, fault: Fault) -> None:
+    def _look_after(self, node: int, child: NodeProcess, fault: Fault) -> None:
         if child.exit_status is not None:
             if fault.restart_after_s >= 0:
                 self.restart(node)

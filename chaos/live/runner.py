@@ -2,45 +2,70 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeAlias
-
 from bench.fleet.behaviours.protocol import Versions
 from bench.fleet.early_signs import SIGNS_OF
-from chaos.checks.guarantee_selection import promised_on_the_wire, promised_outside
-from chaos.hooks.presets import PresetError, presets_for
+from chaos.checks.guarantee_selection import promised_on_the_wire
+from chaos.checks.guarantee_selection import promised_outside
+from chaos.hooks.presets import PresetError
+from chaos.hooks.presets import presets_for
 from chaos.live import identity
 from chaos.live.client_mutant import reached
-from chaos.live.closed_segments import OWN_LIMIT_S, ClosedSegments, segments_of
+from chaos.live.closed_segments import ClosedSegments
+from chaos.live.closed_segments import OWN_LIMIT_S
+from chaos.live.closed_segments import segments_of
 from chaos.live.cluster import Cluster
-from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError, TargetDied
-from chaos.live.external.cluster import ExternalCluster
+from chaos.live.errors import EndedItself
+from chaos.live.errors import NodeDied
+from chaos.live.errors import NotBack
+from chaos.live.errors import SetupError
+from chaos.live.errors import TargetDied
 from chaos.live.external.needs import check_target
 from chaos.live.external.run import ExternalRun
 from chaos.live.external.target import REFERENCE
 from chaos.live.fault_scheduler import FaultScheduler
-from chaos.live.fault_selection import is_live, select_live_faults
-from chaos.live.fleet import ANSWERS, Fleet, Way
-from chaos.live.frame_proxies import FAULT, Frames, LinkFrames, has_link_rules
+from chaos.live.fault_selection import is_live
+from chaos.live.fault_selection import select_live_faults
+from chaos.live.fleet import ANSWERS
+from chaos.live.fleet import Fleet
+from chaos.live.fleet import Way
+from chaos.live.frame_proxies import FAULT
+from chaos.live.frame_proxies import Frames
+from chaos.live.frame_proxies import LinkFrames
+from chaos.live.frame_proxies import has_link_rules
+from chaos.live.launchers import nodes_under_test
+from chaos.live.launchers import samples_of
 from chaos.live.links import Links
-from chaos.live.local_cluster import ClusterPlan, Member, addresses_of, started
+from chaos.live.local_cluster import ClusterPlan
+from chaos.live.local_cluster import started
 from chaos.live.node_side.evidence import ROLE
 from chaos.live.quorum import Dial
-from chaos.live.run_folder import RunFolder, gave_sessions
+from chaos.live.run_folder import RunFolder
+from chaos.live.run_folder import gave_sessions
 from chaos.live.sampler import Sampler
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
-from reports.manifest import Check, Expectations, Manifest, write_manifest
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from pathlib import Path
+from reports.manifest import Check
+from reports.manifest import Expectations
+from reports.manifest import Manifest
+from reports.manifest import write_manifest
 from reports.rows import FaultRow
-from scenarios.loader import typed, typed_options
+from scenarios.loader import typed
+from scenarios.loader import typed_options
 from scenarios.model import Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
 from scenarios.vocabulary import REVISIONS
+from typing import Any
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,23 +217,22 @@ class LiveRun:
         self._origin_us = time.monotonic_ns() // 1000
         self._start_wall_us = time.time_ns() // 1000
         self._changes_client = bool(mutant) and by_name(mutant).side == "client"
-        of_nodes = "" if self._changes_client else mutant
         self._external: ExternalRun | None = None
         self._own_segments: ClosedSegments | None = None
-        self._cluster: Cluster | ExternalCluster
         if target == REFERENCE:
-            self._cluster = Cluster(scenario, folder, seed, of_nodes, self._origin_us, self._evidence_line)
+            size = scenario.cluster
+            self._cluster = Cluster(size.nodes, size.total, seed, ours=True, on_line=self._evidence_line)
         else:
             self._external = ExternalRun(scenario, target, folder, seed, self._origin_us, progress)
             scenario, self._cluster = self._external.scenario, self._external.cluster
         self._scenario = scenario
         self._servers = ExitStack()
         self._toxiproxy: ToxiproxyServer | None = None
-        self._target_nodes: list[Member] = []
+        self._mirror_cluster: Cluster | None = None
         self._link_frames: LinkFrames | None = None
         self._fault_scheduler: FaultScheduler | None = None
         self._fleet: Fleet | None = None
-        self._sampler = Sampler(self._cluster.samples, self.now_us)
+        self._sampler = Sampler(lambda: samples_of(self._cluster.nodes), self.now_us)
         self._duration_us = 0
 
     @property
@@ -224,14 +248,13 @@ class LiveRun:
         way = self._start_nodes(links)
         if self._scenario.load.mirror is not None:
             # A mirror copies to a cluster of one node, without proxies. No fault hits it.
-            self._target_nodes = self._servers.enter_context(started(ClusterPlan(self._folder.mirror_target)))
-            way = replace(way, target=addresses_of(self._target_nodes))
+            self._mirror_cluster = self._servers.enter_context(started(ClusterPlan(self._folder.mirror_target)))
+            way = replace(way, target=self._mirror_cluster.addresses)
         mutant = self._mutant if self._changes_client else ""
         fleet = self._fleet = Fleet(self._scenario, self._folder, way, self._origin_us, self._seed, mutant)
         load_start_us = self._await(fleet, "load", SETUP_LIMIT_S)
         fleet.load_begins()
-        for node in self._cluster.nodes:
-            node.load_starts(load_start_us)
+        self._cluster.load_starts(load_start_us)
         for frames in self._frames:
             frames.load_starts(load_start_us)
         scheduler.plan(load_start_us)
@@ -242,8 +265,7 @@ class LiveRun:
             self._tick()
         self._phase = "final polls and final read"
         self._progress("heal, final polls, final read")
-        for node in self._cluster.nodes:
-            node.disarm()
+        self._cluster.disarm()
         for frames in self._frames:
             frames.disarm()
         scheduler.end_all()
@@ -265,6 +287,8 @@ class LiveRun:
         for frames in self._frames:
             frames.close()
         self._take_hits()  # Nodes elsewhere must learn that a rule has struck them: then they are left running.
+        if self._external is not None:
+            self._external.close()
         try:
             self._cluster.close()
         finally:
@@ -342,15 +366,15 @@ class LiveRun:
         """Starts the nodes behind their links, or goes to those of a target. Returns how clients reach them."""
         if self._external is not None:
             return self._external.reach(links, f"crucible-{self._start_wall_us}-", self._tick_until)
-        assert isinstance(self._cluster, Cluster)
-        bootstrap = self._cluster.launch(links, self._lead_between_nodes)
+        lead, mutant = self._lead_between_nodes, "" if self._changes_client else self._mutant
+        nodes = nodes_under_test(self._scenario, self._folder, links, lead, self._seed, mutant, self._origin_us)
+        self._cluster.launch(nodes)
         self._tick_until(lambda: self._cluster.is_ready, SETUP_LIMIT_S, "not all nodes were ready")
-        for node in self._cluster.nodes:
-            spec = node.spec
-            self._progress(f"{node.name} serves at {spec.listen}, clients reach it through {spec.advertised}")
+        for node in nodes:
+            self._progress(f"{node.name} serves at {node.listen}, clients reach it through {node.advertised}")
         self._own_segments = segments_of(self._scenario, self._cluster.nodes, "", Versions().metadata, OWN_LIMIT_S)
         self._sampler.start()
-        return Way(bootstrap)
+        return Way(self._cluster.addresses)
 
     def _await_tier(self) -> None:
         """Waits until the closed segments of tiered topics are in the remote tier, while more of them get there."""
@@ -400,9 +424,8 @@ class LiveRun:
         self._fault_scheduler.do_due()
         self._take_hits()
         self._cluster.look()
-        for node in self._target_nodes:
-            if node.child is not None:
-                node.child.check()
+        if self._mirror_cluster is not None:
+            self._mirror_cluster.look()
         if self._external is not None:
             self._external.tick()
         for frames in self._frames:
