@@ -7,33 +7,24 @@ rounds, since a busy machine can only make it worse.
 import sys
 import tempfile
 import time
-from bench.fleet.behaviours import bodies
-from chaos.frame_proxy.process import ProxyProcess
-from chaos.frame_proxy.process import Spec
-from chaos.live.links import Links
-from chaos.live.local_cluster import ClusterPlan
-from chaos.live.local_cluster import started
-from chaos.live.toxiproxy_server import ToxiproxyServer
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from kio.schema.create_topics.v7.request import CreatableTopic
 from pathlib import Path
-from reference_broker.blocking.transport import Connection
-from reference_broker.records.record import Record
-from reference_broker.records.record import build
-from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.fetch import FetchPartition
-from reference_broker.wire.fetch import FetchRequest
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import FetchTopic
-from reference_broker.wire.fetch import NO_TOPIC_ID
-from reference_broker.wire.produce import ProducePartition
-from reference_broker.wire.produce import ProduceRequest
-from reference_broker.wire.produce import ProduceTopic
 from statistics import median
-from typing import Any
-from typing import cast
+from typing import Any, cast
+
+from kio.schema.create_topics.v7.request import CreatableTopic
+
+from bench.fleet.behaviours import bodies
+from chaos.frame_proxy.process import ProxyProcess, Spec
+from chaos.live.links import Links
+from chaos.live.local_cluster import ClusterPlan, started
+from chaos.live.toxiproxy_server import ToxiproxyServer
+from reference_broker.blocking.transport import Connection
+from reference_broker.records.record import Record, build
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 TOPIC = "measured"
 LIMIT_US = 10_000_000

@@ -80,7 +80,7 @@ class FaultScheduler:
         self._cluster = cluster
         self._links = links
         self._progress = progress
-        self._agenda = Agenda()
+        self._due_actions = DueActions()
         self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
         self._faults = {fault.name: fault for fault in scenario.faults}
         self._disk_evidence: dict[tuple[int, str], str] = {}
@@ -146,11 +146,11 @@ class FaultScheduler:
         for fault in self._scenario.faults:
             for repeat in range(fault.repeat if fault.timed else 0):
                 at_us = load_start_us + int((fault.at_s + repeat * fault.repeat_every_s) * 1e6)
-                self._agenda.add(at_us, partial(self._due, fault, repeat + 1, at_us))
+                self._due_actions.add(at_us, partial(self._due, fault, repeat + 1, at_us))
                 self._planned.append((at_us, fault.name))
 
     def do_due(self) -> None:
-        self._agenda.do_due(self.now_us())
+        self._due_actions.do_due(self.now_us())
 
     def next_fault(self) -> tuple[str, float] | None:
         """Returns the name of the next fault at a time, and the seconds until then. None if all began."""
@@ -161,7 +161,7 @@ class FaultScheduler:
     def end_all(self) -> None:
         """Notes that the load is over. No fault begins any more, and those that last end now."""
         self.is_over = True
-        self._agenda.do_all()
+        self._due_actions.do_all()
 
     def evidence_line(self, node: int, line: dict[str, Any]) -> None:
         """Records one line of a node's evidence."""
@@ -196,7 +196,7 @@ class FaultScheduler:
         end, kind = BEGIN[fault.kind](self, target), KINDS[fault.kind]
         lasts_s = fault.restart_after_s if kind.ends_node else fault.duration_s
         until_us = at_us if kind.in_steps else at_us + int(max(lasts_s, 0.0) * 1e6)
-        self._agenda.add(until_us, partial(self._end, target, hit, at_us, end))
+        self._due_actions.add(until_us, partial(self._end, target, hit, at_us, end))
 
     def _end(self, target: Target, hit: int, at_us: int, end: End, of_rule: FaultRow | None = None) -> None:
         """``of_rule`` is what the node reported of a fault that began at a state."""
@@ -219,7 +219,7 @@ class FaultScheduler:
                 self.rows.append(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=detail))
 
     def _retry_soon(self, action: Callable[[], None]) -> None:
-        self._agenda.add(self.now_us() + int(RETRY_S * 1e6), action)
+        self._due_actions.add(self.now_us() + int(RETRY_S * 1e6), action)
 
     # Faults at states.
 
@@ -243,7 +243,7 @@ class FaultScheduler:
             child.note_done_by_proxy(row.kind)
         if row.kind == "node_killed":
             lasts_s = max(fault.restart_after_s, 0.0)
-        self._agenda.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
+        self._due_actions.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
 
     def _lose_host(self, node: int, fault: Fault, row: FaultRow) -> None:
         """Lets the host of a node vanish that has stopped itself at a state."""
@@ -280,7 +280,7 @@ class FaultScheduler:
         if is_looked_after:
             return
         again_us = self.now_us() + int(max(fault.restart_after_s, 0.0) * 1e6)
-        self._agenda.add(again_us, partial(self._look_after, node, child, fault))
+        self._due_actions.add(again_us, partial(self._look_after, node, child, fault))
 
     def _look_after(self, node: int, child: NodeProcess, fault: Fault) -> None:
         if child.exit_status is not None:
@@ -292,7 +292,7 @@ class FaultScheduler:
             child.expected_end = False
 
 
-class Agenda:
+class DueActions:
     """Actions by time (microseconds since the run's start). Actions with equal times keep the order of adding."""
 
     def __init__(self) -> None:

@@ -1,23 +1,22 @@
 """Sees from outside which node leads what, and tells it as our own nodes do (``chaos.interceptor.roles``)."""
 
 import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.types import TopicName
+
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.negotiation import CONNECT_LIMIT_US
 from bench.fleet.spec import address_of
 from chaos.interceptor.roles import topic_of_roles
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from kio.schema.types import TopicName
-from reference_broker.blocking.transport import Connection
-from reference_broker.blocking.transport import TransportError
+from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from scenarios.model import Scenario
 from scenarios.vocabulary import NODE_ROLES
-from typing import Any
 
 ASK_EVERY_S = 0.2
 CALL_LIMIT_US = 1_000_000

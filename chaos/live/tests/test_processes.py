@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError
-from chaos.live.fault_scheduler import Agenda
+from chaos.live.fault_scheduler import DueActions
 from chaos.live.launchers import NodeUnderTest
 from chaos.live.node import Node
 from chaos.live.node_side.node_process import NodeSpec
@@ -150,15 +150,15 @@ def test_orders_reach_the_child_and_a_dead_one_takes_none(tmp_path: Path) -> Non
     echo.order(after=True)
 
 
-def test_agenda_keeps_the_order_of_equal_times() -> None:
+def test_due_actions_keep_the_order_of_equal_times() -> None:
     done: list[str] = []
-    agenda = Agenda()
-    agenda.add(20, lambda: done.append("c"))
-    agenda.add(10, lambda: done.append("a"))
-    agenda.add(10, lambda: done.append("b"))
-    agenda.do_due(10)
+    due = DueActions()
+    due.add(20, lambda: done.append("c"))
+    due.add(10, lambda: done.append("a"))
+    due.add(10, lambda: done.append("b"))
+    due.do_due(10)
     assert done == ["a", "b"]
-    agenda.do_all()
+    due.do_all()
     assert done == ["a", "b", "c"]
 
 
