@@ -1,41 +1,29 @@
-"""The faults of a live run. Faults at times begin and end here. Faults at states begin inside a node, and are helped to
-their end."""
+"""The scheduler of a run's faults. Faults at times begin and end here. After a fault at a state, a node that was killed
+or paused is started again or continued here."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any, Final
 
 from bench.fleet.spec import IDLE_TOPIC
-from chaos.faults import disk_faults
-from chaos.faults import host_lost
-from chaos.faults import link_faults
-from chaos.faults import node_faults
-from chaos.faults import request_faults
+from chaos.faults import disk_faults, host_lost, link_faults, node_faults, request_faults
 from chaos.faults.disk_damage import DamageCheck
 from chaos.faults.kinds import KINDS
-from chaos.faults.timed import Begin
-from chaos.faults.timed import End
-from chaos.faults.timed import Hit
+from chaos.faults.timed import Begin, End, Hit
 from chaos.interceptor import roles
 from chaos.live.cluster import Cluster
 from chaos.live.launchers import NodeUnderTest
 from chaos.live.links import Links
 from chaos.live.node_side.checks_inside import Findings
-from chaos.live.node_side.evidence import DISK
-from chaos.live.node_side.evidence import FAULT
-from chaos.live.node_side.evidence import MUTANT_REACHED
+from chaos.live.node_side.evidence import DISK, FAULT, MUTANT_REACHED
 from chaos.live.node_side.node_process import NodeSpec
-from chaos.live.processes import Child
-from chaos.live.processes import NodeProcess
-from chaos.live.processes import ShellProcess
+from chaos.live.processes import Child, NodeProcess, ShellProcess
 from chaos.live.targets import Target
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from heapq import heappop
-from heapq import heappush
-from pathlib import Path
 from reports.rows import FaultRow
-from scenarios.model import Fault
-from scenarios.model import Scenario
-from typing import Any
-from typing import Final
+from scenarios.model import Fault, Scenario
 
 BEGIN: Final[dict[str, Begin]] = {
     **node_faults.BEGIN,

@@ -1,4 +1,4 @@
-"""Chooses the scenario that a live run plays for a seed. Where there is a choice, it avoids what only the simulator can
+"""The scenario that a live run plays for a seed. Where there is a choice, it avoids what only the simulator can
 do.
 """
 

@@ -1,4 +1,4 @@
-"""The fleet of a live run: ``python -m bench.fleet`` as a process, and the writer of idle partitions beside it."""
+"""The fleet of a live run: a process, and the writer of idle partitions beside it."""
 
 import sys
 import threading

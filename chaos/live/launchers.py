@@ -1,5 +1,4 @@
-"""The launchers of nodes: brokers as a user runs them, nodes under test with hooks inside, processes of a target file,
-and nodes that shell commands reach."""
+"""The launchers of nodes: brokers, nodes under test, processes of a target file, shell commands."""
 
 import json
 import sys

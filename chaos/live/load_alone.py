@@ -1,5 +1,6 @@
-"""``crucible fleet``: a scenario's load without its faults, against a local cluster or another broker. On request a
-person starts and stops the load on Locust's web page.
+"""``crucible fleet``: a scenario's load without its faults.
+
+On request a person starts and stops the load on Locust's web page.
 """
 
 import time

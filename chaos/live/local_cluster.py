@@ -1,4 +1,4 @@
-"""``crucible cluster`` runs a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM.
+"""``crucible cluster``: a local cluster for a user's own clients, until Ctrl-C or SIGTERM.
 
 The nodes and Toxiproxy end with it, even if it is killed or they are stopped (``bench.children``). A file in the data
 folder holds the cluster's ID and size, and the process IDs and addresses of its nodes. A second start reads it, so that

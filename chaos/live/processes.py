@@ -1,4 +1,4 @@
-"""The processes of a run: started, signalled, awaited with deadlines, and reaped.
+"""The processes of a run: started, signalled, awaited and reaped.
 
 Most are children of ours. Shell commands reach a node in a container, a service or a process elsewhere.
 """

@@ -1,4 +1,4 @@
-"""Plays one scenario with real processes: nodes, Toxiproxy, the fleet, and faults at their times and states."""
+"""One scenario played with real processes: nodes, Toxiproxy, the fleet, and faults at times and states."""
 
 import sys
 import time

@@ -1,24 +1,20 @@
 """What a scenario needs of a target that is not ours, and what of it the target lacks."""
 
-from bench.targets.layout import OURS
-from bench.targets.layout import name_of
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bench.targets.layout import OURS, name_of
 from bench.targets.loader import find
-from bench.targets.model import Chosen
-from bench.targets.model import TargetError
+from bench.targets.model import Chosen, TargetError
 from chaos.faults.kinds import KINDS
 from chaos.frame_proxy.rules_file import why_not
 from chaos.interceptor.rules import AT_THE_REQUESTER
 from chaos.live.errors import SetupError
 from chaos.live.external.roles import names_a_role
-from chaos.live.external.target import REFERENCE
-from chaos.live.external.target import look
+from chaos.live.external.target import REFERENCE, look
 from chaos.live.fault_selection import select_live_faults
 from chaos.live.launchers import abilities_of
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import replace
-from scenarios.model import Fault
-from scenarios.model import Scenario
+from scenarios.model import Fault, Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
 from scenarios.vocabulary import NODE_ROLES

@@ -1,19 +1,17 @@
 """What a scenario needs of a target, and how it is refused where that is missing."""
 
+from pathlib import Path
+
 import pytest
+
 from bench.targets.model import Chosen
 from chaos.live.errors import SetupError
 from chaos.live.external import needs
 from chaos.live.external.cluster import Target
-from chaos.live.external.needs import chosen
-from chaos.live.external.needs import needs_links
-from chaos.live.external.needs import playable
+from chaos.live.external.needs import chosen, needs_links, playable
 from chaos.live.launchers import ProcessLauncher
-from chaos.live.tests.small_scenario import text_of
-from chaos.live.tests.small_scenario import written
-from pathlib import Path
-from scenarios.loader import find
-from scenarios.loader import load
+from chaos.live.tests.small_scenario import text_of, written
+from scenarios.loader import find, load
 from scenarios.model import Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import in_revision
