@@ -244,7 +244,7 @@ class FaultScheduler:
         self.under_way.append(fault.name)
         end = BEGIN[fault.kind](self, target)
         at_us = row.at_us + int(fault.restart_after_s * 1e6)
-        self._agenda.add(at_us, partial(self._end, target, row.hit, row.at_us, end, row))
+        self._due_actions.add(at_us, partial(self._end, target, row.hit, row.at_us, end, row))
 
     def _help(self, node: int, fault: Fault, place: int) -> None:
         child = self.child(node)
