@@ -5,8 +5,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.micro.node import NOW
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import validate
 from reference_broker.records.record import Record, build
 

@@ -15,12 +15,13 @@ from campaigns.upgrade.full_replay import Differences, ReplayedSegment, differen
 from campaigns.upgrade.kafka_files import snapshot_rows
 from campaigns.upgrade.old_directory import HOUR_MS, TOPIC, Wanted, make
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_replay import Recreated, recreated, recreated_from
 from reference_broker.log.producer_state import Producer
 from reference_broker.log.segments import Segments
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.serve.disk import FileDisk
 
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""Errors around a run, not those inside a node."""
+"""Errors around a run, as opposed to those inside the node that is tested."""
 
 
 class SetupError(Exception):

@@ -1,4 +1,4 @@
-"""The scenario that a live run plays for a seed. Where there is a choice, it avoids what only the simulator can
+"""Chooses the scenario that a live run plays for a seed. Where there is a choice, it avoids what only the simulator can
 do.
 """
 

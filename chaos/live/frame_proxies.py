@@ -1,4 +1,4 @@
-"""The frame proxies of a run: in front of an external broker, and between nodes.
+"""The frame proxies of a run: for rules at requests and replies before an external broker, and between nodes of ours.
 
 A frame proxy is a process of its own between the dialling side and Toxiproxy.
 """

@@ -1,4 +1,4 @@
-"""The manifest's description of the code, scenario and machine of a run."""
+"""What a manifest says of every run: which code played what, and on which machine."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,5 @@
-"""``crucible cluster --data DIR kill ...``: SIGKILL for a leader, the active controller or a coordinator.
+"""``crucible cluster --data DIR kill ...``: SIGKILL the node that leads a partition, is the active controller or
+coordinates a group.
 
 The data folder says which nodes run (``local_cluster``). They report the node that has the role, and it is killed.
 """

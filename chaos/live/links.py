@@ -1,4 +1,4 @@
-"""The directed links of a live cluster, each with a Toxiproxy proxy."""
+"""The links of a live cluster: one Toxiproxy proxy for each directed link, node to node and clients to node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Samples of each node's metrics and process (table ``broker``), once a second."""
+"""Reads once a second each node's metrics, and what its process costs (table ``broker`` of the history)."""
 
 import http.client
 import threading

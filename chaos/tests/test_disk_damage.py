@@ -10,9 +10,10 @@ from chaos.faults.disk_faults import damaged, disk_bit_flipped
 from chaos.live.targets import Target
 from reference_broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build
 from reference_broker.serve.disk import FileDisk
 from reports.rows import FaultRow

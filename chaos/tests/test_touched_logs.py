@@ -7,10 +7,11 @@ import pytest
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 
 
 def test_only_logs_that_changed_are_looked_at() -> None:

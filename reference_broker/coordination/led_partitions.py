@@ -1,6 +1,6 @@
 """The partitions of one coordinator's topic that this node leads: loaded, served, refused, dropped.
 
-A partition that this node begins to lead is loaded in slices. Until that is done its clients receive
+A partition that this node begins to lead is loaded first. Until that is done its clients receive
 COORDINATOR_LOAD_IN_PROGRESS. A partition that this node no longer leads is dropped at once.
 
 The load reads up to the end of the log, not only to the high watermark, since records of the former coordinator above
@@ -17,8 +17,8 @@ from reference_broker.coordination.record_fields import DamagedRecord
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metrics.metrics import Gauge, Histogram
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Ports, Slices, later
-from reference_broker.ports.slicing import SliceQueue
+from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.slicing import COORDINATOR_RECORDS_PER_SLICE, Sliced, SliceQueue
 from reference_broker.records.batch import BatchHeader, InvalidRecords, checked, iterate
 from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
 from reference_broker.replication.partitions import Partition
@@ -50,9 +50,7 @@ class LedPartition:
 
 
 CHUNK_BYTES = 128 * 1024
-"""Bytes of one read of the log. Its records are applied over several slices."""
-RECORDS_PER_SLICE = 200
-"""Records applied in one event, about 3 ms."""
+"""Bytes of one read of the log."""
 
 Skipped = Callable[[int, str], None]
 """Called with each damaged record: its offset (-1 if unknown) and what is wrong with it."""
@@ -71,7 +69,7 @@ class Taker(Protocol):
         """Called after each slice of records, and after the last record."""
         ...
 
-    def restore(self, skipped: Skipped) -> Slices:
+    def restore(self, skipped: Skipped) -> Sliced[None]:
         """Build the state to serve, when all records are read."""
         ...
 
@@ -94,7 +92,7 @@ class Loading:
     _end_offset: int = 0
     """One past the last record that was replayed."""
 
-    def run(self) -> Slices:
+    def run(self) -> Sliced[None]:
         try:
             yield from self._run()
         except (InvalidRecords, DiskError) as failure:
@@ -102,14 +100,14 @@ class Loading:
                 report = self.disk_failed if isinstance(failure, DiskError) else self.refused
                 report(str(failure))
 
-    def _run(self) -> Slices:
+    def _run(self) -> Sliced[None]:
         for found in self._records(self.target.led.log):
             if found is None:
                 yield
                 continue
             self._take(*found)
             self.records += 1
-            if self.records % RECORDS_PER_SLICE == 0:
+            if self.records % COORDINATOR_RECORDS_PER_SLICE == 0:
                 self.taker.read_so_far()
                 yield
                 if not self.target.is_led:

@@ -5,7 +5,7 @@ from struct import unpack
 from typing import Final
 
 REMEMBERED_HASHES: Final = 10_000
-"""How many keys have their hash kept: each request of a group or of a transactional ID asks for it."""
+"""Number of keys whose hash is cached: each request of a group or of a transactional ID needs one."""
 REMEMBERED_CHARACTERS: Final = 256
 """Longer keys are hashed anew each time, so that what is kept stays small."""
 

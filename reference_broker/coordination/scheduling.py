@@ -4,13 +4,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final
 
 from reference_broker.ports.node_ports import Ports, later
-
-STEPS_AN_EVENT: Final = 20
-"""Bounds the work of one event: a step may append a record, which costs about 100 us, and a follower's fetch may
-acknowledge hundreds at once."""
+from reference_broker.ports.slicing import COORDINATOR_STEPS_PER_EVENT
 
 
 @dataclass(slots=True)
@@ -30,7 +26,7 @@ class Steps:
             self._ports.at_end(self._run)
 
     def _run(self) -> None:
-        for _ in range(STEPS_AN_EVENT):
+        for _ in range(COORDINATOR_STEPS_PER_EVENT):
             self._steps.popleft()()
             if not self._steps:
                 self._is_planned = False

@@ -12,7 +12,8 @@ from reference_broker.core.randomness import KeyedRandom
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Disk
-from reference_broker.ports.node_ports import Done, Now, run_slices
+from reference_broker.ports.node_ports import Done, Now
+from reference_broker.ports.slicing import run_slices
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication, replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache

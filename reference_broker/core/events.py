@@ -48,7 +48,7 @@ class Closed(NamedTuple):
 
 
 class PeerUp(NamedTuple):
-    """A channel to another node is usable: a connection that a Send asked for was accepted."""
+    """A channel to another node is usable: the connection that a Send needs was accepted."""
 
     peer: int
     channel: Channel
@@ -93,7 +93,7 @@ class SyncFailed(NamedTuple):
 
 
 class StoreDone(NamedTuple):
-    """The object store has carried out the StoreCall. ``answer`` depends on the operation."""
+    """The object store has carried out the StoreCall. ``answer`` is the result of the operation."""
 
     token: int
     answer: StoreAnswer

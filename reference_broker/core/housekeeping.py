@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from reference_broker.apis.broker import Broker
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Slices, later, run_slices
+from reference_broker.ports.node_ports import later
+from reference_broker.ports.slicing import HOUSEKEPT_PARTITIONS_PER_SLICE, Sliced, run_slices
 from reference_broker.replication.durable import nobody_waits, sync_led_then, sync_then
 from reference_broker.replication.partitions import Partition
-
-PARTITIONS_PER_SLICE = 64
-"""Retention of this many partitions stays well below the 5 ms that one slice may take."""
 
 
 @dataclass(slots=True)
@@ -30,25 +28,25 @@ class Housekeeping:
         self._every(config.producer_id_expiration_check_interval_ms, self._forget_producers)
         self._every(config.log_flush_offset_checkpoint_interval_ms, self._checkpoint_synced)
 
-    def _every(self, interval_ms: int, work: Callable[[], Slices]) -> None:
+    def _every(self, interval_ms: int, work: Callable[[], Sliced[None]]) -> None:
         def again() -> None:
             run_slices(self.broker.outside, work(), lambda: self._every(interval_ms, work))
 
         later(self.broker.outside, interval_ms * 1000, again)
 
-    def _retention(self) -> Slices:
+    def _retention(self) -> Sliced[None]:
         broker = self.broker
         for number, partition in enumerate(list(broker.partitions.by_name.values()), 1):
             if not partition.deleted:
                 self._retain(partition)
-            if number % PARTITIONS_PER_SLICE == 0:
+            if number % HOUSEKEPT_PARTITIONS_PER_SLICE == 0:
                 yield
         for number, log in enumerate(list(self.other_logs()), 1):
             if log.config.is_copied:
                 self._shorten(log)
             if log.awaits_sync():
                 sync_then(broker.outside, [log], nobody_waits)
-            if number % PARTITIONS_PER_SLICE == 0:
+            if number % HOUSEKEPT_PARTITIONS_PER_SLICE == 0:
                 yield
 
     def _retain(self, partition: Partition) -> None:
@@ -73,22 +71,22 @@ class Housekeeping:
         except DiskError as failure:
             self.broker.outside.note("retention_failed", ("partition", log.directory), ("reason", str(failure)))
 
-    def _forget_producers(self) -> Slices:
+    def _forget_producers(self) -> Sliced[None]:
         logs = [partition.log for partition in self.broker.partitions.by_name.values()]
         logs.extend(self.other_logs())
         for number, log in enumerate(logs, 1):
             log.expire_producers(self.broker.now)
-            if number % PARTITIONS_PER_SLICE == 0:
+            if number % HOUSEKEPT_PARTITIONS_PER_SLICE == 0:
                 yield
 
-    def _checkpoint_synced(self) -> Slices:
+    def _checkpoint_synced(self) -> Sliced[None]:
         """Checkpoint what is synced. Each slice lists the logs again: the directory of a deleted one may belong to
         another topic. If logs were deleted meanwhile, others are skipped until the next round. The metadata log notes
         each sync by itself, so here its note only becomes durable."""
         broker = self.broker
         paths = [broker.replica.log.log.synced_note]
         done = 0
-        while due := self._logs()[done : done + PARTITIONS_PER_SLICE]:
+        while due := self._logs()[done : done + HOUSEKEPT_PARTITIONS_PER_SLICE]:
             for log in due:
                 known = log.durable_end
                 log.note_synced()

@@ -8,21 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from reference_broker.apis.broker import Broker
-from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE
 from reference_broker.log.cleaner.cleaning import Cleaned, Cleaning, CleaningFailed, Overtaken, Step, Steps, cleanable
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.node_ports import Slices, run_slices
+from reference_broker.ports.slicing import CLEANED_TOPICS_PER_SLICE, HOUSEKEPT_PARTITIONS_PER_SLICE, Sliced, run_slices
 from reference_broker.records.batch import InvalidRecords
 
 Key = tuple[bytes, int]
 """A partition: topic ID and index."""
-
-
-TOPICS_PER_SLICE = 2_000
-"""The number of topics that are checked in one event, some 2 ms, when the policy of all changes."""
 
 
 @dataclass(slots=True)
@@ -44,14 +39,14 @@ class CompactedTopics:
             if kind == TOPIC_RESOURCE:
                 self._check(name)
 
-    def default_changed(self, policy: str) -> Slices:
+    def default_changed(self, policy: str) -> Sliced[None]:
         """Apply another policy to the topics that set none. A later change during this walk applies to the rest, and
         its own walk checks all topics again."""
         if policy != self.default_policy:
             self.default_policy = policy
             for number, name in enumerate(list(self.image.topics), 1):
                 self._check(name)
-                if number % TOPICS_PER_SLICE == 0:
+                if number % CLEANED_TOPICS_PER_SLICE == 0:
                     yield
 
     def _check(self, name: str) -> None:
@@ -142,12 +137,12 @@ class LogCleaner:
         for key in [key for key, log in logs.items() if self.log_of(key) is not log]:
             del logs[key]
 
-    def _choose(self) -> Slices:
+    def _choose(self) -> Sliced[None]:
         for number, key in enumerate(self.topics.partitions(self.broker.node_id), 1):
             log = self.log_of(key)
             if log is not None and key not in self.uncleanable:
                 self._consider(key, log)
-            if number % PARTITIONS_PER_SLICE == 0:
+            if number % HOUSEKEPT_PARTITIONS_PER_SLICE == 0:
                 yield
 
     def _consider(self, key: Key, log: PartitionLog) -> None:

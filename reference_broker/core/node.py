@@ -48,7 +48,8 @@ from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.records import MetadataFault
 from reference_broker.metrics.metrics import Counter, Metrics
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
-from reference_broker.ports.node_ports import Now, run_slices
+from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_slices
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
 from reference_broker.quorum.node_files import StartRefused, read_identity
 from reference_broker.replication.high_watermarks import read_high_watermarks

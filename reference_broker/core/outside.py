@@ -1,6 +1,6 @@
 """How the parts of a node reach the outside: timers, syncs, the object store and other nodes.
 
-What they request becomes an effect, and the event that answers it calls them back.
+Each call becomes an effect, and the event with its result calls them back.
 """
 
 from collections.abc import Callable

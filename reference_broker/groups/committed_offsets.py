@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from reference_broker.ports.slicing import DECIDED_OFFSETS_PER_SLICE
 from reference_broker.records.batch import NO_PRODUCER_ID
 
 NO_METADATA_EPOCH = -1
@@ -147,10 +148,6 @@ class PendingOffsets:
         assert all(self._by_producer.values()), "a producer without pending commits is kept"
 
 
-CHANGES_AT_ONCE = 1000
-"""Commits of a transaction that are decided in one event, about 4 ms."""
-
-
 class Batch(NamedTuple):
     """Commits on their way. ``producer_id`` is NO_PRODUCER_ID outside of transactions."""
 
@@ -206,7 +203,7 @@ class CommittedOffsets:
         assert entry.end_offset >= last, f"commits up to offset {entry.end_offset} follow those up to {last}"
         self._waiting.append(entry)
 
-    def replicated(self, high_watermark: int, most: int = CHANGES_AT_ONCE) -> Iterator[Change]:
+    def replicated(self, high_watermark: int, most: int = DECIDED_OFFSETS_PER_SLICE) -> Iterator[Change]:
         """Make visible what is below the high watermark. Yields each visible change, in the order of the log.
 
         Stops after ``most`` commits of transactions. The rest of a long one is left to the next call, and everything

@@ -53,10 +53,10 @@ class GroupCoordinator:
         self.commits = Commits(ports, config, self.find, self.membership, image, self.metrics)
         self._cleanup = OffsetCleanup(ports, config, self.active, self.membership, self.metrics)
         self.is_creating = False
-        """The offsets topic has been asked for, and no answer has come."""
+        """A request to create the topic is in flight."""
 
     def start(self) -> None:
-        """Begin to look for offsets that are too old. The node calls it once, when it serves."""
+        """Begin the checks for expired offsets. The node calls it once, when it serves."""
         self._cleanup.start()
 
     # --- what is coordinated here -------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class GroupCoordinator:
         return self._led.is_loading()
 
     def validate(self) -> None:
-        """Assert the invariants. It looks at all groups, so only tests and the simulator ask."""
+        """Assert the invariants. It looks at all groups, so only tests and the simulator call it."""
         self._led.validate()
         self.membership.validate()
 

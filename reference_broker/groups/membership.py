@@ -28,13 +28,9 @@ from reference_broker.groups.served_group import (
     SyncRequest,
     SyncResponse,
 )
-from reference_broker.ports.node_ports import Ports, RandomSource, Slices, run_slices
+from reference_broker.ports.node_ports import Ports, RandomSource
+from reference_broker.ports.slicing import SERVED_GROUPS_PER_SLICE, SERVED_MEMBERS_PER_SLICE, Sliced, run_slices
 from reference_broker.wire.errors import Error, ErrorCode, error_name
-
-GROUPS_A_SLICE = 64
-MEMBERS_A_SLICE = 500
-"""Bounds how many groups begin or end to be served in one event: at most GROUPS_A_SLICE, with about this many members.
-"""
 
 
 class Membership:
@@ -146,14 +142,14 @@ class Membership:
     # --- partitions ---------------------------------------------------------------------------------------------------
 
     def loaded(self, partition: OffsetsPartition) -> None:
-        """Begin the sessions of all members of a partition that is led here and loaded, in slices. A group that is
-        named in a request before its turn is served at once."""
+        """Begin the sessions of all members of a partition that is led here and loaded. A group that is named in a
+        request before its turn is served at once."""
         assert partition not in self._served, f"partition {partition.index} is loaded twice"
         self._served[partition] = {}
         run_slices(self._context.ports, self._serve_all(partition))
 
     def unloaded(self, partition: OffsetsPartition) -> None:
-        """End the service of a closed partition: all parked requests get NOT_COORDINATOR, in slices."""
+        """End the service of a closed partition: all parked requests get NOT_COORDINATOR."""
         assert not partition.is_led, f"partition {partition.index} is unloaded and led"
         run_slices(self._context.ports, self._drop(self._served.pop(partition, {})))
 
@@ -175,17 +171,17 @@ class Membership:
             rebalances.prepare(served, f"{len(group.members)} members are more than group.max.size")
         return served
 
-    def _serve_all(self, partition: OffsetsPartition) -> Slices:
+    def _serve_all(self, partition: OffsetsPartition) -> Sliced[None]:
         groups = iter(tuple(partition.groups.values()))
-        while partition.is_led and (batch := _slice_of(groups)):
+        while partition.is_led and (batch := _batch_of(groups)):
             for group in batch:
                 if partition.groups.get(group.group_id) is group:
                     self.serve(partition, group)
             yield
 
-    def _drop(self, served: dict[str, ServedGroup]) -> Slices:
+    def _drop(self, served: dict[str, ServedGroup]) -> Sliced[None]:
         groups = iter([each.group for each in served.values()])
-        while batch := _slice_of(groups):
+        while batch := _batch_of(groups):
             for group in batch:
                 self._end(served[group.group_id])
                 served[group.group_id].fail_all(ErrorCode.not_coordinator)
@@ -254,14 +250,14 @@ def _fits(request: JoinRequest) -> bool:
     )
 
 
-def _slice_of(groups: Iterator[Group]) -> list[Group]:
-    """Return the groups of one event, and none at the end."""
+def _batch_of(groups: Iterator[Group]) -> list[Group]:
+    """Return the groups of the next slice, and none at the end."""
     found: list[Group] = []
     members = 0
     for group in groups:
         found.append(group)
         members += len(group.members)
-        if len(found) == GROUPS_A_SLICE or members >= MEMBERS_A_SLICE:
+        if len(found) == SERVED_GROUPS_PER_SLICE or members >= SERVED_MEMBERS_PER_SLICE:
             break
     return found
 

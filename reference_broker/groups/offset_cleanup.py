@@ -1,6 +1,6 @@
 """Removes offsets that are too old (KIP-211), offsets of deleted topics, and groups without members and offsets.
 
-All work is done in slices. A removal that cannot be written now is retried later, for instance where too few replicas
+A removal that cannot be written now is retried later, for instance where too few replicas
 are in sync.
 """
 
@@ -14,13 +14,10 @@ from reference_broker.groups.group import Group
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
-from reference_broker.ports.node_ports import Ports, Slices, later
-from reference_broker.ports.slicing import SliceQueue
+from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.slicing import EXPIRED_OFFSETS_PER_SLICE, EXPIRY_TOPICS_PER_SLICE, Sliced, SliceQueue
 from reference_broker.wire.errors import Error
 
-REMOVED_PER_SLICE = 200
-"""Tombstones written in one event, about 3 ms."""
-TOPICS_PER_SLICE = 500
 RETRY_US = 1_000_000
 CHECKS_PER_RETENTION = 8
 """How often in a retention time a group is checked whose offsets cannot expire, because its members subscribe to the
@@ -55,7 +52,7 @@ class OffsetCleanup:
                 self._work.add(self._expire(target, now_ms))
         self.start()
 
-    def _expire(self, target: OffsetsPartition, now_ms: int) -> Slices:
+    def _expire(self, target: OffsetsPartition, now_ms: int) -> Sliced[None]:
         while target.is_led:
             group_id = target.retention.due(now_ms)
             if group_id is None:
@@ -63,7 +60,7 @@ class OffsetCleanup:
             yield from self._expire_group(target, group_id)
             yield
 
-    def _expire_group(self, target: OffsetsPartition, group_id: str) -> Slices:
+    def _expire_group(self, target: OffsetsPartition, group_id: str) -> Sliced[None]:
         group = target.groups.get(group_id)
         if group is None:
             return
@@ -93,7 +90,7 @@ class OffsetCleanup:
             if hidden:
                 self._work.add(self._remove(target, hidden, target.led.log.log_end_offset, of_topics=True))
 
-    def _forget(self, target: OffsetsPartition, topics: Sequence[str], boundary: int) -> Slices:
+    def _forget(self, target: OffsetsPartition, topics: Sequence[str], boundary: int) -> Sliced[None]:
         for number, topic in enumerate(topics, 1):
             for group_id in target.offsets.groups_of(topic):
                 keys = [OffsetKey(group_id, topic, index) for index in target.offsets.of(group_id).get(topic, ())]
@@ -102,20 +99,20 @@ class OffsetCleanup:
                 yield from self._remove(target, keys, boundary, of_topics=True)
                 if not target.is_led:
                     return
-            if number % TOPICS_PER_SLICE == 0:
+            if number % EXPIRY_TOPICS_PER_SLICE == 0:
                 yield
 
     # --- removing -----------------------------------------------------------------------------------------------------
 
     def _remove(
         self, target: OffsetsPartition, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
-    ) -> Slices:
+    ) -> Sliced[None]:
         """Remove the offsets that were written below ``boundary`` and not again since then. With ``of_topics``, commits
         that are on their way or pending are removed, too."""
-        for at in range(0, len(keys), REMOVED_PER_SLICE):
+        for at in range(0, len(keys), EXPIRED_OFFSETS_PER_SLICE):
             some = [
                 key
-                for key in keys[at : at + REMOVED_PER_SLICE]
+                for key in keys[at : at + EXPIRED_OFFSETS_PER_SLICE]
                 if target.offsets.is_older(key, boundary, counts_waiting=of_topics)
             ]
             if some:
@@ -125,7 +122,7 @@ class OffsetCleanup:
             if not target.is_led:
                 return
 
-    def _removed(self, target: OffsetsPartition, again: Callable[[], Slices], error: Error) -> None:
+    def _removed(self, target: OffsetsPartition, again: Callable[[], Sliced[None]], error: Error) -> None:
         """Retry after an error, which may come before the tombstones are written or after. What is written is not
         written again."""
         if not error or not target.is_led:

@@ -27,8 +27,16 @@ from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.records import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.ports.node_ports import Ports, Slices
-from reference_broker.ports.slicing import SliceQueue
+from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.slicing import (
+    COMMITTED_OFFSETS_PER_SLICE,
+    DELETED_OFFSETS_PER_SLICE,
+    Sliced,
+    SliceQueue,
+    contained,
+    in_batches,
+    run_to_end,
+)
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
@@ -250,11 +258,6 @@ _COUNTS_AS_HEARTBEAT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
 Contain: TypeAlias = Callable[[Callable[[], object]], bool]
 
-OFFSETS_A_SLICE = 250
-"""Offsets of one commit that are judged in one event, about 3 ms. Writing them costs a third of that."""
-DELETED_A_SLICE = 500
-"""Offsets of an OffsetDelete that are removed in one event, about 2 ms."""
-
 
 def _call(work: Callable[[], object]) -> bool:
     work()
@@ -273,16 +276,16 @@ class Commits:
     _metrics: GroupMetrics
     verifier: Verifier | None = None
     """TxnOffsetCommit is not served without it."""
-    _slices: SliceQueue = field(init=False)
+    _work: SliceQueue = field(init=False)
 
     def __post_init__(self) -> None:
-        self._slices = SliceQueue(self._ports)
+        self._work = SliceQueue(self._ports)
 
     # --- OffsetCommit -------------------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, respond: Committed, contain: Contain = _call) -> None:
-        """Respond once the accepted offsets are replicated. More than OFFSETS_A_SLICE are judged in several events, and
-        all are written in one. Each event does its part through ``contain``, which returns False if that failed.
+        """Respond once the accepted offsets are replicated. All of them are written in one event. The work of each
+        event is done through ``contain``, which returns False if it failed.
 
         Errors for all offsets are those of ``find`` and of the log, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
         ILLEGAL_GENERATION, FENCED_INSTANCE_ID and REBALANCE_IN_PROGRESS. Errors for one offset are
@@ -295,27 +298,21 @@ class Commits:
         if isinstance(target, Error):
             respond([target] * len(request.offsets))
             return
-        found = self._new_judgement(target, request)
-        if len(request.offsets) > OFFSETS_A_SLICE:
-            self._slices.add(self._judge_slices(found, respond, contain))
-            return
-        self._judge(found, request)
-        if request.transaction is None:
-            self._write(found, respond)
+        work = self._commit(self._new_judgement(target, request), respond, contain)
+        if len(request.offsets) > COMMITTED_OFFSETS_PER_SLICE:
+            self._work.add(contained(contain, work))
         else:
-            self._verify(found, request.transaction, respond, contain)
+            run_to_end(work)
 
-    def _judge_slices(self, found: Judgement, respond: Committed, contain: Contain) -> Slices:
+    def _commit(self, found: Judgement, respond: Committed, contain: Contain) -> Sliced[None]:
         request = found.request
-        for at in range(0, len(request.offsets), OFFSETS_A_SLICE):
-            some = replace(request, offsets=request.offsets[at : at + OFFSETS_A_SLICE])
-            if not contain(partial(self._judge, found, some)):
-                return
+        for some in in_batches(request.offsets, COMMITTED_OFFSETS_PER_SLICE):
+            self._judge(found, replace(request, offsets=tuple(some)))
             yield
         if request.transaction is None:
-            contain(partial(self._write_later, found, respond))
+            self._judge_again_and_write(found, respond)
         else:
-            contain(partial(self._verify, found, request.transaction, respond, contain))
+            self._verify(found, request.transaction, respond, contain)
 
     def _new_judgement(self, target: OffsetsPartition, request: CommitRequest) -> Judgement:
         image = self._image()
@@ -343,12 +340,12 @@ class Commits:
             if error:
                 respond(found.refused(client_error(error)))
             else:
-                self._write_later(found, respond)
+                self._judge_again_and_write(found, respond)
 
         self.verifier.verify(found.target.led, transaction, lambda error: contain(partial(verified, error)))
 
-    def _write_later(self, found: Judgement, respond: Committed) -> None:
-        """Judge again what was judged some events ago, since other commits may have come between, and write."""
+    def _judge_again_and_write(self, found: Judgement, respond: Committed) -> None:
+        """Judge again what was judged in earlier events, since other commits may have come between, and write."""
         image = self._image()
         if found.with_epoch is not sends_metadata_epoch(image):
             found = self._new_judgement(found.target, found.request)
@@ -413,33 +410,33 @@ class Commits:
     ) -> None:
         """Respond with an error for all (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, those of ``find`` and of the log) and one
         for each partition (GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION). To remove a missing offset is no
-        error.
-
-        More than DELETED_A_SLICE go in several events, as in ``commit``. An error for all may come when some are
+        error. Many offsets take several events, as in ``commit``. An error for all may come when some of them are
         removed already. A retry is harmless."""
         target = self._find(group_id) if group_id else ErrorCode.invalid_group_id
         if isinstance(target, Error):
             respond(target, [])
             return
+        work = self._delete(target, group_id, wanted, respond)
+        if len(wanted) > DELETED_OFFSETS_PER_SLICE:
+            self._work.add(contained(contain, work))
+        else:
+            run_to_end(work)
+
+    def _delete(
+        self, target: OffsetsPartition, group_id: str, wanted: Sequence[tuple[str, int]], respond: Deleted
+    ) -> Sliced[None]:
         errors: list[Error] = []
         refusals: list[Error] = []
-        slices = [wanted[at : at + DELETED_A_SLICE] for at in range(0, len(wanted), DELETED_A_SLICE)] or [wanted]
+        batches = list(in_batches(wanted, DELETED_OFFSETS_PER_SLICE)) or [[]]
 
         def removed(refused: Error) -> None:
             refusals.append(refused)
-            if len(refusals) == len(slices):
+            if len(refusals) == len(batches):
                 respond(next((each for each in refusals if each), ErrorCode.none), errors)
 
-        def delete_slices() -> Slices:
-            for some in slices:
-                if not contain(partial(self._delete_some, target, group_id, some, errors, removed)):
-                    return
-                yield
-
-        if len(slices) == 1:
-            self._delete_some(target, group_id, wanted, errors, removed)
-        else:
-            self._slices.add(delete_slices())
+        for some in batches:
+            self._delete_some(target, group_id, some, errors, removed)
+            yield
 
     def _delete_some(
         self,
@@ -450,7 +447,7 @@ class Commits:
         removed: Written,
     ) -> None:
         """Add an error for each of these partitions, and remove the offsets of the others. The group may have changed
-        since the slice before."""
+        meanwhile."""
         group = target.groups.get(group_id)
         refused: Error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
         if not target.is_led:

@@ -7,7 +7,7 @@ A commit becomes visible as the high watermark passes it, of which the led parti
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from reference_broker.coordination.led_partitions import RECORDS_PER_SLICE, LedPartition, Skipped
+from reference_broker.coordination.led_partitions import LedPartition, Skipped
 from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, KeyAndValue, Producer, Written, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, TextTooLong
 from reference_broker.coordination.scheduling import DueTimes
@@ -23,8 +23,14 @@ from reference_broker.groups.records import (
     read_key,
     read_offset_value,
 )
-from reference_broker.ports.node_ports import Ports, Slices
-from reference_broker.ports.slicing import SliceQueue
+from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.slicing import (
+    COORDINATOR_RECORDS_PER_SLICE,
+    DELETED_OFFSETS_PER_SLICE,
+    Sliced,
+    SliceQueue,
+    in_batches,
+)
 from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader, InvalidRecords
 from reference_broker.records.control import ControlType, read_control
 from reference_broker.records.record import Record
@@ -46,10 +52,6 @@ class Retention(DueTimes):
         """offsets.retention.minutes"""
 
 
-REMOVED_A_SLICE = 500
-"""Offsets of a deleted group that are removed in one event, about 2 ms."""
-
-
 class OffsetsPartition(LedPartition):
     """The groups and offsets of one led partition. ``written`` callbacks get the error for clients. They may be called
     before the method returns, and are called even if another node leads the partition by then (NOT_COORDINATOR)."""
@@ -66,7 +68,7 @@ class OffsetsPartition(LedPartition):
         """Called when a long transaction is decided as a whole."""
         self._ports = ports
         self._log = log
-        self._slices = SliceQueue(ports)
+        self._work = SliceQueue(ports)
         self._metrics = metrics
 
     # --- groups -------------------------------------------------------------------------------------------------------
@@ -94,28 +96,31 @@ class OffsetsPartition(LedPartition):
         """Append tombstones of the group and of all its committed offsets. Returns whether they are in the log: only
         then the caller drops the group from ``groups``.
 
-        Many offsets are removed in slices. A new group of that name may exist by then, whose commits stay."""
+        Where there are many offsets, the rest is removed later. A new group of that name may exist by then. Its commits
+        stay."""
         keys, boundary = self.offsets.keys_of(group_id), self.led.log.log_end_offset
-        slices = [keys[at : at + REMOVED_A_SLICE] for at in range(0, len(keys), REMOVED_A_SLICE)] or [[]]
+        first, *rest = list(in_batches(keys, DELETED_OFFSETS_PER_SLICE)) or [[]]
         errors: list[Error] = []
 
         def removed(error: Error) -> None:
             errors.append(error)
-            if len(errors) == len(slices):
+            if len(errors) == 1 + len(rest):
                 written(next((one for one in errors if one), ErrorCode.none))
 
-        records: list[KeyAndValue] = [(offset_key(*key), None) for key in slices[0]]
+        records: list[KeyAndValue] = [(offset_key(*key), None) for key in first]
         records.append((group_key(group_id), None))
-        if not self._append(records, [(key, None) for key in slices[0]], removed):
-            if len(slices) > 1:
+        if not self._append(records, [(key, None) for key in first], removed):
+            if rest:
                 written(errors[0])
             return False
-        if len(slices) > 1:
-            self._slices.add(self._remove_rest(group_id, slices[1:], boundary, removed))
+        if rest:
+            self._work.add(self._remove_rest(group_id, rest, boundary, removed))
         return True
 
-    def _remove_rest(self, group_id: str, slices: Sequence[list[OffsetKey]], boundary: int, removed: Written) -> Slices:
-        for some in slices:
+    def _remove_rest(
+        self, group_id: str, batches: Sequence[list[OffsetKey]], boundary: int, removed: Written
+    ) -> Sliced[None]:
+        for some in batches:
             if not self.is_led:
                 removed(ErrorCode.not_coordinator)
                 continue
@@ -203,12 +208,12 @@ class OffsetsPartition(LedPartition):
 
     def make_visible(self) -> None:
         """Make visible what the high watermark has passed, and watch for the rest. The commits of a long transaction
-        are decided in slices."""
+        are decided in several events."""
         if not self.is_led:
             return
         if not self._is_catching_up and self._decide():
             self._is_catching_up = True
-            self._slices.add(self._catch_up())
+            self._work.add(self._catch_up())
         if self.offsets.is_waiting and not self._is_watching:
             self._is_watching = True
             self.led.watch(self)
@@ -225,7 +230,7 @@ class OffsetsPartition(LedPartition):
         self._metrics.offsets.value += offsets.count - before
         return offsets.is_behind(self.led.log.high_watermark)
 
-    def _catch_up(self) -> Slices:
+    def _catch_up(self) -> Sliced[None]:
         while self.is_led and self._decide():
             yield
         self._is_catching_up = False
@@ -298,7 +303,7 @@ class OffsetsTaker:
     def read_so_far(self) -> None:
         self.target.make_visible()
 
-    def restore(self, skipped: Skipped) -> Slices:
+    def restore(self, skipped: Skipped) -> Sliced[None]:
         """Create the groups from their last records, and then the groups that only have offsets: their consumers assign
         themselves. A group with pending offsets is checked like one without offsets: its transaction may be aborted."""
         target, now_ms = self.target, self.ports.now().wall_ms
@@ -309,16 +314,16 @@ class OffsetsTaker:
                 target.add_group(read_group(group_id, value))
             except DamagedRecord as damaged:
                 skipped(-1, f"group {group_id}: {damaged}")
-            if number % RECORDS_PER_SLICE == 0:
+            if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
         for number, group_id in enumerate(target.offsets.all_groups(), 1):
             if group_id not in target.groups:
                 target.add_group(Group(group_id, now_ms))
-            if number % RECORDS_PER_SLICE == 0:
+            if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
         for number, group_id in enumerate(target.groups, 1):
             target.retention.schedule(group_id, self._earliest_ms(group_id, now_ms))
-            if number % RECORDS_PER_SLICE == 0:
+            if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
 
     def _earliest_ms(self, group_id: str, now_ms: int) -> int:

@@ -1,15 +1,13 @@
 """From one generation of a group to the next: which members are waited for, how long, and what ends the wait.
 
 1. The set of members changes: ``prepare`` begins a rebalance, and all of them have to join again.
-2. All have joined, or the rebalance timeout is over: ``complete`` begins a generation and answers the JoinGroups.
-3. The leader's assignment is written (``membership.sync``): ``stabilise`` answers the SyncGroups.
+2. All have joined, or the rebalance timeout is over: ``complete`` begins a generation and responds to the JoinGroups.
+3. The leader's assignment is written (``membership.sync``): ``stabilise`` responds to the SyncGroups.
 """
-
-from collections.abc import Iterator
-from itertools import islice
 
 from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.groups.served_group import JoinedMember, JoinResponse, ServedGroup, SyncResponse
+from reference_broker.ports.slicing import REBALANCED_MEMBERS_PER_SLICE, Sliced, run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 
 
@@ -39,8 +37,6 @@ def assignment_response(group: Group, member: Member) -> SyncResponse:
     return SyncResponse(ErrorCode.none, group.protocol_type, group.protocol, member.assignment)
 
 
-MEMBERS_A_SLICE = 256
-"""Members whose requests are answered in one event."""
 LEAST_WAIT_MS = 1000
 """The shortest wait for static members to join, however short the rebalance timeout is."""
 
@@ -114,7 +110,7 @@ def complete(served: ServedGroup) -> None:
         served.partition.write_group(group, _ignore_result)
         return
     served.set_timer(group.rebalance_timeout_ms, lambda: _sync_over(served))
-    _announce_generation(served, group.generation, iter(tuple(group.members.values())))
+    run_slices(served.context.ports, _announce_generation(served))
 
 
 def _remove_absent(served: ServedGroup) -> None:
@@ -126,20 +122,20 @@ def _remove_absent(served: ServedGroup) -> None:
             remove(served, member.member_id, "expired")
 
 
-def _announce_generation(served: ServedGroup, generation: int, members: Iterator[Member]) -> None:
-    """Answer the JoinGroups, in slices. A member without a response when the next rebalance begins has joined that one
+def _announce_generation(served: ServedGroup) -> Sliced[None]:
+    """Respond to the JoinGroups. A member without a response when the next rebalance begins has joined that one
     already."""
-    group = served.group
-    if group.generation != generation or group.state is GroupState.PREPARING_REBALANCE:
-        return
-    batch = tuple(islice(members, MEMBERS_A_SLICE))
-    for member in batch:
+    group, generation = served.group, served.group.generation
+    for number, member in enumerate(tuple(group.members.values()), 1):
         if group.members.get(member.member_id) is member:
             member.is_new = False
             served.respond_to_join(member.member_id, generation_response(group, member.member_id))
             served.restart_session(member.member_id, member.session_timeout_ms)
-    if len(batch) == MEMBERS_A_SLICE:
-        served.after(0, lambda: _announce_generation(served, generation, members))
+        if number % REBALANCED_MEMBERS_PER_SLICE == 0:
+            yield
+            is_over = group.generation != generation or group.state is GroupState.PREPARING_REBALANCE
+            if is_over or not served.partition.is_led:
+                return
 
 
 def _sync_over(served: ServedGroup) -> None:
@@ -163,24 +159,24 @@ def synced(served: ServedGroup, member_id: str) -> None:
 
 
 def stabilise(served: ServedGroup) -> None:
-    """Make the group Stable, since the assignment is written, and answer the parked SyncGroups."""
+    """Make the group Stable, since the assignment is written, and respond to the parked SyncGroups."""
     group = served.group
     served.enter(group.stabilise)
     served.context.metrics.rebalances.value += 1
-    _send_assignments(served, group.generation, iter(tuple(served.syncs)))
+    run_slices(served.context.ports, _send_assignments(served))
 
 
-def _send_assignments(served: ServedGroup, generation: int, member_ids: Iterator[str]) -> None:
-    """Answer the SyncGroups, in slices. The next rebalance fails those that remain."""
-    group = served.group
-    if group.generation != generation or group.state is not GroupState.STABLE:
-        return
-    batch = tuple(islice(member_ids, MEMBERS_A_SLICE))
-    for member_id in batch:
+def _send_assignments(served: ServedGroup) -> Sliced[None]:
+    """Respond to the SyncGroups. The next rebalance fails those that remain."""
+    group, generation = served.group, served.group.generation
+    for number, member_id in enumerate(tuple(served.syncs), 1):
         if member_id in served.syncs:
             _respond_to_sync(served, member_id, assignment_response(group, group.members[member_id]))
-    if len(batch) == MEMBERS_A_SLICE:
-        served.after(0, lambda: _send_assignments(served, generation, member_ids))
+        if number % REBALANCED_MEMBERS_PER_SLICE == 0:
+            yield
+            is_over = group.generation != generation or group.state is not GroupState.STABLE
+            if is_over or not served.partition.is_led:
+                return
 
 
 def fail_syncs(served: ServedGroup, error: Error) -> None:
@@ -196,7 +192,7 @@ def _refuse_syncs(served: ServedGroup, error: Error) -> None:
 
 
 def _respond_to_sync(served: ServedGroup, member_id: str, response: SyncResponse) -> None:
-    """Answer a SyncGroup. The session restarts, because the member could not send heartbeats meanwhile."""
+    """Respond to a SyncGroup. The session restarts, because the member could not send heartbeats meanwhile."""
     served.respond_to_sync(member_id, response)
     served.restart_session(member_id, served.group.members[member_id].session_timeout_ms)
 

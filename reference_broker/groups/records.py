@@ -185,7 +185,7 @@ def read_group(group_id: str, data: bytes) -> Group:
 
 
 def _check_texts(*texts: str | None) -> None:
-    """A flexible version may hold texts that could neither be written again nor be told to older clients. Raises
+    """A flexible version may hold texts that can neither be written again nor be sent to older clients. Raises
     DamagedRecord."""
     if not all(map(fits, texts)):
         raise DamagedRecord(f"a text of more than {MOST_TEXT_BYTES} bytes")

@@ -116,7 +116,7 @@ class GroupContext:
     metrics: GroupMetrics
     random: RandomSource
     expired: Callable[["ServedGroup", str], None]
-    """Called with a member, or an ID that has not joined, whose session is over."""
+    """Called with a member, or an ID that has not joined, whose session has timed out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -131,7 +131,7 @@ class Session:
 
 @dataclass(slots=True, eq=False)
 class ServedGroup:
-    """One coordinated group. The dictionaries are by member ID. Each parked request is answered exactly once."""
+    """One coordinated group. The dictionaries are by member ID. Each parked request gets exactly one response."""
 
     context: GroupContext
     partition: OffsetsPartition
@@ -147,13 +147,13 @@ class ServedGroup:
     # --- parked requests ----------------------------------------------------------------------------------------------
 
     def park_join(self, member_id: str, respond: Joined) -> None:
-        """Park a JoinGroup. An earlier one of the same member is answered, since its connection may be lost."""
+        """Park a JoinGroup. An earlier one of the same member fails, since its connection may be lost."""
         self._respond_to_join(member_id, JoinResponse(ErrorCode.rebalance_in_progress, member_id))
         self.group.await_join(self.group.members[member_id], True)
         self.joins[member_id] = respond
 
     def respond_to_join(self, member_id: str, response: JoinResponse) -> None:
-        """Answer the member's parked JoinGroup, if there is one."""
+        """Respond to the member's parked JoinGroup, if there is one."""
         if self._respond_to_join(member_id, response):
             self.group.await_join(self.group.members[member_id], False)
 
@@ -165,20 +165,20 @@ class ServedGroup:
         return True
 
     def park_sync(self, member_id: str, respond: Synced) -> None:
-        """Park a SyncGroup. An earlier one of the same member is answered."""
+        """Park a SyncGroup. An earlier one of the same member fails."""
         self.respond_to_sync(member_id, SyncResponse(ErrorCode.rebalance_in_progress))
         self.group.await_sync(member_id, True)
         self.syncs[member_id] = respond
 
     def respond_to_sync(self, member_id: str, response: SyncResponse) -> None:
-        """Answer the member's parked SyncGroup, if there is one."""
+        """Respond to the member's parked SyncGroup, if there is one."""
         respond = self.syncs.pop(member_id, None)
         if respond is not None:
             self.group.await_sync(member_id, False)
             respond(response)
 
     def fail_all(self, error: Error) -> None:
-        """Answer all parked requests."""
+        """Fail all parked requests."""
         for member_id in list(self.joins):
             self.respond_to_join(member_id, JoinResponse(error, member_id))
         for member_id in list(self.syncs):
@@ -187,7 +187,7 @@ class ServedGroup:
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     def restart_session(self, member_id: str, timeout_ms: int) -> None:
-        """Let the member be silent for this long from now on."""
+        """Begin the member's session again: its next request must come within this time."""
         deadline_us = self.context.ports.now().mono_us + timeout_ms * 1000
         session = self.sessions.get(member_id)
         if session is None:

@@ -4,7 +4,7 @@ This is the hot path of a produce: no record is decoded and no byte of a payload
 keys or has a codec of its own.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.producer_state import BatchMark, ProducerStates
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET
 from reference_broker.log.transaction_verification import Guard, Verification
+from reference_broker.ports.slicing import Sliced, run_to_end
 from reference_broker.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -87,9 +88,7 @@ class Run(NamedTuple):
     log_append_time_ms: int
 
 
-def looked_into(
-    view: memoryview, rules: Rules, config: LogConfig, wall_ms: int
-) -> Generator[None, None, bytes | memoryview]:
+def looked_into(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int) -> Sliced[bytes | memoryview]:
     """Validates a client's batches with all their records, in slices. Returns them with the topic's codec. Raises
     RecordsRefused."""
     try:
@@ -103,9 +102,7 @@ def looked_into(
         raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
 
 
-def with_codec(
-    view: memoryview, batches: Batches, rules: Rules, config: LogConfig
-) -> Generator[None, None, bytes | memoryview]:
+def with_codec(view: memoryview, batches: Batches, rules: Rules, config: LogConfig) -> Sliced[bytes | memoryview]:
     """Returns the batches with the topic's codec, in slices. Raises InvalidRecords, also if they are too large then."""
     codec = rules.codec
     if codec is None or all(header.compression == codec for _, header in batches):
@@ -125,12 +122,8 @@ def with_codec(
 
 def with_codec_at_once(view: memoryview, batches: Batches, rules: Rules, config: LogConfig) -> memoryview:
     """As ``with_codec``. Raises RecordsRefused."""
-    packing = with_codec(view, batches, rules, config)
     try:
-        while True:
-            next(packing)
-    except StopIteration as end:
-        return memoryview(end.value)
+        return memoryview(run_to_end(with_codec(view, batches, rules, config)))
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message) from invalid
 
@@ -148,8 +141,7 @@ def validated(
                 check_client_batch(header, rules, wall_ms)
             if rules.keys_needed and not is_looked_into:
                 for at, header in batches:
-                    for _ in check_records(view[at : at + header.size_bytes], rules, wall_ms):
-                        pass
+                    run_to_end(check_records(view[at : at + header.size_bytes], rules, wall_ms))
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
     if origin is Origin.CLIENT and len(view) > config.segment_bytes:

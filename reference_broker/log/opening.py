@@ -1,6 +1,5 @@
 """Opens a partition's log at a start: recovery, quarantine of damage, and notes in the trace."""
 
-from collections.abc import Generator
 from typing import Protocol
 
 from reference_broker.log.config import LogConfig
@@ -9,17 +8,15 @@ from reference_broker.log.quarantine import LogDamaged, set_aside
 from reference_broker.log.recovery import Recovery
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import Sliced
 
 
-def open_log(
-    disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
-) -> Generator[None, None, PartitionLog]:
-    """Opens a partition's log in slices: it yields about every 256 KiB of scanning, and returns the log.
+def open_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Sliced[PartitionLog]:
+    """Open a partition's log. Raises DiskError.
 
-    ``clean``: the node was shut down cleanly, so bytes and index files are trusted. Otherwise segments from the
-    recovery point on are read whole, the log is truncated at the first bad batch, and indexes are rebuilt. The high
-    watermark starts at the log start offset. Damage of what was durable is kept aside, and the log is in quarantine.
-    Raises DiskError.
+    After a ``clean`` shutdown bytes and index files are trusted. Otherwise segments from the recovery point on are read
+    whole, the log is truncated at the first bad batch, and indexes are rebuilt. The high watermark starts at the log
+    start offset. Damage of what was durable is kept aside, and the log is in quarantine.
     """
     while True:  # Each damage takes at least its segment away, so this ends.
         recovery = Recovery(disk, directory, config, now, clean)
@@ -31,23 +28,10 @@ def open_log(
             return PartitionLog.of(config, recovered, now)
 
 
-def open_undamaged_log(
-    disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
-) -> Generator[None, None, PartitionLog]:
+def open_undamaged_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Sliced[PartitionLog]:
     """Does what ``open_log`` does, but raises LogDamaged and leaves the files as they are."""
     recovered = yield from Recovery(disk, directory, config, now, clean).run()
     return PartitionLog.of(config, recovered, now)
-
-
-def run_to_end(opening: Generator[None, None, PartitionLog]) -> PartitionLog:
-    """Opens a log in one go."""
-    while True:
-        try:
-            next(opening)
-        except StopIteration as stop:
-            log = stop.value
-            assert isinstance(log, PartitionLog), "opening a log returns a log"
-            return log
 
 
 class Notes(Protocol):

@@ -5,7 +5,7 @@ values and return values (see README.md). A change that fails (DiskError) leaves
 otherwise.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
 
@@ -28,17 +28,18 @@ from reference_broker.log.appending import (
 from reference_broker.log.checkpoints import EpochStart, write_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
-from reference_broker.log.producer_replay import MAX_OFFSET, Recreated, recreated, replayed, run_to_end
+from reference_broker.log.producer_replay import MAX_OFFSET, Recreated, recreated, replayed
 from reference_broker.log.producer_state import SNAPSHOT_SUFFIX, ProducerStates, encoded
 from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
 from reference_broker.log.reading import MovedToRemote, OffsetOutOfRange
 from reference_broker.log.recovery import Recovered
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from reference_broker.log.segments import TierableSegment, count_before, count_expired, tierable
-from reference_broker.log.timestamp_lookup import FoundOffset, LookUp, Search, Work, in_one_go
+from reference_broker.log.timestamp_lookup import FoundOffset, LookUp
 from reference_broker.log.transaction_verification import Guard, Verification
 from reference_broker.ports.disk import DiskError, UndoFailed
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced, run_to_end
 from reference_broker.records.batch import Buffer, end_of, validate
 from reference_broker.records.validation import CODECS, Rules
 from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
@@ -287,32 +288,31 @@ class PartitionLog:
         that lie wholly below the last stable offset and the high watermark, the oldest first."""
         return tierable(self.segments, min(last_stable_offset, high_watermark), from_offset)
 
-    def recreated(self, now: Now, offset: int) -> Generator[None, None, Recreated]:
+    def recreated(self, now: Now, offset: int) -> Sliced[Recreated]:
         """Makes the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raises
         Overtaken and DiskError. ``recreate_snapshot`` also writes it."""
         return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
 
-    def search_timestamp(self, timestamp_ms: int, work: Work) -> Search[FoundOffset | None]:
-        """Finds the first local record whose timestamp is >= ``timestamp_ms``, in slices. Raises Overtaken between two
-        slices."""
-        return LookUp(self.segments, self.local_log_start_offset, work).first_at(timestamp_ms)
+    def search_timestamp(self, timestamp_ms: int, budget: Budget) -> Sliced[FoundOffset | None]:
+        """Find the first local record whose timestamp is >= ``timestamp_ms``. Raises Overtaken."""
+        return LookUp(self.segments, self.local_log_start_offset, budget).first_at(timestamp_ms)
 
-    def search_max_timestamp(self, work: Work) -> Search[FoundOffset]:
-        """Finds the first local record with the largest timestamp (KIP-734), in slices; (-1, -1, -1) if there is none.
-        Raises Overtaken between two slices."""
-        return LookUp(self.segments, self.local_log_start_offset, work).largest()
+    def search_max_timestamp(self, budget: Budget) -> Sliced[FoundOffset]:
+        """Find the first local record with the largest timestamp (KIP-734); (-1, -1, -1) if there is none. Raises
+        Overtaken."""
+        return LookUp(self.segments, self.local_log_start_offset, budget).largest()
 
     def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        """``search_timestamp`` in one go."""
-        return in_one_go(self.search_timestamp(timestamp_ms, Work()))
+        """``search_timestamp`` in one event."""
+        return run_to_end(self.search_timestamp(timestamp_ms, Budget(LOOKUP_UNITS_PER_SLICE)))
 
     def offset_of_max_timestamp(self) -> FoundOffset:
-        """``search_max_timestamp`` in one go."""
-        return in_one_go(self.search_max_timestamp(Work()))
+        """``search_max_timestamp`` in one event."""
+        return run_to_end(self.search_max_timestamp(Budget(LOOKUP_UNITS_PER_SLICE)))
 
     # --- append -----------------------------------------------------------------------------------------------------
 
-    def look_into(self, now: Now, records: Buffer) -> Generator[None, None, bytes | memoryview]:
+    def look_into(self, now: Now, records: Buffer) -> Sliced[bytes | memoryview]:
         """Validates a client's batches with all their records, in slices. Returns them as they are to be appended, with
         the topic's codec. Raises RecordsRefused."""
         return looked_into(memoryview(records), self._rules, self._config, now.wall_ms)
@@ -759,7 +759,7 @@ class PartitionLog:
 
     # --- copies -----------------------------------------------------------------------------------------------------
 
-    def recreate_snapshot(self, now: Now, offset: int) -> Generator[None, None, Recreated]:
+    def recreate_snapshot(self, now: Now, offset: int) -> Sliced[Recreated]:
         """Makes the snapshot of producers at ``offset``, and writes it (P-8, P-13). In slices. Raises Overtaken and
         DiskError."""
         made = yield from self.recreated(now, offset)
@@ -799,7 +799,7 @@ class PartitionLog:
     # --- durability -------------------------------------------------------------------------------------------------
 
     def sync_point(self) -> SyncPoint:
-        """Takes a sync point. The caller takes it when it asks for a sync of its ``paths``, and gives it to
+        """Takes a sync point. The caller takes it when it requests a sync of its ``paths``, and passes it to
         ``mark_synced`` when the sync has completed."""
         return self.durability.point(self.log_end_offset)
 

@@ -16,7 +16,7 @@ that is open at its beginning, so that no search is needed. The last marker of a
 too. Its coordinator epoch is searched further back.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from reference_broker.log.indexes import Aborted
@@ -33,29 +33,17 @@ from reference_broker.log.segment import Segment, headers
 from reference_broker.log.segments import Segments
 from reference_broker.log.timestamp_lookup import Overtaken
 from reference_broker.ports.disk import Disk
+from reference_broker.ports.slicing import RECREATED_BATCHES_PER_SLICE, REPLAYED_BATCHES_PER_SLICE, Sliced
 from reference_broker.records.batch import BatchHeader
 from reference_broker.records.control import read_marker
 
 MAX_OFFSET = 2**63 - 1
-BATCHES_PER_SLICE = 2000
 REFILL_BYTES = 16 * 1024 * 1024
 """How far before a snapshot batches are read for the state that it lacks. A retry comes soon or not at all, and the
 high watermark soon passes older markers."""
 
 
-def run_to_end(replay: Generator[None, None, ProducerStates]) -> ProducerStates:
-    while True:
-        try:
-            next(replay)
-        except StopIteration as stop:
-            states = stop.value
-            assert isinstance(states, ProducerStates), "a replay returns a state"
-            return states
-
-
-def replayed(
-    segments: Segments, empty: ProducerStates, end_offset: int = MAX_OFFSET
-) -> Generator[None, None, ProducerStates]:
+def replayed(segments: Segments, empty: ProducerStates, end_offset: int = MAX_OFFSET) -> Sliced[ProducerStates]:
     """Returns the state after the batches that end before ``end_offset``, in slices. ``empty`` has the settings.
 
     It comes from the newest whole snapshot and the batches behind that, or from all batches. Segments behind the
@@ -73,7 +61,7 @@ def replayed(
     return states
 
 
-def index_again(segments: Segments, empty: ProducerStates, unknown: Sequence[Segment]) -> Generator[None, None, None]:
+def index_again(segments: Segments, empty: ProducerStates, unknown: Sequence[Segment]) -> Sliced[None]:
     """Finds the aborted transactions of segments whose index is not known, the oldest first. Raises DiskError."""
     states, at = empty.emptied(), -1
     for segment in unknown:
@@ -87,7 +75,7 @@ def index_again(segments: Segments, empty: ProducerStates, unknown: Sequence[Seg
         at = segment.next_offset
 
 
-def _walk(segments: Segments, offset: int, end_offset: int, states: ProducerStates) -> Generator[None, None, None]:
+def _walk(segments: Segments, offset: int, end_offset: int, states: ProducerStates) -> Sliced[None]:
     """Notes the batches from ``offset`` on that end before ``end_offset``. The places of snapshots that Kafka would
     have there, too (the last two segments), get one."""
     disk, snapshots = segments.disk, segments.snapshots
@@ -110,7 +98,7 @@ def _walk(segments: Segments, offset: int, end_offset: int, states: ProducerStat
                 if unknown and header.is_control:
                     segment.aborted.note(aborted)
             count += 1
-            if count % BATCHES_PER_SLICE == 0:
+            if count % REPLAYED_BATCHES_PER_SLICE == 0:
                 yield
 
 
@@ -123,7 +111,7 @@ def noted(disk: Disk, segment: Segment, position: int, header: BatchHeader, stat
     return states.record_control(header, header.base_offset, header.max_timestamp_ms, batch)
 
 
-def _refill(segments: Segments, end_offset: int, states: ProducerStates) -> Generator[None, None, None]:
+def _refill(segments: Segments, end_offset: int, states: ProducerStates) -> Sliced[None]:
     """Finds what a snapshot at ``end_offset`` lacks in the batches before it: the last five batches of each producer,
     so that a retry that comes after a restart is recognised (P-6; Kafka refuses it), and the completed transactions
     whose markers the high watermark may not have passed (X-13)."""
@@ -145,7 +133,7 @@ def _refill(segments: Segments, end_offset: int, states: ProducerStates) -> Gene
             producer = states.by_id.get(producer_id)
             if producer is not None and header.producer_epoch == producer.producer_epoch:
                 marks.setdefault(producer_id, []).append(mark_of(header, offset, header.max_timestamp_ms))
-        if count % BATCHES_PER_SLICE == 0:
+        if count % REPLAYED_BATCHES_PER_SLICE == 0:
             yield
     for producer_id, found in marks.items():
         producer = states.by_id[producer_id]
@@ -172,9 +160,6 @@ def _before(segments: Segments, end_offset: int) -> tuple[Iterator[BatchHeader],
     return read(), at == start == 0 and segments.items[0].open_from < 0
 
 
-RECREATED_BATCHES_PER_SLICE = 500
-
-
 class Recreated(NamedTuple):
     """A snapshot, and the cost of making it."""
 
@@ -188,7 +173,7 @@ class Recreated(NamedTuple):
 
 def recreated(
     segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
-) -> Generator[None, None, Recreated]:
+) -> Sliced[Recreated]:
     """Makes the snapshot at ``offset``, where a segment begins. In slices. Snapshots that are found damaged are
     deleted (P-12). ``live`` are the producers that the log knows now.
 
@@ -201,7 +186,7 @@ def recreated(
 
 def recreated_from(
     segments: Segments, begin: int, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
-) -> Generator[None, None, Recreated]:
+) -> Sliced[Recreated]:
     """Does the same from ``begin`` on, or from a newer snapshot that exists."""
     states = ProducerStates(expiration_ms, reject_unknown=False)
     known = segments.snapshots.newest(begin, offset)
@@ -234,9 +219,7 @@ def replay_start(segments: Segments, offset: int, expired_ms: int) -> int:
     return young.base_offset if young.open_from < 0 else young.open_from
 
 
-def _replay(
-    segments: Segments, begin: int, offset: int, states: ProducerStates
-) -> Generator[None, None, tuple[int, set[int]]]:
+def _replay(segments: Segments, begin: int, offset: int, states: ProducerStates) -> Sliced[tuple[int, set[int]]]:
     """Returns how many bytes were read, and which producers begin here with their very first batch."""
     fresh: set[int] = set()
     disk, cuts, count, read_bytes = segments.disk, segments.durability.last_cut, 0, 0
@@ -262,10 +245,10 @@ def _replay(
 
 def _find_coordinator_epochs(
     segments: Segments, begin: int, states: ProducerStates, wanted: set[int], fresh: set[int]
-) -> Generator[None, None, int]:
+) -> Sliced[int]:
     """Finds the coordinator epochs of producers whose last marker lies before ``begin``: without it a marker of an old
     coordinator would be taken (X-6). Goes back from segment to segment, until each of ``wanted`` has one or a snapshot
-    tells it. A whole snapshot without a producer was made before its first batch, or when it had expired. Returns how
+    has it. A whole snapshot without a producer was made before its first batch, or when it had expired. Returns how
     many bytes were read."""
     disk, cuts, count, read_bytes = segments.disk, segments.durability.last_cut, 0, 0
 

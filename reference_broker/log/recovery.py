@@ -4,7 +4,7 @@ The README of this room describes the steps of a start.
 """
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,10 +30,10 @@ from reference_broker.log.segments import Segments, finish_swaps, needs_recovery
 from reference_broker.log.tombstone_horizon import TombstoneHorizon
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import RECOVERED_BYTES_PER_SLICE, Sliced
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum
 from reference_broker.wire.errors import ErrorCode
 
-SLICE_BYTES = 256 * 1024
 INDEX_SUFFIXES = (".index", ".timeindex", TRANSACTION_SUFFIX, TRANSACTION_CHECKSUM_SUFFIX)
 LOG_FILES = (".log", *INDEX_SUFFIXES, ".snapshot")
 MAX_OFFSET = 2**63 - 1
@@ -120,7 +120,7 @@ class Recovery:
         self.names: Sequence[str] = ()
         self.quarantine: Quarantine | None = None
 
-    def run(self) -> Generator[None, None, Recovered]:
+    def run(self) -> Sliced[Recovered]:
         """Yields about every 256 KiB of scanning. Raises DiskError, and LogDamaged for damage that is no torn end; then
         the log's records are as they were found."""
         names: Sequence[str] = list(self.disk.list(self.directory))
@@ -175,7 +175,7 @@ class Recovery:
         self.checkpoints.local.forget()
         return list(self.disk.list(self.directory))
 
-    def _find_producers(self, names: Sequence[str]) -> Generator[None, None, None]:
+    def _find_producers(self, names: Sequence[str]) -> Sliced[None]:
         """Finds producers and aborted transactions, after the log's end is known."""
         segments, snapshots = self.segments, self.segments.snapshots
         snapshots.find(names, segments.bases, self.log_start_offset, segments[-1].next_offset if segments else -1)
@@ -194,7 +194,7 @@ class Recovery:
                 segment.aborted.release()
         self.report.snapshot, self.report.damaged_snapshots = snapshots.loaded, snapshots.damaged
 
-    def _load_segments(self, names: Sequence[str]) -> Generator[None, None, None]:
+    def _load_segments(self, names: Sequence[str]) -> Sliced[None]:
         self.names = names
         snapshots = (offset_of(name) for name in names)
         self.boundaries = sorted(
@@ -294,7 +294,7 @@ class Recovery:
             if dot + suffix in INDEX_SUFFIXES and not (stem.isdecimal() and int(stem) in bases):
                 self.disk.delete(f"{self.directory}/{name}")
 
-    def _recover(self, segment: Segment, size: int, later: Sequence[int]) -> Generator[None, None, Flaw | None]:
+    def _recover(self, segment: Segment, size: int, later: Sequence[int]) -> Sliced[Flaw | None]:
         """Reads every byte, and rebuilds the indexes. Truncates behind the last good batch if that is the log's torn
         end.
 
@@ -322,7 +322,7 @@ class Recovery:
             self.report.deleted_segments += 1
             segment.delete(self.disk)
 
-    def _scan(self, segment: Segment, size: int, *, verify: bool) -> Generator[None, None, Flaw | None]:
+    def _scan(self, segment: Segment, size: int, *, verify: bool) -> Sliced[Flaw | None]:
         """Learns a segment from its batches: sizes, timestamps, epochs, and the indexes unless its files hold them.
         Aborted transactions that are in no file are found later. None if batches fill the file and the index is theirs.
         Otherwise the segment ends before the first bad batch."""
@@ -336,7 +336,7 @@ class Recovery:
                 disk.delete(segment.times.path)
         segment.aborted.load(disk, () if verify else self.names)
         self.has_markers = False
-        due = SLICE_BYTES
+        due = RECOVERED_BYTES_PER_SLICE
         entries = 0
         segment.last_epoch = self.last_epoch
         batches = _verified(disk, segment.path, size) if verify else headers(disk, segment.path, 0, size)
@@ -351,7 +351,7 @@ class Recovery:
                     entries += 1
                 self._learn(segment, position, header, indexed)
                 if position >= due:
-                    due = position + SLICE_BYTES
+                    due = position + RECOVERED_BYTES_PER_SLICE
                     yield
         except InvalidRecords as bad:
             return Flaw(bad.message or "no batch")
@@ -439,7 +439,7 @@ def _disorder(segment: Segment, header: BatchHeader, next_base: int, boundaries:
 
 def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yields the same as ``segment.headers``. Raises InvalidRecords also if a CRC is wrong."""
-    for position, header, batch in whole_batches(disk, path, 0, end, SLICE_BYTES):
+    for position, header, batch in whole_batches(disk, path, 0, end, RECOVERED_BYTES_PER_SLICE):
         if checksum(batch[CRC_FROM:]) != header.crc:
             raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: wrong CRC at byte {position}")
         yield position, header

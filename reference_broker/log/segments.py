@@ -19,7 +19,7 @@ The functions at the end select the segments that retention removes, and those t
 """
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, overload
 
 from reference_broker.log.config import LogConfig
@@ -28,6 +28,7 @@ from reference_broker.log.indexes import Aborted
 from reference_broker.log.producer_state import ProducerSnapshots, offset_of
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment
 from reference_broker.ports.disk import Buffer, Disk, DiskError, UndoFailed
+from reference_broker.ports.slicing import REPLAYED_BATCHES_PER_SLICE, Sliced
 from reference_broker.records.batch import InvalidRecords
 
 
@@ -238,7 +239,6 @@ class Segments(Sequence[Segment]):
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 LOG_SUFFIX = ".log"
-_BATCHES_PER_SLICE = 2000
 
 
 def cleaned_segment(directory: str, first: Segment) -> Segment:
@@ -268,7 +268,7 @@ def needs_recovery(names: Sequence[str]) -> bool:
     return any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names)
 
 
-def finish_swaps(disk: Disk, directory: str, names: Sequence[str]) -> Generator[None, None, list[str]]:
+def finish_swaps(disk: Disk, directory: str, names: Sequence[str]) -> Sliced[list[str]]:
     """Deletes files that were not finished, and finishes swaps that count already. A start runs it before it reads any
     segment. Returns the names of the files in the folder afterwards."""
     for name in names:
@@ -280,7 +280,7 @@ def finish_swaps(disk: Disk, directory: str, names: Sequence[str]) -> Generator[
     return list(disk.list(directory))
 
 
-def _carry_through(disk: Disk, directory: str, base: int, names: Sequence[str]) -> Generator[None, None, None]:
+def _carry_through(disk: Disk, directory: str, base: int, names: Sequence[str]) -> Sliced[None]:
     first = new_segment(directory, base, 0)
     disk.make_durable(first.path + SWAP_SUFFIX)
     end = yield from _end_offset(disk, first.path + SWAP_SUFFIX, base)
@@ -296,7 +296,7 @@ def _carry_through(disk: Disk, directory: str, base: int, names: Sequence[str]) 
     disk.rename(first.path + SWAP_SUFFIX, first.path)
 
 
-def _end_offset(disk: Disk, path: str, base: int) -> Generator[None, None, int]:
+def _end_offset(disk: Disk, path: str, base: int) -> Sliced[int]:
     """Returns one past the last offset of a swap file. The segments below it are those that the file replaces, because
     the cleaner keeps the last batch of a group of segments.
 
@@ -306,7 +306,7 @@ def _end_offset(disk: Disk, path: str, base: int) -> Generator[None, None, int]:
     try:
         for number, (_, header) in enumerate(headers(disk, path, 0, disk.size(path)), 1):
             end = header.last_offset + 1
-            if number % _BATCHES_PER_SLICE == 0:
+            if number % REPLAYED_BATCHES_PER_SLICE == 0:
                 yield
     except InvalidRecords:
         return end

@@ -1,4 +1,4 @@
-"""Lookup of offsets by timestamp, in slices. At most two batches are decoded: the one with the result, and the one
+"""Lookup of offsets by timestamp. At most two batches are decoded: the one with the result, and the one
 inside which the log starts.
 
 A producer's records are not decoded before they are written, so a batch may contain anything. One whose bytes are no
@@ -6,18 +6,17 @@ records, that decompresses to more than MOST_PLAIN_BYTES, or whose records do no
 counts as its first offset with that timestamp. A reader that starts there misses nothing.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from reference_broker.log.segment import Segment, headers
 from reference_broker.log.segments import Segments
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, InvalidRecords
 from reference_broker.records.compression import PIECE_BYTES, decompressed_pieces
 from reference_broker.records.record import INT64_END, MOST_PLAIN_BYTES, read_zigzag, wrapped
 from reference_broker.wire.errors import ErrorCode
-
-SLICE_UNITS = 3000
 
 UNITS_PER_HEADER = 1
 
@@ -31,11 +30,7 @@ RECORDS_AT_ONCE = 500
 
 UNITS_PER_RECORDS = 500
 
-FoundT = TypeVar("FoundT")
-
 TimeAndOffset: TypeAlias = tuple[int, int]
-
-Steps: TypeAlias = Generator[int, None, FoundT]
 
 
 @dataclass(slots=True, frozen=True)
@@ -47,37 +42,17 @@ class FoundOffset:
 
 NOTHING = FoundOffset(-1, -1, -1)
 
-Search: TypeAlias = Generator[None, None, FoundT]
-"""Yields at the end of each slice. Between slices the log may change as it likes."""
+FoundT = TypeVar("FoundT")
+Search: TypeAlias = Sliced[FoundT]
 
 
-class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the search may begin anew
+class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the search may be repeated
     """The log lost records that the search had passed (truncation, retention, cleaning)."""
 
 
-@dataclass(slots=True)
-class Work:
-    """The work of one slice, in units of about a microsecond. Several searches may share it."""
-
-    left: int = SLICE_UNITS
-
-    def spend(self, units: int) -> bool:
-        """Returns True when the slice is used up and it is time to yield."""
-        self.left -= units
-        if self.left > 0:
-            return False
-        self.left = SLICE_UNITS
-        return True
-
-
-def in_one_go(search: Search[FoundT]) -> FoundT:
-    """Runs a search to its end."""
-    while True:
-        try:
-            next(search)
-        except StopIteration as end:
-            found: FoundT = end.value
-            return found
+class Work(Budget):
+    def __init__(self) -> None:
+        super().__init__(LOOKUP_UNITS_PER_SLICE)
 
 
 @dataclass(slots=True)
@@ -87,22 +62,23 @@ class LookUp:
 
     segments: Segments
     log_start_offset: int
-    work: Work
+    budget: Budget
+    """In LOOKUP_UNITS_PER_SLICE."""
     _cuts: int = 0
 
     def __post_init__(self) -> None:
         self._cuts = self.segments.durability.last_cut
 
-    def first_at(self, timestamp_ms: int) -> Search[FoundOffset | None]:
-        """The first record at or after the log start whose timestamp is >= ``timestamp_ms``."""
+    def first_at(self, timestamp_ms: int) -> Sliced[FoundOffset | None]:
+        """Return the first record at or after the log start whose timestamp is >= ``timestamp_ms``."""
         start_offset = self.log_start_offset
         for segment in tuple(self.segments.items):
             if segment.max_timestamp_ms < timestamp_ms:
                 continue
-            yield from self._pause(segment, UNITS_PER_READ)
+            yield from self._spend(segment, UNITS_PER_READ)
             after = segment.base_offset + segment.times.offset_before(timestamp_ms)
             for position, header in self._batches(segment, max(after, start_offset)):
-                yield from self._pause(segment, UNITS_PER_HEADER)
+                yield from self._spend(segment, UNITS_PER_HEADER)
                 if header.max_timestamp_ms < timestamp_ms or header.record_count == 0:
                     continue
                 found = yield from self._first_of(segment, position, header, timestamp_ms)
@@ -110,21 +86,21 @@ class LookUp:
                     return found
         return None
 
-    def largest(self) -> Search[FoundOffset]:
-        """The first record at or after the log start with the largest timestamp; NOTHING if there is none."""
+    def largest(self) -> Sliced[FoundOffset]:
+        """Return the first record at or after the log start with the largest timestamp; NOTHING if there is none."""
         best = NOTHING
         for segment in tuple(self.segments.items):
             if segment.max_timestamp_ms <= best.timestamp_ms:
                 continue
-            yield from self._pause(segment, UNITS_PER_READ)
+            yield from self._spend(segment, UNITS_PER_READ)
             found = yield from self._largest_of_segment(segment)
             if found is not None and found.timestamp_ms > best.timestamp_ms:
                 best = found
         return best
 
-    def _largest_of_segment(self, segment: Segment) -> Search[FoundOffset | None]:
-        """The headers say which batch has the largest timestamp. Only of a batch inside which the log starts nobody
-        knows whether a record is left that has it."""
+    def _largest_of_segment(self, segment: Segment) -> Sliced[FoundOffset | None]:
+        """The headers say which batch has the largest timestamp. A batch inside which the log starts is decoded, since
+        the record that has it may be before the log start."""
         if segment.base_offset >= self.log_start_offset:
             position = segment.max_timestamp_position
             header = next(headers(self.segments.disk, segment.path, position, segment.size_bytes))[1]
@@ -133,7 +109,7 @@ class LookUp:
         best: FoundOffset | None = None
         latest: tuple[int, BatchHeader] | None = None
         for position, header in self._batches(segment, self.log_start_offset):
-            yield from self._pause(segment, UNITS_PER_HEADER)
+            yield from self._spend(segment, UNITS_PER_HEADER)
             if header.record_count == 0:
                 continue
             if header.base_offset < self.log_start_offset:
@@ -150,79 +126,78 @@ class LookUp:
 
     def _first_of(
         self, segment: Segment, position: int, header: BatchHeader, timestamp_ms: int
-    ) -> Search[FoundOffset | None]:
-        """The first record of a batch that reaches the timestamp. None only where the log starts inside the batch."""
-        steps = first_at(self._batch(segment, position, header), header, timestamp_ms, self.log_start_offset)
-        return (yield from self._found(segment, header, steps))
+    ) -> Sliced[FoundOffset | None]:
+        """Return the first record of a batch that reaches the timestamp. None only where the log starts inside the
+        batch."""
+        batch = self.segments.disk.read(segment.path, position, header.size_bytes)
+        found = yield from first_at(batch, header, timestamp_ms, self.log_start_offset, self.budget)
+        self._check(segment)
+        return None if found is None else FoundOffset(*found, header.leader_epoch)
 
-    def _largest_of_batch(self, segment: Segment, position: int, header: BatchHeader) -> Search[FoundOffset | None]:
-        steps = largest_from(self._batch(segment, position, header), header, self.log_start_offset)
-        return (yield from self._found(segment, header, steps))
+    def _largest_of_batch(self, segment: Segment, position: int, header: BatchHeader) -> Sliced[FoundOffset | None]:
+        batch = self.segments.disk.read(segment.path, position, header.size_bytes)
+        found = yield from largest_from(batch, header, self.log_start_offset, self.budget)
+        self._check(segment)
+        return None if found is None else FoundOffset(*found, header.leader_epoch)
 
-    def _batch(self, segment: Segment, position: int, header: BatchHeader) -> bytes:
-        return self.segments.disk.read(segment.path, position, header.size_bytes)
-
-    def _found(
-        self, segment: Segment, header: BatchHeader, steps: Steps[TimeAndOffset | None]
-    ) -> Search[FoundOffset | None]:
-        while True:
-            try:
-                units = next(steps)
-            except StopIteration as end:
-                found: TimeAndOffset | None = end.value
-                return None if found is None else FoundOffset(found[0], found[1], header.leader_epoch)
-            yield from self._pause(segment, units)
-
-    def _pause(self, relied_on: Segment, units: int) -> Search[None]:
-        """Ends the slice if it is used up. Raises Overtaken if the log lost the segment or records at its end since."""
-        if self.work.spend(units):
+    def _spend(self, relied_on: Segment, units: int) -> Sliced[None]:
+        if self.budget.spend(units):
             yield
-            items = self.segments.items
-            there = items and items[self.segments.index_of(relied_on.base_offset)] is relied_on
-            if not there or self.segments.durability.last_cut != self._cuts:
-                raise Overtaken(f"{relied_on.path} is not what it was")
+            self._check(relied_on)
+
+    def _check(self, relied_on: Segment) -> None:
+        """Raise Overtaken if the log has lost the segment, or records at its end."""
+        items = self.segments.items
+        exists = items and items[self.segments.index_of(relied_on.base_offset)] is relied_on
+        if not exists or self.segments.durability.last_cut != self._cuts:
+            raise Overtaken(f"{relied_on.path} is not what it was")
 
 
-def first_at(batch: Buffer, header: BatchHeader, timestamp_ms: int, start_offset: int) -> Steps[TimeAndOffset | None]:
-    """The first record at or after ``start_offset`` whose timestamp is >= ``timestamp_ms``. None only where
-    ``start_offset`` lies inside the batch."""
+def first_at(
+    batch: Buffer, header: BatchHeader, timestamp_ms: int, start_offset: int, budget: Budget
+) -> Sliced[TimeAndOffset | None]:
+    """Return the first record at or after ``start_offset`` whose timestamp is >= ``timestamp_ms``. None only where
+    ``start_offset`` is inside the batch."""
     try:
-        plain = yield from _plain(batch, header)
+        plain = yield from _plain(batch, header, budget)
         for times in _times(plain, header):
             for record_ms, offset in times:
                 if record_ms >= timestamp_ms and offset >= start_offset:
                     return record_ms, offset
-            yield UNITS_PER_RECORDS
+            if budget.spend(UNITS_PER_RECORDS):
+                yield
     except InvalidRecords:
         pass
     return (header.max_timestamp_ms, header.base_offset) if header.base_offset >= start_offset else None
 
 
-def largest_from(batch: Buffer, header: BatchHeader, start_offset: int) -> Steps[TimeAndOffset | None]:
-    """The first record with the largest timestamp at or after ``start_offset``. None if there is none, or the bytes
-    are no records."""
+def largest_from(batch: Buffer, header: BatchHeader, start_offset: int, budget: Budget) -> Sliced[TimeAndOffset | None]:
+    """Return the first record with the largest timestamp at or after ``start_offset``. None if there is none, or the
+    bytes are no records."""
     best: TimeAndOffset | None = None
     try:
-        plain = yield from _plain(batch, header)
+        plain = yield from _plain(batch, header, budget)
         for times in _times(plain, header):
             for record_ms, offset in times:
                 if offset >= start_offset and (best is None or record_ms > best[0]):
                     best = record_ms, offset
-            yield UNITS_PER_RECORDS
+            if budget.spend(UNITS_PER_RECORDS):
+                yield
     except InvalidRecords:
         return None
     return best
 
 
-def _plain(batch: Buffer, header: BatchHeader) -> Steps[bytes]:
-    """The decompressed records of a batch. Raises InvalidRecords."""
+def _plain(batch: Buffer, header: BatchHeader, budget: Budget) -> Sliced[bytes]:
+    """Return the decompressed records of a batch. Raises InvalidRecords."""
     body = memoryview(batch)[HEADER_BYTES:]
     if header.compression == 0:
         return bytes(body)
     pieces: list[bytes] = []
     for piece in decompressed_pieces(header.compression, body, MOST_PLAIN_BYTES):
         pieces.append(piece)
-        yield UNITS_PER_PIECE * len(piece) // PIECE_BYTES
+        if budget.spend(UNITS_PER_PIECE * len(piece) // PIECE_BYTES):
+            yield
     return b"".join(pieces)
 
 

@@ -1,7 +1,7 @@
 """What a node does about the remote tier for each of its tiered replicas (Kafka's RemoteLogManager).
 
-Replication tells which partitions the node leads and follows. The leader copies segments. Every replica is told how far
-its log is copied, so that it may delete what is listed.
+Replication reports which partitions the node leads and follows. The leader copies segments. Every replica learns how
+far its log is copied, so that it may delete what is listed.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.ports.node_ports import RandomSource, Slices, StorePorts, later, run_slices
+from reference_broker.ports.node_ports import RandomSource, StorePorts, later
+from reference_broker.ports.slicing import REMOTE_REPLICAS_PER_SLICE, Sliced, run_slices
 from reference_broker.remote_log.copying.copier import Copier, CopierContext
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting
@@ -23,9 +24,8 @@ from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.reading.reader import RemoteReader
 from reference_broker.replication.partitions import Partition
 
-REPLICAS_PER_SLICE = 64
 EXPIRERS_AT_ONCE = 10
-"""Of so many partitions remote segments are deleted at a time."""
+"""Number of partitions whose remote segments are deleted at the same time."""
 
 Key = tuple[bytes, int]
 """A partition: topic ID and index."""
@@ -33,19 +33,22 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True, eq=False)
 class _Replica:
-    """``led`` is there while this node leads the partition. ``leader_epoch`` is the newest known. ``is_watched``:
-    its remote segments are known. ``is_cleared``: the topic has no tier any more, and nothing is left there.
-    ``generation``, ``removals``: of what was known when the log was told how far it is listed."""
+    """A replica of this node."""
 
     topic: str
     log: PartitionLog
     led: "_Led | None" = None
+    """Set while this node leads the partition."""
     leader_epoch: int = -1
+    """The newest known one."""
     is_followed: bool = False
     is_watched: bool = False
+    """Its remote segments are known."""
     is_cleared: bool = False
+    """The topic has no tier any more, and no object of it is left there."""
     generation: object = None
     removals: int = 0
+    """The generation and removals of the segment metadata from which ``copied_end_offset`` was computed."""
 
     @property
     def is_tiered(self) -> bool:
@@ -59,7 +62,7 @@ class _Replica:
 
 @dataclass(slots=True, eq=False)
 class _Led:
-    """What is done for a partition that this node leads. ``copier`` is there while its topic is tiered."""
+    """The work for a partition that this node leads. ``copier`` is set while its topic is tiered."""
 
     partition: Partition
     fence: Fence
@@ -67,7 +70,7 @@ class _Led:
     copier: Copier | None = None
 
     def close_copier(self) -> None:
-        """What was listed may be deleted from now on."""
+        """Stop to copy. Listed segments may be deleted remotely from now on, so the local ones stay."""
         self.partition.log.copied_end_offset = 0
         if self.copier is not None:
             self.copier.close()
@@ -109,15 +112,15 @@ class RemoteLogManager:
         self._is_started = False
 
     def start(self) -> None:
-        """Begin to copy. The node calls it once, when it serves. Then every replica is looked at each
+        """Begin to copy. The node calls it once, when it serves. Then every replica is checked each
         ``remote.log.manager.task.interval.ms``."""
         self._is_started = True
         if self._deleted is not None:
             self._deleted.start()
-        run_slices(self._ports, self._look_at_all(), self._wait)
+        run_slices(self._ports, self._check_all(), self._wait)
 
     def settings_changed(self, config: BrokerConfig) -> None:
-        """Take the settings that can change while the broker runs."""
+        """Apply the settings that can change while the broker runs."""
         self._around.slots.resize(config.remote_log_manager_copier_thread_pool_size)
         self.reader.resize(config.remote_log_index_file_cache_total_size_bytes)
 
@@ -126,7 +129,8 @@ class RemoteLogManager:
         self.metadata.image_changed()
 
     def copied_now(self, topic_id: bytes, partition: int) -> bytes | None:
-        """The ID of the segment that is being copied. Its objects are no garbage, although it is not finished."""
+        """Return the ID of the segment that is being copied. Its objects are no garbage, although it is not
+        finished."""
         replica = self._replicas.get((topic_id, partition))
         copier = None if replica is None or replica.led is None else replica.led.copier
         under_way = None if copier is None else copier.copy
@@ -162,7 +166,7 @@ class RemoteLogManager:
         self._settle((topic.topic_id, index), replica)
 
     def rests(self, topic_id: bytes, index: int) -> None:
-        """A replica that follows nobody is forgotten at the next look, unless it has found a role by then."""
+        """A replica without a leader is forgotten at the next check, unless it has a role by then."""
         replica = self._replicas.get((topic_id, index))
         if replica is not None:
             replica.is_followed = False
@@ -187,23 +191,23 @@ class RemoteLogManager:
         if replica is not None and replica.is_watched:
             self.metadata.unwatch(*key)
 
-    # --- the regular look ---------------------------------------------------------------------------------------------
+    # --- the periodic check -------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        later(self._ports, self._interval_us, lambda: run_slices(self._ports, self._look_at_all(), self._wait))
+        later(self._ports, self._interval_us, lambda: run_slices(self._ports, self._check_all(), self._wait))
 
-    def _look_at_all(self) -> Slices:
+    def _check_all(self) -> Sliced[None]:
         for number, (key, replica) in enumerate(list(self._replicas.items()), 1):
             if self._replicas.get(key) is replica:
                 if replica.led is None and not replica.is_followed:
                     self._drop(key)
                 else:
                     self._settle(key, replica)
-            if number % REPLICAS_PER_SLICE == 0:
+            if number % REMOTE_REPLICAS_PER_SLICE == 0:
                 yield
 
     def _settle(self, key: Key, replica: _Replica) -> None:
-        """Watch the replica if its topic is tiered, copy what is due, and report to its log what is listed."""
+        """Watch the replica if its topic is tiered, copy what is due, and update ``copied_end_offset`` of its log."""
         topic_id, index = key
         log, led = replica.log, replica.led
         replica.is_cleared &= not replica.is_tiered
@@ -224,7 +228,7 @@ class RemoteLogManager:
         if led is not None:
             self._lead(key, led, replica)
         elif replica.is_watched:
-            self._tell_log(key, replica)
+            self._update_copied_end(key, replica)
 
     def _lead(self, key: Key, led: _Led, replica: _Replica) -> None:
         led.expirer.look()
@@ -236,11 +240,11 @@ class RemoteLogManager:
             led.copier.count_lag()
             led.copier.copy_due_segments()
             if not replica.log.config.is_copied:
-                self._tell_log(key, replica)
+                self._update_copied_end(key, replica)
 
-    def _tell_log(self, key: Key, replica: _Replica) -> None:
-        """Tells the log how far it is listed, as far as no former leader can take it back. What the leader of now has
-        removed may lie anywhere, so after that it begins again where the log does."""
+    def _update_copied_end(self, key: Key, replica: _Replica) -> None:
+        """Compute up to which offset the log is listed, such that no former leader can revoke it. The current leader
+        may remove any segment, so after a removal the search begins again at the start of the log."""
         log, known = replica.log, self.metadata.of(*key)
         if replica.removals != known.removals:
             replica.removals, log.copied_end_offset = known.removals, 0

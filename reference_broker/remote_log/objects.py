@@ -14,7 +14,7 @@ _NAME: Final = re.compile(r"(\d{20})-([A-Za-z0-9_-]{22})\.([a-z-]+)")
 
 
 class ObjectKind(StrEnum):
-    """What an object holds. The order is that in which a copy stores them."""
+    """The kinds of objects, in the order in which a copy stores them."""
 
     LOG = "log"
     OFFSET_INDEX = "index"
@@ -28,7 +28,7 @@ class ObjectKind(StrEnum):
 
 
 class Stored(Protocol):
-    """What the names are made of."""
+    """The fields of a segment that its names are made of."""
 
     @property
     def topic(self) -> str: ...
@@ -43,7 +43,7 @@ class Stored(Protocol):
 
 
 class ObjectName(NamedTuple):
-    """What the name of an object tells. ``segment_id`` has 16 bytes."""
+    """The parts of an object's name. ``segment_id`` has 16 bytes."""
 
     start_offset: int
     segment_id: bytes

@@ -24,7 +24,7 @@ from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
 from reference_broker.transactions.endings import Endings
 from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MarkerSender, MarkerWriter, TopicPartition
-from reference_broker.transactions.producer_ids import COME_AGAIN, ProducerIds
+from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIds
 from reference_broker.transactions.timeouts import Timeouts
 from reference_broker.transactions.transaction import (
     EndVerdict,
@@ -172,7 +172,7 @@ class TransactionCoordinator:
         return self._led.is_loading() or any(not each.is_settled for each in self._led.active())
 
     def validate(self) -> None:
-        """Assert the invariants. It looks at all IDs, so only tests and the simulator ask."""
+        """Assert the invariants. It looks at all IDs, so only tests and the simulator call it."""
         self._led.validate()
 
     # --- InitProducerId -----------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class TransactionCoordinator:
         elif verdict is InitVerdict.NEW_PRODUCER_ID:
             producer_id = self.producer_ids.take()
             if producer_id is None:
-                respond(COME_AGAIN, NO_OWNER)
+                respond(NO_BLOCK, NO_OWNER)
                 return
             step = with_producer_id(current, producer_id, timeout_ms, now_ms, is_requested_by_owner=is_owner)
             self._write_owner(target, held, step, respond)

@@ -7,17 +7,17 @@ from functools import partial
 from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Gauge
-from reference_broker.ports.node_ports import Ports, Slices, later, run_slices
+from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.slicing import RESUMED_TRANSACTIONS_PER_SLICE, Sliced, run_slices
 from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.transactions.markers import EPOCH_RAISED_FROM, Delivery, Marker, MarkerSender
-from reference_broker.transactions.producer_ids import COME_AGAIN, ProducerIds
+from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIds
 from reference_broker.transactions.transaction import DECIDED, Transaction, completed, decided, fenced
 from reference_broker.transactions.transactions_partition import Held, TransactionsPartition
 from reference_broker.wire.errors import Error
 
 COMPLETION_RETRY_US = 1_000_000
 """The delay before a completion that could not be written is retried."""
-RESUMED_A_SLICE = 100
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Endings:
         of the log."""
         next_id = self._next_id(held.current, client_version)
         if next_id is None:
-            done(COME_AGAIN)
+            done(NO_BLOCK)
             return
         now_ms = self._ports.now().wall_ms
         step = decided(held.current, now_ms, commits=commits, client_version=client_version, next_producer_id=next_id)
@@ -60,7 +60,7 @@ class Endings:
         version = transaction_version(self._image())
         next_id = self._next_id(held.current, version)
         if next_id is None:
-            done(COME_AGAIN)
+            done(NO_BLOCK)
             return
         step = fenced(held.current, self._ports.now().wall_ms, version=version, next_producer_id=next_id)
         self._write(target, held, step, done)
@@ -80,14 +80,14 @@ class Endings:
         """Continue what the former coordinator has decided."""
         run_slices(self._ports, self._resume(target))
 
-    def _resume(self, target: TransactionsPartition) -> Slices:
+    def _resume(self, target: TransactionsPartition) -> Sliced[None]:
         open_ends = [each for each in target.held.values() if each.current.state in DECIDED and each.changing is None]
         for number, held in enumerate(open_ends, 1):
             if not target.is_led:
                 return
             if held.current.state in DECIDED and held.changing is None:
                 self._send(target, held)
-            if number % RESUMED_A_SLICE == 0:
+            if number % RESUMED_TRANSACTIONS_PER_SLICE == 0:
                 yield
 
     def _send(self, target: TransactionsPartition, held: Held) -> None:

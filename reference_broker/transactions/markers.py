@@ -20,13 +20,20 @@ from kio.static.primitive import i8, i16, i32
 from reference_broker.coordination.scheduling import Steps
 from reference_broker.log.partition_log import Origin, RecordsRefused
 from reference_broker.log.producer_state import Producer
-from reference_broker.log.timestamp_lookup import Search, Work
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Channel, Ports, Slices, later, run_slices
-from reference_broker.ports.slicing import SliceQueue
+from reference_broker.ports.node_ports import Channel, Ports, later
+from reference_broker.ports.slicing import (
+    LOOKUP_UNITS_PER_SLICE,
+    MARKER_PARTITIONS_PER_SLICE,
+    Budget,
+    Sliced,
+    SliceQueue,
+    in_batches,
+    run_slices,
+)
 from reference_broker.records.control import build_marker
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.leader.leaders import Leaders
@@ -141,7 +148,7 @@ class MarkerWriter:
         self.offsets: OffsetsMarkers = offsets or NoOffsets()
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], written: Written) -> None:
-        """Append the marker to each partition, to many of them in slices. One that is named twice gets one marker.
+        """Append the marker to each partition. One that is named twice gets one marker.
         ``written`` is called once all are replicated or refused. The errors are Kafka's:
 
         - those of ``refusal_of``, with which nothing is written
@@ -149,12 +156,12 @@ class MarkerWriter:
         - NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, as a produce
           with acks=all. After the second and the third the marker is in the log, and a later one does no harm.
         """
-        run_slices(self._ports, self.writing(marker, partitions, written, Work()))
+        run_slices(self._ports, self.writing(marker, partitions, written, Budget(LOOKUP_UNITS_PER_SLICE)))
 
     def writing(
-        self, marker: Marker, partitions: Iterable[TopicPartition], written: Written, work: Work
-    ) -> Search[None]:
-        """Do what ``write`` does, for callers that share the work of a slice among several markers."""
+        self, marker: Marker, partitions: Iterable[TopicPartition], written: Written, budget: Budget
+    ) -> Sliced[None]:
+        """Do what ``write`` does, for callers with several markers."""
         errors: dict[TopicPartition, Error] = {}
         appended: list[tuple[Partition, int]] = []
         for key in partitions:
@@ -167,7 +174,7 @@ class MarkerWriter:
             else:
                 errors[key], units = ErrorCode.none, UNITS_PER_MARKER
                 appended.append(found)
-            if work.spend(units):
+            if budget.spend(units):
                 yield
         self._settle(errors, appended, written)
 
@@ -257,8 +264,6 @@ class MarkerWriter:
             durable()
 
 
-PARTITIONS_A_SLICE = 500
-"""Partitions whose leaders are looked up in one event, about 2 ms."""
 PARTITIONS_A_REQUEST = 1000
 RETRY_US = 100_000
 
@@ -323,20 +328,17 @@ class MarkerSender:
 
     def deliver(self, delivery: Delivery) -> None:
         """Send the marker to the leader of each missing partition."""
-        if len(delivery.missing) <= PARTITIONS_A_SLICE:
+        if len(delivery.missing) <= MARKER_PARTITIONS_PER_SLICE:
             self._distribute(delivery, tuple(delivery.missing))
         else:
-            self._work.add(self._distribute_slices([(delivery, tuple(delivery.missing))]))
+            self._work.add(self._distribute_all([(delivery, tuple(delivery.missing))]))
 
-    def _distribute_slices(self, all_of_them: Iterable[tuple[Delivery, Sequence[TopicPartition]]]) -> Slices:
-        spent = 0
-        for delivery, partitions in all_of_them:
-            for at in range(0, len(partitions), PARTITIONS_A_SLICE):
-                some = partitions[at : at + PARTITIONS_A_SLICE]
+    def _distribute_all(self, deliveries: Iterable[tuple[Delivery, Sequence[TopicPartition]]]) -> Sliced[None]:
+        budget = Budget(MARKER_PARTITIONS_PER_SLICE)
+        for delivery, partitions in deliveries:
+            for some in in_batches(partitions, MARKER_PARTITIONS_PER_SLICE):
                 self._distribute(delivery, some)
-                spent += len(some)
-                if spent >= PARTITIONS_A_SLICE:
-                    spent = 0
+                if budget.spend(len(some)):
                     yield
 
     def _distribute(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
@@ -471,7 +473,7 @@ class MarkerSender:
             later(self._ports, RETRY_US, self._retry)
         self._waiting.value = len(self._leaderless)
         if again:
-            self._work.add(self._distribute_slices(again))
+            self._work.add(self._distribute_all(again))
 
 
 def _never() -> bool:

@@ -15,14 +15,14 @@ from reference_broker.controller.planning.brokers import BLOCK_SIZE
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 
-COME_AGAIN = ErrorCode.coordinator_load_in_progress
-"""As Kafka answers while it has no block of IDs."""
+NO_BLOCK = ErrorCode.coordinator_load_in_progress
+"""Kafka's error while it has no block of IDs."""
 
 Given: TypeAlias = Callable[[int | Error], None]
 
 
-class AsksController(Protocol):
-    """How this node asks the active controller (``controller.controller.ControllerChannel``)."""
+class ControllerRequests(Protocol):
+    """The requests of this node to the active controller (``controller.controller.ControllerChannel``)."""
 
     def ask(
         self,
@@ -36,22 +36,21 @@ class AsksController(Protocol):
 
 @dataclass(slots=True)
 class ProducerIds:
-    """IDs from ``next_id`` up to ``end`` (excluded) are free. A block is used only once its record is durable.
-
-    ``waiting`` are those who asked while the block was empty. ``requested`` says that a new block is on its way.
-    ``channel`` and ``broker_epoch`` return how and as whom this node asks for it.
-    """
+    """The free IDs are those from ``next_id`` up to ``end`` (excluded). A block is used only once its record is
+    durable. ``channel`` and ``broker_epoch`` are this node's channel to the controller and its current epoch."""
 
     node_id: int
-    channel: Callable[[], AsksController]
+    channel: Callable[[], ControllerRequests]
     broker_epoch: Callable[[], int]
     next_id: int = 0
     end: int = 0
     waiting: deque[Given] = field(default_factory=deque)
+    """The callbacks of pending requests for an ID, while the block is empty."""
     requested: bool = False
+    """A request for the next block is in flight."""
 
     def take(self) -> int | None:
-        """Return the next free ID. Where the block is used up it returns None, and asks for the next block."""
+        """Return the next free ID. If the block is used up, return None and request the next block."""
         if self.next_id == self.end:
             self._request_block()
             return None
@@ -59,7 +58,8 @@ class ProducerIds:
         return self.next_id - 1
 
     def give(self, given: Given) -> None:
-        """Give an ID, now or when a block comes. Without a controller it gives COORDINATOR_LOAD_IN_PROGRESS."""
+        """Call ``given`` with an ID, now or when a block comes, or with COORDINATOR_LOAD_IN_PROGRESS without a
+        controller."""
         if self.next_id < self.end:
             self.next_id += 1
             given(self.next_id - 1)
@@ -68,7 +68,7 @@ class ProducerIds:
             self._request_block()
 
     def _request_block(self) -> None:
-        """Asks the active controller for the next block. Without an answer everyone who waits is told to come again."""
+        """Request the next block from the active controller. Without a response, pending requests fail."""
         from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
 
         if self.requested:
@@ -76,16 +76,16 @@ class ProducerIds:
         self.requested = True
         body = AllocateProducerIdsRequest(broker_id=BrokerId(self.node_id), broker_epoch=i64(self.broker_epoch()))
         version = VERSIONS[ApiKey.ALLOCATE_PRODUCER_IDS][1]
-        self.channel().ask(ApiKey.ALLOCATE_PRODUCER_IDS, version, body, self._replied, lambda: self._refuse(COME_AGAIN))
+        self.channel().ask(ApiKey.ALLOCATE_PRODUCER_IDS, version, body, self._replied, lambda: self._refuse(NO_BLOCK))
 
-    def _replied(self, answer: object) -> None:
+    def _replied(self, response: object) -> None:
         from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
 
-        assert isinstance(answer, AllocateProducerIdsResponse), f"producer IDs: answered by {type(answer).__name__}"
-        if not answer.error_code:
-            self._refill(int(answer.producer_id_start))
+        assert isinstance(response, AllocateProducerIdsResponse), f"producer IDs: answered by {type(response).__name__}"
+        if not response.error_code:
+            self._refill(int(response.producer_id_start))
         else:
-            self._refuse(_told(answer.error_code))
+            self._refuse(_client_error(response.error_code))
 
     def _refill(self, first: int) -> None:
         """Take a new block that starts at ``first``, and serve the pending requests in their order."""
@@ -105,6 +105,6 @@ class ProducerIds:
             given(error)
 
 
-def _told(error: Error) -> Error:
-    """A client knows what to do about a full disk, not about controllers."""
-    return error if error is ErrorCode.kafka_storage_error else COME_AGAIN
+def _client_error(error: Error) -> Error:
+    """Clients can handle a full disk, but no errors of controllers."""
+    return error if error is ErrorCode.kafka_storage_error else NO_BLOCK

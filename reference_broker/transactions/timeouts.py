@@ -6,15 +6,12 @@ from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.scheduling import DueTimes
-from reference_broker.ports.node_ports import Ports, Slices, later
-from reference_broker.ports.slicing import SliceQueue
+from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.slicing import DUE_TRANSACTIONS_PER_SLICE, Sliced, SliceQueue
 from reference_broker.transactions.endings import Endings
 from reference_broker.transactions.transaction import EXPIRING, Transaction, TransactionState, dead
 from reference_broker.transactions.transactions_partition import Held, TransactionsPartition
 from reference_broker.wire.errors import Error
-
-IDS_A_SLICE = 20
-"""IDs checked in one event. Each may append a record, which costs about 100 us."""
 
 _Handler = Callable[[TransactionsPartition, Held, int], None]
 
@@ -61,8 +58,8 @@ class Timeouts:
         if target.is_settled and due.is_due(now_ms):
             self._work.add(self._handle_due(target, due, handle, now_ms))
 
-    def _handle_due(self, target: TransactionsPartition, due: DueTimes, handle: _Handler, now_ms: int) -> Slices:
-        """Handle the due IDs in slices. One that cannot be handled now is scheduled after ``now_ms``, for the next
+    def _handle_due(self, target: TransactionsPartition, due: DueTimes, handle: _Handler, now_ms: int) -> Sliced[None]:
+        """Handle the due IDs. One that cannot be handled now is scheduled after ``now_ms``, for the next
         check."""
         count = 0
         while target.is_led and (transactional_id := due.due(now_ms)) is not None:
@@ -70,7 +67,7 @@ class Timeouts:
             if held is not None:
                 handle(target, held, now_ms)
             count += 1
-            if count % IDS_A_SLICE == 0:
+            if count % DUE_TRANSACTIONS_PER_SLICE == 0:
                 yield
 
     # --- open for too long --------------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from struct import Struct
 from typing import Final
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.led_partitions import RECORDS_PER_SLICE, LedPartition, Skipped
+from reference_broker.coordination.led_partitions import LedPartition, Skipped
 from reference_broker.coordination.log import CoordinatorLog, Written, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
 from reference_broker.coordination.scheduling import DueTimes, Steps
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.ports.node_ports import Ports, Slices, later
+from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.slicing import COORDINATOR_RECORDS_PER_SLICE, Sliced
 from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader
 from reference_broker.records.record import Record
 from reference_broker.transactions.markers import TopicPartition
@@ -215,7 +216,7 @@ class TransactionsTaker:
     def read_so_far(self) -> None:
         """Do nothing, since only the last value of each ID counts."""
 
-    def restore(self, skipped: Skipped) -> Slices:
+    def restore(self, skipped: Skipped) -> Sliced[None]:
         for number, (transactional_id, value) in enumerate(self._values.items(), 1):
             try:
                 found = read_transaction(transactional_id, value)
@@ -225,7 +226,7 @@ class TransactionsTaker:
             missing = dict(found.partitions) if found.state in DECIDED else {}
             self.target.held[transactional_id] = Held(found, missing=missing)
             self.target.schedule_checks(found)
-            if number % RECORDS_PER_SLICE == 0:
+            if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
 
 

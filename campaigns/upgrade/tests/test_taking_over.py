@@ -19,8 +19,9 @@ from campaigns.upgrade.kafka_files import (
 from campaigns.upgrade.old_directory import TOPIC, Wanted, make
 from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.serve.disk import FileDisk
 
 SMALL = Wanted(size_bytes=400_000, segment_bytes=40_000, batch_bytes=2_000)

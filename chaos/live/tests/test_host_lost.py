@@ -128,7 +128,7 @@ class OneNode:
         self.restarts = 0
         words = ["--listen", self.listen, "--data", str(folder / "data")]
         self.node = Child("node-0", [sys.executable, "-m", "reference_broker.serve.main", *words], folder / "log")
-        assert self.node.line_with("ready", 30) is not None
+        self.node.await_line("ready")
         links = Links(server.client)
         links.add("client", 0, self.listen)
         fault = Fault("lost", "host_lost", at_s=1, restart_after_s=0.5)

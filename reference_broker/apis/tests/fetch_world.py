@@ -9,12 +9,13 @@ from typing import Any
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.records import k01_fetch
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now, run_slices
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build
 from reference_broker.replication.leader.purgatory import FollowerWaits
 from reference_broker.replication.partitions import Partition, Partitions

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from reference_broker.coordination.scheduling import STEPS_AN_EVENT, Steps
+from reference_broker.coordination.scheduling import Steps
+from reference_broker.ports.slicing import COORDINATOR_STEPS_PER_EVENT
 from reference_broker.replication.tests.timed_ports import TimedPorts
 
 
@@ -49,13 +50,13 @@ def test_a_step_that_a_step_adds_comes_in_the_same_event() -> None:
 
 def test_many_steps_take_several_events_and_keep_their_order() -> None:
     event, steps, done = world()
-    for number in range(2 * STEPS_AN_EVENT):
+    for number in range(2 * COORDINATOR_STEPS_PER_EVENT):
         steps.add(lambda number=number: done.append(number))  # type: ignore[misc]
     event.end()
-    assert done == list(range(STEPS_AN_EVENT))
+    assert done == list(range(COORDINATOR_STEPS_PER_EVENT))
     steps.add(lambda: done.append(-1))
     event.end()
-    assert len(done) == STEPS_AN_EVENT, "it waits for those before it"
+    assert len(done) == COORDINATOR_STEPS_PER_EVENT, "it waits for those before it"
     event.pass_ms(0)
-    assert done == [*range(2 * STEPS_AN_EVENT), -1]
+    assert done == [*range(2 * COORDINATOR_STEPS_PER_EVENT), -1]
     assert (event.events, event.timers) == (2, {})

@@ -82,7 +82,7 @@ class Member:
 
 
 class ClusterWorld:
-    """``replies``: of the test's own requests, by correlation ID. ``sends``: everything that nodes asked of others.
+    """``replies``: of the test's own requests, by correlation ID. ``sends``: all requests between nodes.
     ``store``: the object store of all nodes."""
 
     def __init__(self, nodes: int = 3, **config: str) -> None:
@@ -198,7 +198,7 @@ class ClusterWorld:
         client_id: str = "client",
         **configs: str,
     ) -> Any:
-        """``at``: the broker that is asked, else the active controller."""
+        """Send CreateTopics to the broker ``at``, or to the active controller."""
         settings = tuple(CreatableTopicConfig(name=key.replace("_", "."), value=each) for key, each in configs.items())
         wanted = CreatableTopic(
             name=TopicName(topic),

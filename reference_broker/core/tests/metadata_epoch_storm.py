@@ -30,7 +30,7 @@ Content = tuple[Any, ...]
 
 
 def content_of(known: MetadataCache | MetadataImage) -> Content:
-    """What clients are told of it."""
+    """Return what a Metadata response contains of it."""
     brokers = known.brokers if isinstance(known.brokers, tuple) else tuple(known.brokers.values())
     live = sorted((each.broker_id, each.host, each.port, each.rack) for each in brokers if not each.fenced)
     topics = sorted(

@@ -1,4 +1,4 @@
-"""One node on a disk in memory, driven by hand: requests in, answers out; syncs and timers run when told."""
+"""One node on a disk in memory. The test sends requests, reads responses, and lets syncs and timers run."""
 
 from collections import deque
 from collections.abc import Callable
@@ -46,7 +46,7 @@ _SEEDS = count(1000)
 
 
 class NodeWorld:
-    """``hold_syncs``: syncs complete only by ``complete_syncs``. ``effects``: all that the node ever asked for.
+    """``hold_syncs``: syncs complete only by ``complete_syncs``. ``effects``: all effects of the node so far.
     ``store`` is the object store, whose calls wait in ``store_calls`` for their turn."""
 
     def __init__(

@@ -47,8 +47,8 @@ def test_a_leader_finds_the_damage_and_makes_a_new_snapshot_for_whoever_needs_it
     assert len(world.members[away].node.broker.loader.image.topics) == 20
 
 
-def test_a_follower_of_a_leader_that_does_not_look_asks_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once it asked fifty times a second for the same bytes."""
+def test_a_follower_of_a_leader_that_does_not_look_fetches_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once fetched the same bytes fifty times a second."""
     world, away = with_a_damaged_leader()
     monkeypatch.setattr(SnapshotChecks, "_is_due", lambda *_: False)
     world.start(away)
@@ -58,7 +58,7 @@ def test_a_follower_of_a_leader_that_does_not_look_asks_ever_more_seldom(monkeyp
     world.ready()  # The leader has made a new snapshot meanwhile, and that one is whole.
 
 
-def test_a_follower_whose_disk_is_full_asks_ever_more_seldom_and_goes_on_when_there_is_room() -> None:
+def test_a_follower_whose_disk_is_full_fetches_ever_more_seldom_and_goes_on_when_there_is_room() -> None:
     world, away = with_a_damaged_leader()
     world.start(away)
     world.disks[away].fail_after = 3

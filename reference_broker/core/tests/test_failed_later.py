@@ -19,9 +19,10 @@ from reference_broker.core.tests.hostile_records import raw_batch, raw_record
 from reference_broker.core.tests.node_world import NodeWorld, batch, create_request, fetch_request, produce_request
 from reference_broker.core.tests.test_groups_of_a_node import body, coordinated, stable
 from reference_broker.groups import rebalances
-from reference_broker.groups.offset_commits import OFFSETS_A_SLICE, Commits
+from reference_broker.groups.offset_commits import Commits
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.records import MetadataFault
+from reference_broker.ports.slicing import COMMITTED_OFFSETS_PER_SLICE
 from reference_broker.quorum.leader import Leader
 from reference_broker.quorum.messages import fetch
 from reference_broker.quorum.values import OffsetAndEpoch
@@ -211,7 +212,7 @@ def test_a_bug_in_a_later_slice_of_a_commit_costs_the_commit() -> None:
             raise BugError
         judge(*given)
 
-    offsets = [{"partition_index": 0, "committed_offset": at} for at in range(3 * OFFSETS_A_SLICE)]
+    offsets = [{"partition_index": 0, "committed_offset": at} for at in range(3 * COMMITTED_OFFSETS_PER_SLICE)]
     commit = {"group_id": "h", "generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": offsets}]}
     with bug_in(Commits, "_judge", fails_second):
         world.send(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **commit), VICTIM)

@@ -1,6 +1,5 @@
 """Where flush.messages asks for a sync, no consumer reads records that a power loss could take."""
 
-from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_request, produce_request
 from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import Sliced
 from reference_broker.replication.tests.leader_world import World as LeaderWorld
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID
@@ -92,7 +92,7 @@ def test_records_that_a_sync_made_durable_enough_while_their_answer_was_due_are_
     log, looked_into = world.log("c"), []
     point = log.sync_point()
 
-    def look_into(self: PartitionLog, _: object, records: bytes) -> Generator[None, None, bytes]:
+    def look_into(self: PartitionLog, _: object, records: bytes) -> Sliced[bytes]:
         looked_into.append(self.directory)
         if self.directory == "c-1":
             assert (log.high_watermark, log.log_end_offset) == (1, 2)

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE, Housekeeping
+from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.log.checkpoints import SYNCED_FILE
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import HOUSEKEPT_PARTITIONS_PER_SLICE, run_to_end
 from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partitions
 
@@ -30,20 +31,20 @@ def followed(index: int) -> PartitionLog:
 
 
 def test_idle_producers_are_forgotten_by_followers_too_and_in_slices() -> None:
-    logs = [followed(index) for index in range(PARTITIONS_PER_SLICE + 1)]
+    logs = [followed(index) for index in range(HOUSEKEPT_PARTITIONS_PER_SLICE + 1)]
     broker: Any = SimpleNamespace(partitions=Partitions(), now=LATER)
     housekeeping = Housekeeping(broker, other_logs=lambda: logs)
     assert all(log.producers.by_id for log in logs)
     slices = housekeeping._forget_producers()
     next(slices)
-    assert [bool(log.producers.by_id) for log in logs] == [False] * PARTITIONS_PER_SLICE + [True]
+    assert [bool(log.producers.by_id) for log in logs] == [False] * HOUSEKEPT_PARTITIONS_PER_SLICE + [True]
     assert list(slices) == []
     assert not any(log.producers.by_id for log in logs)
 
 
 def test_how_far_logs_are_synced_is_noted_in_slices_but_never_for_a_log_that_was_deleted_meanwhile() -> None:
     """Its directory may belong to another topic of the same name, whose records are not durable."""
-    logs = [followed(index) for index in range(PARTITIONS_PER_SLICE + 2)]
+    logs = [followed(index) for index in range(HOUSEKEPT_PARTITIONS_PER_SLICE + 2)]
     for log in logs:
         log.mark_synced(log.sync_point())
     synced: list[str] = []
@@ -54,7 +55,7 @@ def test_how_far_logs_are_synced_is_noted_in_slices_but_never_for_a_log_that_was
     )
     slices = Housekeeping(broker, other_logs=lambda: logs)._checkpoint_synced()
     next(slices)
-    assert [log.durable_end for log in logs] == [1] * PARTITIONS_PER_SLICE + [0, 0]
+    assert [log.durable_end for log in logs] == [1] * HOUSEKEPT_PARTITIONS_PER_SLICE + [0, 0]
     deleted = logs.pop()
     assert list(slices) == [None]
     assert deleted.durable_end == 0

@@ -11,11 +11,12 @@ from kio.schema.incremental_alter_configs.v1.request import (
 from kio.static.primitive import i8
 
 from reference_broker.core.events import Note, SetTimer
-from reference_broker.core.log_cleaner import TOPICS_PER_SLICE, CompactedTopics
+from reference_broker.core.log_cleaner import CompactedTopics
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.log.cleaner.tests.cleaner_world import contents
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from reference_broker.ports.slicing import CLEANED_TOPICS_PER_SLICE
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 
@@ -198,13 +199,14 @@ def test_another_policy_of_all_topics_is_taken_in_slices() -> None:
     """A topic's own policy stays, one that is created meanwhile has the new one, and the last change wins."""
     partition = PartitionImage((1,), (1,), 1, 0, 0)
     many = {
-        f"t{number}": TopicImage(f"t{number}", bytes(16), (partition,)) for number in range(2 * TOPICS_PER_SLICE + 1)
+        f"t{number}": TopicImage(f"t{number}", bytes(16), (partition,))
+        for number in range(2 * CLEANED_TOPICS_PER_SLICE + 1)
     }
     own = {(TOPIC_RESOURCE, "t0"): {"cleanup.policy": "delete"}}
     topics = CompactedTopics("delete", MetadataImage(topics=many, configs=own))
     work = topics.default_changed("compact")
     next(work)
-    assert len(topics.names) == TOPICS_PER_SLICE - 1
+    assert len(topics.names) == CLEANED_TOPICS_PER_SLICE - 1
     assert len([*work]) == 1
     assert topics.names.keys() == many.keys() - {"t0"}
     late = topics.default_changed("delete")

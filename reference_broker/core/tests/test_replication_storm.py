@@ -12,7 +12,7 @@ STEPS = 60
 
 
 class Storm:
-    """``acked``: values that clients were told are safe, and where they stand."""
+    """``acked``: acknowledged values and their offsets."""
 
     def __init__(self, seed: int, revision: str) -> None:
         self.random = Random(seed)

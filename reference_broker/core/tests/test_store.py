@@ -1,4 +1,4 @@
-"""Calls of the object store: each is one effect, and each answer goes to who asked."""
+"""Calls of the object store: each is one effect, and each result goes to its caller."""
 
 from typing import cast
 
@@ -39,6 +39,6 @@ def test_a_part_of_a_node_puts_reads_and_lists_in_later_events() -> None:
 
     ports.store(Put("topic/a", b"data"), read, heard.append)
     assert heard == []
-    world.close(99)  # Any event carries out what was asked for.
+    world.close(99)  # Any event carries out the calls.
     world.settle()
     assert heard == [b"at", (("topic/a", 4),), StoreFailure(FailureKind.MISSING, "there is no topic/b")]

@@ -74,7 +74,7 @@ class TransactionsWorld(ClusterWorld):
         return self.replies.get(token)
 
     def again(self, key: ApiKey, version: int, body: object, error_of: Any = lambda answer: answer.error_code) -> Any:
-        """As a client does: again until it is told something that lasts."""
+        """Retry, as a client does, until the error is not retriable."""
         for _ in range(300):
             answer = self.answer_of(self.send(self.coordinator(), key, version, body))
             if answer is not None and known_error(int(error_of(answer))) not in RETRIABLE:

@@ -53,7 +53,7 @@ class Producer:
             if error_of(answer) not in BUSY:
                 return answer
             self.world.advance(100)
-        raise AssertionError(f"{key.name} is told {error_of(answer)}")
+        raise AssertionError(f"{key.name} got {error_of(answer)}")
 
     def add(self) -> None:
         if not self.is_second:

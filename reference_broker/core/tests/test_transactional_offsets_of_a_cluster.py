@@ -35,13 +35,13 @@ class OffsetsWorld(TransactionsWorld):
         raise AssertionError("the group gets no coordinator")
 
     def of_group(self, key: ApiKey, version: int, error_of: Any, **said: Any) -> Any:
-        """As a client does: again until it is told something that lasts."""
+        """Retry, as a client does, until the error is not retriable."""
         for _ in range(300):
             answer = self.answer_of(self.send(self.group_coordinator(), key, version, body(key, **said)))
             if answer is not None and known_error(int(error_of(answer))) not in AGAIN:
                 return answer
             self.run(50)
-        raise AssertionError(f"{key.name} is told {answer}")
+        raise AssertionError(f"{key.name} got {answer}")
 
     def commit_offset(self, offset: int) -> None:
         partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": None}]

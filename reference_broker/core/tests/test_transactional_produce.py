@@ -62,7 +62,7 @@ class ProducingWorld(TransactionsWorld):
         raise AssertionError(f"partition {index} takes nothing: {error}")
 
     def finish(self, *, commits: bool = True) -> None:
-        """EndTxn 5: the producer goes on with what it is told."""
+        """EndTxn 5: the producer continues with the ID and epoch of the response."""
         answer = self.again(ApiKey.END_TXN, 5, self.end_body(commits=commits))
         assert answer.error_code == 0
         self.owner = int(answer.producer_id), int(answer.producer_epoch)

@@ -19,11 +19,12 @@ from reference_broker.groups.offset_commits import (
 )
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.replication import Replication
@@ -36,8 +37,8 @@ OFFSETS_TOPIC_ID = b"o" * 16
 
 
 class Verifying:
-    """The coordinator of all transactions. ``requests``: of which transactions it was asked, and the callbacks that the
-    test calls, if it is not to say ``says`` at once."""
+    """The coordinator of all transactions. ``requests``: the transactions to be verified, with the callbacks that the
+    test calls. If ``says`` is not None, the callback gets it at once."""
 
     def __init__(self) -> None:
         self.says: Error | None = ErrorCode.none

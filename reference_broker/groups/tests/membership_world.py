@@ -97,7 +97,7 @@ class FakePartition(OffsetsPartition):
             written(self.fails)
 
     def remove_group(self, group_id: str, written: Written) -> bool:
-        """An error that is told at once means that nothing is written."""
+        """An error that is returned at once means that nothing is written."""
         self.writes.append(Write(group_id, GroupState.DEAD, self.groups[group_id].generation, {}, written))
         if not self.holds:
             written(self.fails)

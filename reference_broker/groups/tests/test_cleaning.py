@@ -11,9 +11,10 @@ from reference_broker.groups.records import offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_commits import put, subscription
 from reference_broker.groups.tests.test_group_coordinator import stable_group
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.errors import ErrorCode
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.groups.committed_offsets import CHANGES_AT_ONCE, Change, CommitOffset, CommittedOffsets, OffsetKey
+from reference_broker.groups.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
 from reference_broker.groups.tests.naive_offsets import Commit, Ending, Event, Removal, read_below
+from reference_broker.ports.slicing import DECIDED_OFFSETS_PER_SLICE
 from reference_broker.records.batch import NO_PRODUCER_ID
 
 KEYS = [OffsetKey(group, topic, index) for group in "gh" for topic in "tu" for index in (0, 1)]
@@ -188,12 +189,12 @@ def test_a_tombstone_drops_the_pending_commits_of_its_key() -> None:
 
 def test_a_long_transaction_is_decided_in_parts_and_what_follows_waits() -> None:
     offsets = CommittedOffsets()
-    many = CHANGES_AT_ONCE + 1
+    many = DECIDED_OFFSETS_PER_SLICE + 1
     for index in range(many):
         offsets.appended(index + 1, [change(OffsetKey("g", "t", index), 1, 0)], 5)
     offsets.ended(many + 1, 5, is_commit=True)
     offsets.appended(many + 2, [change(OffsetKey("g", "t", many - 1), 2, 0)])
-    assert len(list(offsets.replicated(many + 2))) == CHANGES_AT_ONCE
+    assert len(list(offsets.replicated(many + 2))) == DECIDED_OFFSETS_PER_SLICE
     assert offsets.is_behind(many + 2)
     assert [commit.offset for _, commit in offsets.replicated(many + 2) if commit is not None] == [1, 2]
     assert not offsets.is_behind(many + 2)

@@ -226,7 +226,7 @@ def test_the_leader_stays_if_it_joined_else_the_first_that_did_leads() -> None:
     assert not Group("g", NOW_MS).elect_joined_leader()
 
 
-# --- what may be asked ----------------------------------------------------------------------------------------------
+# --- which requests are valid -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("ClassicGroupTest.testValidateOffsetCommit")

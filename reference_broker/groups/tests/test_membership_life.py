@@ -3,8 +3,8 @@
 import pytest
 
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
-from reference_broker.groups.membership import GROUPS_A_SLICE
 from reference_broker.groups.tests.membership_world import WALL_MS, FakePartition, World
+from reference_broker.ports.slicing import SERVED_GROUPS_PER_SLICE
 from reference_broker.wire.errors import Error, ErrorCode
 
 
@@ -38,13 +38,13 @@ def test_a_loaded_group_goes_on_and_its_members_have_one_session_to_be_heard() -
 
 def test_many_groups_are_taken_up_in_slices_and_one_that_is_asked_for_at_once() -> None:
     world = World()
-    count = 3 * GROUPS_A_SLICE + 1
+    count = 3 * SERVED_GROUPS_PER_SLICE + 1
     for index in range(count):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
     world.membership.loaded(world.partition)
-    assert world.metrics.groups.value == GROUPS_A_SLICE
+    assert world.metrics.groups.value == SERVED_GROUPS_PER_SLICE
     assert world.heartbeat("a", 7, group=f"g{count - 1}") is ErrorCode.none
-    assert world.metrics.groups.value == GROUPS_A_SLICE + 1
+    assert world.metrics.groups.value == SERVED_GROUPS_PER_SLICE + 1
     world.pass_ms(0)
     assert world.metrics.groups.value == count
     world.pass_ms(10_000)
@@ -79,7 +79,7 @@ def test_a_lost_partition_answers_all_who_wait() -> None:
 def test_a_partition_that_comes_back_has_other_groups_of_the_same_names() -> None:
     """Loaded again while the groups of its former life are still being dropped."""
     world = World()
-    count = 2 * GROUPS_A_SLICE
+    count = 2 * SERVED_GROUPS_PER_SLICE
     for index in range(count):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
     world.membership.loaded(world.partition)
@@ -104,7 +104,7 @@ def test_a_partition_that_comes_back_has_other_groups_of_the_same_names() -> Non
 def test_from_the_moment_a_partition_is_lost_nothing_happens_to_its_groups() -> None:
     """Those whose turn to be dropped has not come, too."""
     world = World()
-    for index in range(GROUPS_A_SLICE):
+    for index in range(SERVED_GROUPS_PER_SLICE):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
     world.membership.loaded(world.partition)
     world.partition.holds = True

@@ -80,7 +80,7 @@ def copy_of(group: Group) -> Group:
 
 @dataclass
 class Client:
-    """A well-behaved consumer: joins, syncs, sends heartbeats, and begins anew when told to. Silent: does nothing."""
+    """A well-behaved consumer: joins, syncs, sends heartbeats, and joins again when it must. Silent: does nothing."""
 
     world: World
     name: str
@@ -181,7 +181,7 @@ class Once(list[Any]):
 
 @dataclass
 class Received:
-    """What members were told, by life of the coordinator and generation."""
+    """What members received, by life of the coordinator and generation."""
 
     life: int = 0
     leaders: dict[tuple[int, int], tuple[str, str | None]] = field(default_factory=dict)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from reference_broker.groups.group import GroupState
-from reference_broker.groups.rebalances import MEMBERS_A_SLICE
 from reference_broker.groups.tests.membership_world import World
+from reference_broker.ports.slicing import REBALANCED_MEMBERS_PER_SLICE
 from reference_broker.wire.errors import ErrorCode
 
 # --- group.initial.rebalance.delay.ms -------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_each_generation_has_its_own_time_to_sync() -> None:
 
 def test_a_large_group_is_told_of_its_generation_in_slices() -> None:
     world = World()
-    joins = dict(world.new() for _ in range(2 * MEMBERS_A_SLICE + 1))
+    joins = dict(world.new() for _ in range(2 * REBALANCED_MEMBERS_PER_SLICE + 1))
     leader = next(iter(joins))
     responded: list[int] = []
     step = world.ports.set_timer
@@ -207,12 +207,12 @@ def test_a_large_group_is_told_of_its_generation_in_slices() -> None:
     world.pass_ms(0)
     assert [each.answer.generation for each in joins.values()] == [1] * len(joins)
     assert len(joins[leader].answer.members) == len(joins)
-    assert {MEMBERS_A_SLICE, 2 * MEMBERS_A_SLICE} <= set(responded)
+    assert {REBALANCED_MEMBERS_PER_SLICE, 2 * REBALANCED_MEMBERS_PER_SLICE} <= set(responded)
 
 
 def test_a_rebalance_that_begins_before_all_are_told_has_those_already() -> None:
     world = World()
-    joins = dict(world.new() for _ in range(MEMBERS_A_SLICE + 2))
+    joins = dict(world.new() for _ in range(REBALANCED_MEMBERS_PER_SLICE + 2))
     first, *_, gone, last = joins
     step = world.ports.set_timer
     held: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""SyncGroup: the assignment is told when it is written, to those of this generation only."""
+"""SyncGroup: the members of this generation, and no others, get the assignment once it is written."""
 
 import pytest
 
@@ -162,8 +162,8 @@ def test_a_session_begins_anew_with_the_assignment() -> None:
 
 
 def large_stable(monkeypatch: pytest.MonkeyPatch) -> tuple[World, list[str], list[Syncing]]:
-    """Five members; two are told of their assignment in one event, and the first two have been."""
-    monkeypatch.setattr(rebalances, "MEMBERS_A_SLICE", 2)
+    """Five members, of which two get their assignment in one event. The first two have got it."""
+    monkeypatch.setattr(rebalances, "REBALANCED_MEMBERS_PER_SLICE", 2)
     world = World()
     for at in range(5):
         world.join(instance=f"i{at}")

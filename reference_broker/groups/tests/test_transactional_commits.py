@@ -2,12 +2,12 @@
 
 import pytest
 
-from reference_broker.groups.committed_offsets import CHANGES_AT_ONCE, OffsetKey
-from reference_broker.groups.offset_commits import OFFSETS_A_SLICE
+from reference_broker.groups.committed_offsets import OffsetKey
 from reference_broker.groups.records import read_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_commits import led, put
 from reference_broker.groups.tests.test_group_coordinator import stable_group
+from reference_broker.ports.slicing import COMMITTED_OFFSETS_PER_SLICE, DECIDED_OFFSETS_PER_SLICE
 from reference_broker.records.record import read_all
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -177,7 +177,7 @@ def test_one_refused_partition_does_not_stop_the_others() -> None:
 
 def test_many_offsets_are_judged_in_slices_and_written_when_the_transaction_is_open() -> None:
     world, target, group = led()
-    many = 2 * OFFSETS_A_SLICE + 1
+    many = 2 * COMMITTED_OFFSETS_PER_SLICE + 1
     world.show(t=many)
     answers = world.transact(group, *range(many))
     assert (answers, world.verifying.requests) == ([], [])
@@ -284,7 +284,7 @@ def test_offsets_are_counted_when_they_are_visible() -> None:
 
 def test_a_long_transaction_is_decided_in_slices_and_fetches_wait_for_its_end() -> None:
     world, _, group = led()
-    many = 2 * CHANGES_AT_ONCE + 1
+    many = 2 * DECIDED_OFFSETS_PER_SLICE + 1
     world.show(t=many)
     for _ in (1, 2):  # The second commit replaces the first.
         answers = world.transact(group, *range(many))
@@ -293,14 +293,14 @@ def test_a_long_transaction_is_decided_in_slices_and_fetches_wait_for_its_end() 
     returned: list[int] = []
     world.end(0, commit=True)
     world.groups.commits.fetch(group, None, lambda _, found: returned.append(len(found)))
-    assert (returned, world.groups.metrics.offsets.value) == ([], CHANGES_AT_ONCE)
+    assert (returned, world.groups.metrics.offsets.value) == ([], DECIDED_OFFSETS_PER_SLICE)
     world.pass_ms(0)
     assert (returned, world.groups.metrics.offsets.value) == ([many], many)
 
 
 def test_who_waits_for_a_long_transaction_is_told_that_the_partition_is_lost() -> None:
     world, _, group = led()
-    many = CHANGES_AT_ONCE + 1
+    many = DECIDED_OFFSETS_PER_SLICE + 1
     world.show(t=many)
     world.transact(group, *range(many))
     world.pass_ms(0)

@@ -1,6 +1,6 @@
 """Commits of consumers and of several transactions, markers, loads, expiry and removals beside naive models.
 
-One machine has one replica, and its model knows what was asked for. The other has three, and its model reads the log.
+One machine has one replica, and its model knows the requests. The other has three, and its model reads the log.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """Conversations of members with their coordinator, word for word: lines after ``>`` are done, the others follow.
 
-Members have short names (the leader of a generation is told who is in it); ``transcripts/*.txt`` are read as a diff
+Members have short names (the leader of a generation gets its members); ``transcripts/*.txt`` are read as a diff
 when a rule changes.
 """
 
@@ -51,7 +51,7 @@ class Conversation:
         return lines
 
     def name(self, member_id: str) -> str:
-        """Of one that has not been told its ID yet: what the ID begins with."""
+        """Return the name of the member. If it has no ID yet, that is the beginning of the ID."""
         return next((name for name, known in self.ids.items() if known == member_id), member_id.split("-")[0])
 
     def join(self, name: str, instance: str | None = None, version: str = "9", protocols: str = "range") -> None:

@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from reference_broker.log.cleaner.record_columns import columns
 from reference_broker.log.cleaner.retention import (
-    RECORDS_PER_SLICE,
     CleanedTransactions,
     LastBatches,
     OffsetMap,
@@ -29,6 +28,7 @@ from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment, whole_bat
 from reference_broker.log.segments import cleaned_segment
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import CLEANED_RECORDS_PER_SLICE, Sliced
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, InvalidRecords, read_header
 from reference_broker.records.record import plain_records
 from reference_broker.wire.errors import ErrorCode
@@ -269,7 +269,7 @@ class Cleaning:
         self._check((segment,))
         position = count = 0
         while position < len(plain):
-            found, position = columns(plain, position, RECORDS_PER_SLICE)
+            found, position = columns(plain, position, CLEANED_RECORDS_PER_SLICE)
             check_offsets(header, found)
             count += len(found.starts)
             self._records += len(found.starts)
@@ -341,7 +341,7 @@ class Cleaning:
         self._write(cleaned, out, out_bytes)
         cleaned.created_ms = group[-1].created_ms
 
-    def _judged(self, judging: Generator[None, None, FoundT]) -> Generator[Step, None, FoundT]:
+    def _judged(self, judging: Sliced[FoundT]) -> Generator[Step, None, FoundT]:
         """What comes of work on one batch. A large batch takes several slices."""
         while True:
             try:
@@ -381,7 +381,7 @@ class Cleaning:
 
     def _pause(self, relied_on: Sequence[Segment]) -> Steps:
         """Ends the slice if it is long enough."""
-        if self._records >= RECORDS_PER_SLICE or self._io_bytes >= 2 * CHUNK_BYTES:
+        if self._records >= CLEANED_RECORDS_PER_SLICE or self._io_bytes >= 2 * CHUNK_BYTES:
             yield self._step()
             self._check(relied_on)
 

@@ -8,7 +8,7 @@ transactions are removed (``CleanedTransactions``). Some batches stay without re
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -18,6 +18,12 @@ from typing import NamedTuple
 from reference_broker.log.cleaner.record_columns import Columns, columns, extents, shifted
 from reference_broker.log.indexes import Aborted
 from reference_broker.log.producer_state import ProducerStates
+from reference_broker.ports.slicing import (
+    CLEANED_RECORDS_PER_SLICE,
+    INDEXED_OFFSETS_PER_SLICE,
+    REBUILT_RECORDS_PER_SLICE,
+    Sliced,
+)
 from reference_broker.records.batch import (
     COMPRESSION_MASK,
     CRC_FROM,
@@ -93,9 +99,6 @@ class OffsetMap:
         return len(self.offsets) * 100 // self.capacity
 
 
-OFFSETS_PER_SLICE = 5_000
-
-
 class Superseded:
     """The batches of the dirty part of which no record is the newest of its key, so that they need not be decoded
     again.
@@ -118,17 +121,17 @@ class Superseded:
         if len(self._bases) < self._most:
             self._bases.append(header.base_offset)
 
-    def settle(self, newest: Iterable[int]) -> Generator[None, None, None]:
+    def settle(self, newest: Iterable[int]) -> Sliced[None]:
         """Takes the newest offset of each key, in any order, once all batches are noted. An offset that is in no
         noted batch counts for the one before it, which is then decoded for nothing. Yields between two slices."""
         bases, has_newest = self._bases, bytearray(len(self._bases))
         self._has_newest = has_newest
         rest = iter(newest) if bases else iter(())
-        some = list(islice(rest, OFFSETS_PER_SLICE))
+        some = list(islice(rest, INDEXED_OFFSETS_PER_SLICE))
         while some:
             for offset in some:
                 has_newest[bisect_right(bases, offset) - 1] = 1
-            some = list(islice(rest, OFFSETS_PER_SLICE))
+            some = list(islice(rest, INDEXED_OFFSETS_PER_SLICE))
             if some:
                 yield
 
@@ -254,12 +257,6 @@ class CleanedTransactions:
             self._ongoing_aborted.setdefault(aborted.producer_id, (aborted, False))
 
 
-RECORDS_PER_SLICE = 3000
-"""How many records one slice reads. That takes 1 to 2 ms."""
-
-REBUILT_PER_SLICE = 1000
-"""How many records one slice puts into a new batch. That takes about 2 ms."""
-
 NO_EPOCH_YET = -2
 
 
@@ -291,9 +288,9 @@ class Retention:
     kept: int = 0
     _last_epoch: int = NO_EPOCH_YET
 
-    def keep(self, header: BatchHeader, batch: memoryview) -> Generator[None, None, Buffer | None]:
-        """Returns what stays of a batch, or None if nothing does. Yields about every RECORDS_PER_SLICE records. Raises
-        InvalidRecords (CORRUPT_MESSAGE) if the batch is damaged."""
+    def keep(self, header: BatchHeader, batch: memoryview) -> Sliced[Buffer | None]:
+        """Return what is kept of a batch, or None if nothing is. Raises InvalidRecords (CORRUPT_MESSAGE) if it is
+        damaged."""
         must_stay = self._must_stay(header)
         may_go = (self.transactions.of_control if header.is_control else self._of_data)(header, batch)
         horizon_ms = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
@@ -336,7 +333,7 @@ class Retention:
 
     def _keep_records(
         self, header: BatchHeader, batch: memoryview, horizon_ms: int | None, must_stay: bool
-    ) -> Generator[None, None, Buffer | None]:
+    ) -> Sliced[Buffer | None]:
         plain = yield from plain_records(header, batch)
         if plain is None:
             self.records += header.record_count
@@ -347,7 +344,7 @@ class Retention:
         has_tombstone = False
         tombstones_go = horizon_ms is not None and self.now_ms >= horizon_ms
         while position < len(plain):
-            found, position = columns(plain, position, RECORDS_PER_SLICE)
+            found, position = columns(plain, position, CLEANED_RECORDS_PER_SLICE)
             check_offsets(header, found)
             count += len(found.starts)
             stay = self._newest_of(header.base_offset, found, tombstones_go)
@@ -422,9 +419,7 @@ def check_offsets(header: BatchHeader, found: Columns) -> None:
         )
 
 
-def _rebuilt(
-    header: BatchHeader, plain: bytes, starts: list[int], horizon_ms: int | None
-) -> Generator[None, None, bytes]:
+def _rebuilt(header: BatchHeader, plain: bytes, starts: list[int], horizon_ms: int | None) -> Sliced[bytes]:
     """The batch with the records that begin at ``starts`` alone. Offsets, epoch, producer and sequence stay. A horizon
     is in the base timestamp (KIP-534), and the records' timestamps are then relative to it. A large batch takes
     several slices."""
@@ -434,10 +429,10 @@ def _rebuilt(
     by = header.base_timestamp_ms - base_ms
     latest_ms = -INT64_END
     pieces: list[bytes] = []
-    for first in range(0, len(starts), REBUILT_PER_SLICE):
+    for first in range(0, len(starts), REBUILT_RECORDS_PER_SLICE):
         if first:
             yield
-        some = extents(plain, starts[first : first + REBUILT_PER_SLICE])
+        some = extents(plain, starts[first : first + REBUILT_RECORDS_PER_SLICE])
         if horizon_ms is None:
             pieces += [plain[record.start : record.end] for record in some]
         else:

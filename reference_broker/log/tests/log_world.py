@@ -7,10 +7,11 @@ import pytest
 
 from reference_broker.log.appending import Appended, Origin
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import Error

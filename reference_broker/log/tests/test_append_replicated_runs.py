@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
 from reference_broker.ports.disk import DiskError, MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build
 
 NOW = Now(0, 0)

@@ -1,4 +1,4 @@
-"""Leader epochs and where they began: what is noted, asked for, forgotten at both ends, and read from the file."""
+"""Leader epochs and their start offsets: noted, looked up, truncated at both ends, and read from the file."""
 
 import pytest
 

@@ -192,7 +192,7 @@ def test_truncated_and_rewritten_records_are_scanned_again() -> None:
 
 
 def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> None:
-    """The cut takes the whole batch, so the log ends below the offset that was asked for."""
+    """The cut takes the whole batch, so the log ends below the requested offset."""
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
     assert log.recovery_point > 5

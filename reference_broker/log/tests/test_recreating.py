@@ -1,6 +1,6 @@
 """Snapshots of producers that a segment due for upload lacks (P-8, P-9, P-10, P-13, P-14), against a naive replay."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_replay import RECREATED_BATCHES_PER_SLICE, Recreated
+from reference_broker.log.producer_replay import Recreated
 from reference_broker.log.producer_state import decoded, encoded
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
 from reference_broker.log.tests.replay_judge import Batch, first_looked_at, first_needed, kept, replayed
 from reference_broker.log.timestamp_lookup import Overtaken
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import RECREATED_BATCHES_PER_SLICE, Sliced, run_to_end
 from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 
@@ -102,7 +103,7 @@ class WrittenLog:
 
     def recreated(self, offset: int, now_ms: int) -> Recreated:
         self.disk.seen = []
-        return in_one_go(self.log.recreate_snapshot(_at(now_ms), offset))
+        return run_to_end(self.log.recreate_snapshot(_at(now_ms), offset))
 
     def judge(self, made: Recreated, offset: int, now_ms: int) -> None:
         """Compares a snapshot with the full replay."""
@@ -127,11 +128,7 @@ def _at(ms: int) -> Now:
     return Now(max(ms, 0) * 1000, START_MS + ms)
 
 
-def in_one_go(making: Generator[None, None, Recreated]) -> Recreated:
-    return counted(making)[0]
-
-
-def counted(making: Generator[None, None, Recreated]) -> tuple[Recreated, int]:
+def counted(making: Sliced[Recreated]) -> tuple[Recreated, int]:
     """Returns the snapshot, and in how many slices it was made."""
     slices = 1
     while True:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
@@ -21,6 +21,7 @@ from reference_broker.log.tests.log_world import (
     opened,
 )
 from reference_broker.ports.disk import DiskError, MemoryDisk
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import checksum, validate
 from reference_broker.records.control import build_control, leader_change
 from reference_broker.wire.errors import Error, ErrorCode

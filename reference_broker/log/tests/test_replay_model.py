@@ -15,11 +15,12 @@ from chaos.sim.disk import SimDisk
 from reference_broker.log.appending import Origin
 from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.history import Step, replayed_naively
 from reference_broker.log.tests.log_world import DIRECTORY, START_MS, at
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.records.control import ControlType, read_marker
 from reference_broker.records.record import Record, build

@@ -15,7 +15,7 @@ MANY = 23
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_state, "PRODUCERS_A_SLICE", 4)
+    monkeypatch.setattr(producer_state, "PRODUCERS_PER_SLICE", 4)
     monkeypatch.setattr(producer_state, "PIECES_A_WRITE", 2)
 
 

@@ -6,14 +6,14 @@ from random import Random
 import pytest
 
 from chaos.sim.disk import SimDisk
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_state import encoded
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
-from reference_broker.log.tests.test_recreating import in_one_go
 from reference_broker.log.tests.tiered_world import TIERED, filled
 from reference_broker.ports.disk import Disk, DiskError, MemoryDisk, UndoFailed
+from reference_broker.ports.slicing import run_to_end
 
 EPOCHS = [(0, 0), (1, 10), (2, 20)]
 
@@ -180,7 +180,7 @@ def _recreate(_: MortalDisk, log: PartitionLog) -> None:
 
 def _recreated(log: PartitionLog) -> list[bytes]:
     """Makes all snapshots that a copy of the closed segments needs, and returns them."""
-    return [in_one_go(log.recreate_snapshot(NOW, offset)).snapshot for offset in log.bases[1:]]
+    return [run_to_end(log.recreate_snapshot(NOW, offset)).snapshot for offset in log.bases[1:]]
 
 
 @pytest.mark.clause("P-8", "P-12")

@@ -14,7 +14,8 @@ from reference_broker.log.segments import TierableSegment
 from reference_broker.log.timestamp_lookup import Overtaken
 from reference_broker.metadata.identifiers import random_uuid, uuid_text
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import RandomSource, Slices, StorePorts, later, run_slices
+from reference_broker.ports.node_ports import RandomSource, StorePorts, later
+from reference_broker.ports.slicing import Sliced, run_slices
 from reference_broker.ports.store import StoreFailure
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.copying.copy import ENDED, Copy, EpochsUnknown, Stage, preparation
@@ -128,7 +129,7 @@ class Copier:
         self._around.metrics.copy_requests.value += 1
         run_slices(self._around.ports, self._prepare(copy))
 
-    def _prepare(self, copy: Copy) -> Slices:
+    def _prepare(self, copy: Copy) -> Sliced[None]:
         around = self._around
         segment_id = random_uuid(around.random)
         try:

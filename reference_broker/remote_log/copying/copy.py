@@ -6,7 +6,7 @@ the segment. A failure ends the attempt. The next one has another segment ID. ``
 stages.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, TypeAlias
@@ -17,6 +17,7 @@ from reference_broker.log.producer_replay import Recreated
 from reference_broker.log.producer_state import SnapshotDamaged, decoded
 from reference_broker.log.segments import TierableSegment
 from reference_broker.ports.node_ports import Now
+from reference_broker.ports.slicing import Sliced
 from reference_broker.ports.store import Put, PutFile
 from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteSegment, lineage_of
 from reference_broker.remote_log.objects import ObjectKind, key_of
@@ -56,7 +57,7 @@ Objects: TypeAlias = tuple[Put | PutFile, ...]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a copy stores: the segment as it is told to the metadata, and its objects in their order. ``recreated`` is
+    """What a copy stores: the segment as the metadata gets it, and its objects in their order. ``recreated`` is
     the snapshot of producers among them if the log lacked it."""
 
     segment: RemoteSegment
@@ -121,7 +122,7 @@ class EpochsUnknown(Exception):  # noqa: N818 - says what was found
 
 def preparation(
     partition: Partition, local: TierableSegment, now: Now, node_id: int, segment_id: bytes
-) -> Generator[None, None, Prepared]:
+) -> Sliced[Prepared]:
     """Gather what a copy stores, in slices. A snapshot of producers that is missing or damaged is made now (P-8).
 
     If the log begins inside the segment, it has forgotten the leader epochs of the records before. Nobody reads these,

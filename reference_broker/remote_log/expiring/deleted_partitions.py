@@ -1,9 +1,9 @@
 """Removes what deleted topics left in the tier, with the states of KIP-405's RemotePartitionDeleteState.
 
 The leader of a partition of ``__remote_log_metadata`` does it for the partitions that it keeps. So it happens whoever
-has died. It reads the log that it leads. Each copy tells how far its writer knew the cluster's metadata. Where a leader
-knows at least as much, and does not know the topic, the topic is deleted. Deliberately unlike Kafka, where the last
-leader of a deleted partition removes its segments, and they stay if it dies.
+has died. It reads the log that it leads. Each copy has the offset up to which its writer knew the cluster's metadata.
+Where a leader knows at least as much, and does not know the topic, the topic is deleted. Deliberately unlike Kafka,
+where the last leader of a deleted partition removes its segments, and they stay if it dies.
 
 An object may still be on its way to the store then. So for a day it is looked again whether any has come.
 """
@@ -17,7 +17,8 @@ from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Slices, StorePorts, later, run_slices
+from reference_broker.ports.node_ports import StorePorts, later
+from reference_broker.ports.slicing import REMOTE_RECORDS_PER_SLICE, Sliced, run_slices
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
 from reference_broker.records.batch import InvalidRecords, checked, iterate
 from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
@@ -31,8 +32,6 @@ Key = tuple[bytes, int]
 """A partition: topic ID and index."""
 
 CHUNK_BYTES = 128 * 1024
-RECORDS_A_SLICE = 50
-"""They cost some 3 ms."""
 KEYS_A_DELETE = 500
 REMOVALS_AT_ONCE = 10
 SWEEP_INTERVAL_US = 3_600_000_000
@@ -85,7 +84,7 @@ class DeletedPartitions:
 
     # --- what is deleted ----------------------------------------------------------------------------------------------
 
-    def _look(self) -> Slices:
+    def _look(self) -> Sliced[None]:
         topic = self._image().topics.get(REMOTE_LOG_METADATA_TOPIC)
         for index in range(len(topic.partitions) if topic is not None else 0):
             led = self._partitions.by_name.get((REMOTE_LOG_METADATA_TOPIC, index))
@@ -99,7 +98,7 @@ class DeletedPartitions:
             self._find_deleted(scanned)
             self._sweep_if_due(scanned)
 
-    def _scan(self, scanned: _Scanned) -> Slices:
+    def _scan(self, scanned: _Scanned) -> Sliced[None]:
         """Read what is replicated and was not read yet. Damaged records say nothing."""
         led, taken = scanned.led, 0
         while not led.deleted and scanned.offset < led.log.high_watermark:
@@ -113,7 +112,7 @@ class DeletedPartitions:
                     for record in () if header.is_control else read_records(batch, MOST_PLAIN_BYTES):
                         _note(scanned, record)
                         taken += 1
-                        if taken % RECORDS_A_SLICE == 0:
+                        if taken % REMOTE_RECORDS_PER_SLICE == 0:
                             yield
                 if not view:
                     return

@@ -10,15 +10,17 @@ is continued, so a crash leaves nothing.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import Final, TypeAlias, TypeVar
+from typing import Final
 
 from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Done, Slices, StorePorts, run_slices
+from reference_broker.ports.node_ports import Done, StorePorts
+from reference_broker.ports.slicing import REMOTE_OBJECTS_PER_SLICE, REMOTE_SEGMENTS_PER_SLICE, Sliced, run_slices
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
 from reference_broker.remote_log.fence import Fence, Proven
 from reference_broker.remote_log.metadata.events import (
@@ -36,19 +38,13 @@ from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 
 UNLIMITED: Final = -1
-SEGMENTS_PER_SLICE: Final = 100
-"""To look at so many takes some 0.5 ms. An event may have the end of one pass and the beginning of the next."""
 _NO_END: Final = 1 << 63
-
-FoundT = TypeVar("FoundT")
-Sliced: TypeAlias = Generator[None, None, FoundT]
-"""Long work that yields after each slice and returns what it found."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLog:
-    """What retention asks of the leader's log. ``local_only_bytes``: of the records that are not listed yet.
-    -1 in ``retention_ms`` or ``retention_bytes`` means that there is no limit."""
+    """The leader's log as retention needs it. ``local_only_bytes`` counts the records that are not listed yet. -1 in
+    ``retention_ms`` or ``retention_bytes`` means that there is no limit."""
 
     log_start_offset: int
     lineage: LeaderEpochStarts
@@ -66,7 +62,7 @@ class Due:
 
 
 def due(segments: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Sliced[Due]:
-    """Return what is due of the listed segments, which come by their first offset. In slices.
+    """Return what is due of the listed segments, which come by their first offset.
 
     A segment goes if it lies wholly before the log's start. Of those that hold records of this log the oldest go while
     they are too old, or while the log without them still has ``retention_bytes``. The first that stays keeps all that
@@ -79,12 +75,12 @@ def due(segments: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Slice
         end = shares.end(each)
         ends.append(end)
         spare_bytes += 0 if end is None else each.size_bytes
-        if number % SEGMENTS_PER_SLICE == 0:
+        if number % REMOTE_SEGMENTS_PER_SLICE == 0:
             yield
     start, is_retaining = log.log_start_offset, False
     gone = []
     for number, (each, end) in enumerate(zip(segments, ends, strict=True), 1):
-        if number % SEGMENTS_PER_SLICE == 0:
+        if number % REMOTE_SEGMENTS_PER_SLICE == 0:
             yield
         if end is None:
             if each.next_offset <= log.log_start_offset or is_before(each, log.lineage):
@@ -118,13 +114,13 @@ class Shares:
         return max((end for _, end in self._shared(segment)), default=None)
 
     def first(self, segments: Sequence[RemoteSegment], offset: int) -> Sliced[int | None]:
-        """Return the first offset from ``offset`` on that one of the segments shares with the log. In slices."""
+        """Return the first offset from ``offset`` on that one of the segments shares with the log."""
         first: int | None = None
         for number, each in enumerate(segments, 1):
             for start, end in self._shared(each):
                 if end > offset and (first is None or max(start, offset) < first):
                     first = max(start, offset)
-            if number % SEGMENTS_PER_SLICE == 0:
+            if number % REMOTE_SEGMENTS_PER_SLICE == 0:
                 yield
         return first
 
@@ -137,7 +133,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Removes segments in the name of the leader of ``leader_epoch``. ``may_go_on`` is asked before each step."""
+    """Removes segments as the leader of ``leader_epoch``. ``may_go_on`` is called before each step."""
 
     ports: StorePorts
     metadata: RemoteLogMetadata
@@ -146,9 +142,9 @@ class Removal:
     may_go_on: Callable[[], bool]
 
     def remove(self, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
-        """``ended`` is told an empty text when the segment is gone, or when there is nothing to do for it: then it is
-        not in the state that it was in. Else it is told why not; what is left is found again. It is not called if this
-        may not go on."""
+        """Call ``ended`` with an empty text once the segment is gone, or if it is no longer in the state that it was
+        in. Otherwise call it with the reason of the failure; the next check finds the rest. It is not called if
+        ``may_go_on`` returns False."""
 
         def begun(error: Error) -> None:
             if not self.may_go_on():
@@ -188,12 +184,10 @@ class Removal:
 
 
 SWEEP_INTERVAL_US = 3_600_000_000
-"""A leader looks for objects that no event tells of when it begins to lead, and then every hour."""
+"""A leader searches for objects without events when it begins to lead, and then every hour."""
 KEYS_A_DELETE = 500
-OBJECTS_PER_SLICE = 500
-"""To look at the names of so many takes some 3 ms."""
 SWEEPS_TO_CLEAR = 2
-"""The second one finds what was on its way to the store at the first one."""
+"""The second sweep finds what was being stored during the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +202,8 @@ class ExpiringSetting:
 
 
 class Expirer:
-    """``copied_now`` returns the ID of the segment that is being copied here: it is no garbage."""
+    """Deletes the due segments of one partition. ``copied_now`` returns the ID of the segment that is being copied
+    here, which is no garbage."""
 
     def __init__(
         self,
@@ -222,43 +217,43 @@ class Expirer:
         self._fence = fence
         self._copied_now = copied_now
         self._epoch = -1
-        """The leader epoch in which the work goes on."""
+        """The leader epoch of the work that is under way."""
         self._generation: object = None
-        """Of what is known, also in which the work goes on."""
+        """The generation of the segment metadata, for the same work."""
         self._sweeps_at_us = 0
         self._sweeps = 0
-        """How often it was swept since the topic has no tier any more."""
+        """Number of sweeps since the topic has no tier any more."""
         self._is_tiered = True
         """Whether the topic had a tier when the work began."""
         self._queue: deque[RemoteSegment] = deque()
         self._is_busy = False
-        """It waits: for its turn, or for the end of a step."""
+        """It waits for a slot, or for the end of a step."""
         self._has_slot = False
         self._is_closed = False
         self._has_noted_loss = False
-        self._told = (0, 0, 0, 0)
-        """What it adds to the gauges: segments and bytes that there are, segments and bytes that are to go."""
+        self._gauged = (0, 0, 0, 0)
+        """Its share of the gauges: listed segments and bytes, segments and bytes to delete."""
 
     def close(self) -> None:
-        """This node leads the partition no more. The step that is under way may still happen. No other one follows."""
+        """Stop, since this node no longer leads the partition. A step that is under way may still take effect."""
         self._is_closed = True
         if self._has_slot:
             self._end()
-        self._tell(0, 0, 0, 0)
+        self._set_gauges(0, 0, 0, 0)
 
     @property
     def is_clearing(self) -> bool:
-        """It deletes what is listed, because the topic has no tier any more or had none when this began."""
+        """Whether it deletes all listed segments, because the topic has no tier any more or had none at the begin."""
         return self._is_busy and not self._is_tiered
 
     @property
     def is_cleared(self) -> bool:
-        """The topic has no tier any more, and nothing of it is there."""
+        """Whether the topic has no tier any more, and no object of it is left."""
         return self._sweeps >= SWEEPS_TO_CLEAR and not len(self._known)
 
     def look(self) -> None:
-        """Delete what is due, one segment after the other, if nothing is under way already. What fails is tried again
-        at the next look."""
+        """Delete what is due, one segment after the other, unless that is under way already. Failures are retried at
+        the next call."""
         if self._partition.log.config.remote_storage_enable:
             self._sweeps = 0
         else:
@@ -268,7 +263,7 @@ class Expirer:
             self._setting.slots.take(self._begin)
 
     def _leave_the_tier(self) -> None:
-        """What only the tier has is no part of the log any more, as in Kafka."""
+        """Remove records that only the tier has from the log, as in Kafka."""
         log = self._partition.log
         if self._is_closed or log.log_start_offset >= log.local_log_start_offset:
             return
@@ -292,7 +287,7 @@ class Expirer:
         return self._metadata.of(self._partition.topic_id, self._partition.index)
 
     def _begin(self) -> None:
-        """It is this partition's turn."""
+        """Begin, since a slot is free."""
         self._has_slot = True
         if self._is_closed or not self._is_known or self._known.generation is not self._generation:
             self._end()
@@ -307,25 +302,26 @@ class Expirer:
             self._fence.raise_fence(self._when_proven(self._collect))
 
     def _may_go_on(self) -> bool:
-        """End the work if the partition is led in another epoch, is watched no more, or all that is known is new."""
+        """Return whether the work may continue. End it if the leader epoch has changed, the partition is no longer
+        watched, or its segment metadata was discarded."""
         is_as_before = self._is_known and self._known.generation is self._generation
         if self._has_slot and not (is_as_before and self._partition.leader_epoch == self._epoch):
             self._end()
         return self._has_slot
 
-    def _tell(self, *now: int) -> None:
-        metrics, before = self._setting.metrics, self._told
+    def _set_gauges(self, *now: int) -> None:
+        metrics, before = self._setting.metrics, self._gauged
         metrics.metadata_count.value += now[0] - before[0]
         metrics.size_bytes.value += now[1] - before[1]
         metrics.delete_lag_segments.value += now[2] - before[2]
         metrics.delete_lag_bytes.value += now[3] - before[3]
-        self._told = (now[0], now[1], now[2], now[3])
+        self._gauged = (now[0], now[1], now[2], now[3])
 
     def _count(self) -> None:
-        """Brings the gauges up to date."""
+        """Update the gauges."""
         known, queue = self._known, self._queue
         listed_bytes = sum(each.size_bytes for each in known.listed())
-        self._tell(len(known), listed_bytes, len(queue), sum(each.size_bytes for each in queue))
+        self._set_gauges(len(known), listed_bytes, len(queue), sum(each.size_bytes for each in queue))
 
     def _end(self, reason: str = "") -> None:
         self._is_busy = self._has_slot = False
@@ -338,7 +334,7 @@ class Expirer:
             )
 
     def _when_proven(self, then: Done) -> Proven:
-        """What is told whether events of this leader count: then ``then`` is called."""
+        """Return a callback for the fence, which calls ``then`` if events of this leader are valid."""
 
         def proven(error: Error) -> None:
             if not self._may_go_on():
@@ -355,8 +351,8 @@ class Expirer:
     def _collect(self) -> None:
         run_slices(self._setting.ports, self._find_due())
 
-    def _find_due(self) -> Slices:
-        """Garbage goes first, then what retention lets go. The log's start is durable before."""
+    def _find_due(self) -> Sliced[None]:
+        """Queue garbage first, then what has expired. The new log start is made durable before any deletion."""
         log, known = self._partition.log, self._known
         copied_now, listed = self._copied_now(), tuple(known.listed())
         self._queue.extend(each for each in known.unfinished() if each.segment_id != copied_now)
@@ -379,9 +375,9 @@ class Expirer:
             self._note_loss()
         elif start >= log.local_log_start_offset or known.segment_at(lineage, start) is not None:
             pass
-        elif start not in known.told:
+        elif start not in known.copied:
             self._note_loss()
-        else:  # A former leader deleted more than this log knows. Nobody can read what lies before the next segment.
+        else:  # A former leader deleted more than this log knows. No record before the next segment can be read.
             gone = {each.segment_id for each in found.segments}
             first = yield from shares.first([each for each in listed if each.segment_id not in gone], start)
             start = log.local_log_start_offset if first is None else min(first, log.local_log_start_offset)
@@ -405,10 +401,9 @@ class Expirer:
 
     @property
     def _lacks_events(self) -> bool:
-        """Return whether the log begins with records that are not here, and no event ever told of a copy of the first
-        one."""
+        """Whether the log begins with records that are not here, and no event reported a copy of the first one."""
         log = self._partition.log
-        return log.log_start_offset < log.local_log_start_offset and log.log_start_offset not in self._known.told
+        return log.log_start_offset < log.local_log_start_offset and log.log_start_offset not in self._known.copied
 
     def _note_loss(self) -> None:
         log = self._partition.log
@@ -422,8 +417,8 @@ class Expirer:
             )
 
     def _local_only_bytes(self, listed: Sequence[RemoteSegment], lineage: LeaderEpochStarts) -> Sliced[int]:
-        """How many bytes only the log has. Segments before the first one that is listed do not count: they are older,
-        so they would go first."""
+        """Return the number of bytes that only the log has. Segments before the first listed one do not count: they are
+        older, so they would go first."""
         log, known = self._partition.log, self._known
         first = yield from Shares(lineage).first(listed, log.log_start_offset)
         if first is None:
@@ -434,7 +429,7 @@ class Expirer:
             is_listed = None not in (known.segment_at(lineage, each.base_offset), known.segment_at(lineage, end - 1))
             if end > first and not is_listed:
                 size_bytes += each.size_bytes
-            if number % SEGMENTS_PER_SLICE == 0:
+            if number % REMOTE_SEGMENTS_PER_SLICE == 0:
                 yield
         return size_bytes
 
@@ -457,7 +452,7 @@ class Expirer:
         removal = Removal(setting.ports, setting.metadata, setting.node_id, self._epoch, self._may_go_on)
         removal.remove(segment, lambda reason: self._end(reason) if reason else self._next())
 
-    # --- objects that no event tells of -------------------------------------------------------------------------------
+    # --- objects without events ---------------------------------------------------------------------------------------
 
     def _sweep_if_due(self) -> None:
         ports, partition = self._setting.ports, self._partition
@@ -468,48 +463,44 @@ class Expirer:
         ports.store(ListObjects(folder), self._found, self._store_failed)
 
     def _found(self, objects: tuple[StoredObject, ...]) -> None:
-        """An object whose segment is not known here may be of a newer leader. Then that has written before it stored
-        the object, so an event that is written now is read back with an error."""
-        keys = [each.key for each in objects]
-        self._sort_out(
-            keys,
-            lambda unknown: self._fence.verify_leadership(
-                self._when_proven(lambda: self._sort_out(unknown, self._delete))
-            ),
-        )
+        run_slices(self._setting.ports, self._verify_unknown([each.key for each in objects]))
 
-    def _sort_out(self, keys: Sequence[str], then: Callable[[list[str]], None]) -> None:
-        """Give ``then`` those whose segments are not known. In slices. If the log has records before its local start
-        that are not listed, events were lost, and what may hold these records stays."""
+    def _verify_unknown(self, keys: Sequence[str]) -> Sliced[None]:
+        """Delete the objects whose segments are not known, once this node is known to be the leader. A segment may be
+        of a newer leader. That one has written its event before it stored the object, so an event that is written now
+        is read back with an error."""
+        unknown = yield from self._unknown(keys)
+        if unknown:
+            run = partial(run_slices, self._setting.ports)
+            self._fence.verify_leadership(self._when_proven(lambda: run(self._delete_unknown(unknown))))
+
+    def _delete_unknown(self, keys: Sequence[str]) -> Sliced[None]:
+        unknown = yield from self._unknown(keys)
+        if unknown:
+            self._delete(unknown)
+
+    def _unknown(self, keys: Sequence[str]) -> Sliced[list[str]]:
+        """Return the keys whose segments are not known. If there are none, the sweep is over. If the log has records
+        before its local start that are not listed, events were lost, and objects that may have these records stay."""
         unknown, log = list[str](), self._partition.log
         lineage = lineage_of(log)
-
-        def may_be_missed(offset: int) -> bool:
-            at = max(offset, log.log_start_offset)
-            return at < log.local_log_start_offset and self._known.segment_at(lineage, at) is None
-
-        def look() -> Slices:
-            for number, key in enumerate(keys, 1):
-                name = name_of(key)
-                if name is not None and self._known.get(name.segment_id) is None:
-                    if may_be_missed(name.start_offset):
-                        self._note_loss()
-                    else:
-                        unknown.append(key)
-                if number % OBJECTS_PER_SLICE == 0:
-                    yield
-                    if not self._may_go_on():
-                        return
-
-        def looked() -> None:
-            if not self._may_go_on():
-                return
-            if unknown:
-                then(unknown)
-            else:
-                self._swept()
-
-        run_slices(self._setting.ports, look(), looked)
+        for number, key in enumerate(keys, 1):
+            name = name_of(key)
+            if name is not None and self._known.get(name.segment_id) is None:
+                offset = max(name.start_offset, log.log_start_offset)
+                if offset < log.local_log_start_offset and self._known.segment_at(lineage, offset) is None:
+                    self._note_loss()
+                else:
+                    unknown.append(key)
+            if number % REMOTE_OBJECTS_PER_SLICE == 0:
+                yield
+                if not self._may_go_on():
+                    return []
+        if not self._may_go_on():
+            return []
+        if not unknown:
+            self._swept()
+        return unknown
 
     def _delete(self, keys: list[str]) -> None:
         if not self._may_go_on():

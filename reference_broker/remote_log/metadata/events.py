@@ -290,7 +290,7 @@ _CLASSES: Final[Mapping[int, type]] = {cls.__api_key__: cls for cls in get_args(
 
 
 def encode(event: RemoteLogEvent) -> bytes:
-    """Return the value of the record that tells the event."""
+    """Return the value of the event's record."""
     record = _record_of(event)
     kind: type = type(record)
     out = bytearray(uvarint(FRAME_VERSION) + uvarint(record.__api_key__) + uvarint(RECORD_VERSION))

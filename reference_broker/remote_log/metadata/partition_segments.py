@@ -79,7 +79,7 @@ class OffsetOwners:
         self._ranges[low:high] = [each for each in self._ranges[low:high] if each.owner != old.owner]
 
     def owns(self, owned: Owned) -> bool:
-        """Return whether ``asked.owner`` owns an offset of the range."""
+        """Return whether ``owned.owner`` owns an offset of the range."""
         low, high = self._touched(owned)
         return any(each.owner == owned.owner for each in self._ranges[low:high])
 
@@ -109,7 +109,7 @@ def _end(each: Owned) -> int:
     return each.end
 
 
-class ToldOffsets:
+class CopiedOffsets:
     """Ranges that neither overlap nor touch, in order. Segments follow one another, so there is mostly one."""
 
     __slots__ = ("_ends", "_starts")
@@ -150,8 +150,8 @@ class PartitionSegments:
         self.newest_epoch = -1
         """The newest leader epoch that any event carried. Events of older ones change nothing."""
         self.last_attempt = 0
-        """The last copy that was begun in ``newest_epoch``. One that is not later was told before."""
-        self.told = ToldOffsets()
+        """The last copy that was begun in ``newest_epoch``. One that is not later was reported before."""
+        self.copied = CopiedOffsets()
         """Of all copies that were begun, also of those that are gone. If a log had other remote records, their events
         are missing here."""
         self.delete_state: DeleteState | None = None
@@ -189,7 +189,7 @@ class PartitionSegments:
         if self.delete_state is not None or segment.state not in NEXT_SEGMENT_STATES[None]:
             return ErrorCode.invalid_request
         self._known[segment.segment_id] = segment
-        self.told.add(segment.start_offset, segment.next_offset)
+        self.copied.add(segment.start_offset, segment.next_offset)
         return ErrorCode.none
 
     def _update(self, update: SegmentUpdate) -> Error:
@@ -229,7 +229,7 @@ class PartitionSegments:
         """Begin anew: the topic has lost events."""
         self.generation = object()
         self.newest_epoch, self.last_attempt, self.delete_state = -1, 0, None
-        self.told.clear()
+        self.copied.clear()
         self._clear()
 
     def _clear(self) -> None:
@@ -355,7 +355,7 @@ def _end_of_epoch_at(lineage: LeaderEpochStarts, offset: int) -> int:
 
 
 Applied: TypeAlias = Callable[[Error], None]
-"""Told once what became of an event."""
+"""Called once with the result of an event."""
 
 
 class RemoteLogMetadata(Protocol):
@@ -371,7 +371,7 @@ class RemoteLogMetadata(Protocol):
 
     def is_ready(self, topic_id: bytes, partition: int) -> bool:
         """Return whether all is known that the leader of the topic's partition had when watching began. A leader that
-        was replaced, or has just begun, may know less than another: only ``write`` tells for sure."""
+        was replaced, or has just begun, may know less than another: only ``write`` is certain."""
         ...
 
     def of(self, topic_id: bytes, partition: int) -> PartitionSegments:

@@ -22,7 +22,8 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 from reference_broker.coordination.record_fields import DamagedRecord
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
-from reference_broker.ports.node_ports import Channel, Done, Ports, Slices, later, run_slices
+from reference_broker.ports.node_ports import Channel, Done, Ports, later
+from reference_broker.ports.slicing import REMOTE_RECORDS_PER_SLICE, Sliced, run_slices
 from reference_broker.records.batch import InvalidRecords, checked, iterate
 from reference_broker.records.record import MOST_PLAIN_BYTES, Record, build, read_records
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, decode, encode
@@ -90,8 +91,6 @@ class MetadataLeaders:
 MAX_WAIT_MS: Final = 500
 FETCH_BYTES: Final = 1 << 20
 PARTITION_BYTES: Final = 256 << 10
-RECORDS_A_SLICE: Final = 50
-"""Takes about 3 ms."""
 EARLIEST: Final = -2
 """The special timestamp of ListOffsets."""
 
@@ -240,7 +239,7 @@ class MetadataReader:
         taking = self._take_all([(each, found.get(index)) for index, each in sent.items()])
         run_slices(self._leaders.ports, taking, lambda: self._over(leader))
 
-    def _take_all(self, results: Iterable[tuple[_FetchInFlight, PartitionData | None]]) -> Slices:
+    def _take_all(self, results: Iterable[tuple[_FetchInFlight, PartitionData | None]]) -> Sliced[None]:
         for sent, data in results:
             if data is None or data.error_code:
                 sent.partition.is_out_of_range |= data is not None and data.error_code == ErrorCode.offset_out_of_range
@@ -256,7 +255,7 @@ class MetadataReader:
                 self._skipped(sent, sent.position, invalid.message)
                 self._pause([sent.partition])
 
-    def _take(self, sent: _FetchInFlight, view: memoryview) -> Slices:
+    def _take(self, sent: _FetchInFlight, view: memoryview) -> Sliced[None]:
         """Apply whole batches. A damaged one is skipped, with a note, and the next ones are applied."""
         taken = 0
         for position, header in iterate(view):
@@ -266,7 +265,7 @@ class MetadataReader:
                 for record in () if header.is_control else read_records(batch, MOST_PLAIN_BYTES):
                     self._take_record(sent, record)
                     taken += 1
-                    if taken % RECORDS_A_SLICE == 0:
+                    if taken % REMOTE_RECORDS_PER_SLICE == 0:
                         yield
             except InvalidRecords as invalid:
                 self._skipped(sent, header.base_offset, invalid.message)

@@ -87,14 +87,14 @@ class RemoteRecords(NamedTuple):
 BLOCKS_LIMIT_BYTES: Final = 64 << 20
 """Blocks of log objects are kept in so many bytes, those read ahead included."""
 READ_AHEAD_BLOCKS: Final = 1
-"""So many blocks behind the last one that a reader got are fetched before it asks for them."""
+"""Number of blocks after the last one that are fetched before a reader requests them."""
 
 FoundT = TypeVar("FoundT")
 Abandon: TypeAlias = Callable[[], None]
 
 
 class RemoteReader:
-    """Each method tells ``done`` what it found, or an error. It returns a function that abandons the reading."""
+    """Each method calls ``done`` with its result or an error. It returns a function that abandons the reading."""
 
     def __init__(
         self, ports: StorePorts, metadata: RemoteLogMetadata, metrics: RemoteLogMetrics, indexes_limit_bytes: int
@@ -154,7 +154,7 @@ class RemoteReader:
         done: Callable[[Auxiliary | Error], None],
     ) -> Abandon:
         """Find the state with which a replica begins whose leader has no records before ``offset``. ``leader_epoch``
-        is that of the record before it, as the leader tells. Unlike in Kafka the replica begins at ``offset``, also
+        is that of the record before it, as the leader says. Unlike in Kafka the replica begins at ``offset``, also
         inside a segment. Errors are those of ``read``."""
         self._metrics.auxiliary_requests.value += 1
         reading = self._auxiliary(log, partition, leader_epoch, offset)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import StorePorts, later
+from reference_broker.ports.slicing import REMOTE_RANGES_PER_EVENT
 from reference_broker.ports.store import Get, StoreFailure
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.objects import ObjectKind
@@ -40,7 +41,7 @@ GiveUp: TypeAlias = Callable[[], None]
 
 
 class Gets:
-    """Ranged gets, MOST_GETS of them at a time, in the order in which they were asked for.
+    """Ranged gets, MOST_GETS of them at a time, in the order in which they were requested.
 
     After a get failed, the next one of that object waits: 100 ms, and twice as long with each failure in a row, up to
     5 s. The gets of other objects go on meanwhile.
@@ -83,7 +84,7 @@ class Gets:
             self._begin(wanted, got, failed)
 
     def _begin(self, wanted: Range, got: Got, failed: Failed) -> None:
-        def answered(data: bytes) -> None:
+        def received(data: bytes) -> None:
             self.under_way -= 1
             self._pauses.pop(wanted.key, None)
             got(data)
@@ -96,7 +97,7 @@ class Gets:
             self._begin_some()
 
         self.under_way += 1
-        self._ports.store(Get(wanted.key, wanted.position, wanted.length), answered, refused)
+        self._ports.store(Get(wanted.key, wanted.position, wanted.length), received, refused)
 
     def _pause(self, key: str) -> None:
         before_us, _ = self._pauses.pop(key, (0, 0))
@@ -108,7 +109,7 @@ class Gets:
 
 @dataclass(slots=True, eq=False)
 class _Coming:
-    """A range that was asked for, and who waits for it."""
+    """A range that is being fetched, and the callbacks that wait for it."""
 
     take_back: Callable[[], bool] = lambda: False
     waiting: list[tuple[Got, Failed]] = field(default_factory=list)
@@ -116,7 +117,7 @@ class _Coming:
 
 class RangeCache:
     """Keeps ranges up to ``limit_bytes`` in all, and drops those first that were used longest ago. Objects never
-    change, so nothing in it is ever wrong. Who asks for a range that is on its way waits for the same get."""
+    change, so nothing in it is ever wrong. A request for a range that is being fetched waits for the same get."""
 
     def __init__(self, gets: Gets, limit_bytes: int) -> None:
         self._gets = gets
@@ -150,7 +151,7 @@ class RangeCache:
         return give_up
 
     def read_ahead(self, wanted: Range) -> None:
-        """Fetch a range that will be asked for soon, if it is not here. Nobody is told if that fails."""
+        """Fetch a range that will be needed soon, if it is not here. If that fails nothing happens."""
         if wanted not in self._kept and wanted not in self._coming:
             self.get(wanted, lambda _: None, lambda _: None)
 
@@ -176,15 +177,12 @@ class RangeCache:
             failed(failure)
 
 
-RANGES_PER_EVENT: Final = 8
-"""So many ranges that are in a cache are given to a reading in one event. Each may be a block of 1 MiB."""
-
 FoundT = TypeVar("FoundT")
 Reading: TypeAlias = Generator[Range | None, bytes, FoundT]
 
 
 class ReadFailed(Exception):  # noqa: N818 - says what happened
-    """The store did not give ``wanted``, which a reading asked for."""
+    """The store did not give ``wanted``, which a reading needs."""
 
     def __init__(self, wanted: Range, failure: StoreFailure) -> None:
         super().__init__(failure.reason)
@@ -260,7 +258,7 @@ class _Running:
     def _walk(self, data: bytes | None) -> Range | None:
         """Give the reading what the caches have. Returns what it waits for: a range, or the next slice."""
         wanted = next(self._reading) if data is None else self._reading.send(data)
-        for _ in range(RANGES_PER_EVENT):
+        for _ in range(REMOTE_RANGES_PER_EVENT):
             if wanted is None:
                 return None
             known = self._readings.cache_for(wanted).find(wanted)

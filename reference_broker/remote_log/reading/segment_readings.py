@@ -6,13 +6,19 @@ Their formats are those of ``log.indexes``.
 
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from reference_broker.log.checkpoints import decoded_rows
 from reference_broker.log.indexes import OFFSET_ENTRY, TIME_ENTRY, Aborted
 from reference_broker.log.indexes import TRANSACTION_ENTRY as ABORTED_ENTRY
 from reference_broker.log.producer_state import ProducerStates, SnapshotDamaged, decoded, pieces_of, restored
-from reference_broker.log.timestamp_lookup import FoundOffset, Steps, Work, first_at
+from reference_broker.log.timestamp_lookup import FoundOffset, first_at
+from reference_broker.ports.slicing import (
+    LOOKUP_UNITS_PER_SLICE,
+    REMOTE_HEADERS_PER_SLICE,
+    REMOTE_STEPS_PER_SLICE,
+    Budget,
+)
 from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, InvalidRecords, iterate, read_header
 from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteSegment, common_end
 from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
@@ -129,8 +135,6 @@ def _checked(segment: RemoteSegment, header: BatchHeader, position: int) -> Batc
 WALK_BYTES: Final = 16 * 1024
 MOST_BYTES: Final = 4 << 20
 """A read gives no more than this, unless its first batch is larger. To put so many bytes together takes some 2 ms."""
-HEADERS_PER_SLICE: Final = 1000
-"""So many headers are looked at in one event, which takes some 2 ms."""
 EMPTY_LENGTH: Final = (HEADER_BYTES - 12).to_bytes(4, "big")
 """The length field of a batch without records, which counts what follows the field."""
 BOUNDARY_FROM_BYTES: Final = 64 * 1024
@@ -168,9 +172,9 @@ def batches_from(
     if position >= stop:
         return Batches(b"", stop, stop, end_offset, end_offset, index)
     header = yield from header_at(segment, position)
-    max_bytes, asked_bytes = min(max_bytes, MOST_BYTES), max_bytes
+    max_bytes, wanted_bytes = min(max_bytes, MOST_BYTES), max_bytes
     if header.size_bytes > max_bytes:
-        if header.size_bytes > asked_bytes and not at_least_one:
+        if header.size_bytes > wanted_bytes and not at_least_one:
             return Batches(b"", position, position, first_offset, first_offset, index)
         data = yield from log_bytes(segment, position, position + header.size_bytes)
         return Batches(data, position, position + len(data), first_offset, header.last_offset + 1, index)
@@ -185,7 +189,7 @@ def batches_from(
     data = yield from log_bytes(segment, position, position + max_bytes)
     size, next_offset = 0, first_offset
     for number, (at, each) in enumerate(headers_in(segment, data, position), 1):
-        if number % HEADERS_PER_SLICE == 0:
+        if number % REMOTE_HEADERS_PER_SLICE == 0:
             yield None
         if at + each.size_bytes <= position + len(data):
             size, next_offset = at + each.size_bytes - position, each.last_offset + 1
@@ -201,7 +205,7 @@ def without_empty(records: bytes) -> Reading[bytes]:
     for number, (position, header) in enumerate(iterate(view), 1):
         if header.record_count:
             kept.append(view[position : position + header.size_bytes])
-        if number % HEADERS_PER_SLICE == 0:
+        if number % REMOTE_HEADERS_PER_SLICE == 0:
             yield None
     return b"".join(kept)
 
@@ -214,16 +218,12 @@ def _batch_of(segment: RemoteSegment, position: int, offset: int) -> Reading[tup
         data = yield from log_bytes(segment, position, window_end(segment, position, WALK_BYTES))
         start = position
         for number, (position, header) in enumerate(headers_in(segment, data, start), 1):
-            if number % HEADERS_PER_SLICE == 0:
+            if number % REMOTE_HEADERS_PER_SLICE == 0:
                 yield None
             if header.last_offset >= offset:
                 return position, header.base_offset
         position += header.size_bytes
     return segment.size_bytes, segment.next_offset
-
-
-STEPS_PER_SLICE = 2000
-"""How many entries and segments are looked at in one event. They cost some 2 ms."""
 
 
 class AbortedSoFar(NamedTuple):
@@ -251,20 +251,17 @@ def aborted_in_segments(
             index = yield from whole(segment, ObjectKind.TRANSACTION_INDEX)
             for each in aborted_from(index, offset):
                 steps += 1
-                if steps % STEPS_PER_SLICE == 0:
+                if steps % REMOTE_STEPS_PER_SLICE == 0:
                     yield None
                 if each.first_offset < end_offset:
                     found.append(each)
                 if each.last_stable_offset >= end_offset:
                     return AbortedSoFar(tuple(found), True)
         steps += 1
-        if steps % STEPS_PER_SLICE == 0:
+        if steps % REMOTE_STEPS_PER_SLICE == 0:
             yield None
         segment = segments.after(segment, lineage) if segment.next_offset < local_start_offset else None
     return AbortedSoFar(tuple(found), False)
-
-
-FoundT = TypeVar("FoundT")
 
 
 def first_of_time(
@@ -276,14 +273,14 @@ def first_of_time(
 ) -> Reading[FoundOffset | None]:
     """The first record in [start_offset, end_offset) whose timestamp is >= ``timestamp_ms``, in the segments of a log
     with these leader epochs. None if there is none, or from where no segment is listed any more."""
-    work, offset = Work(), start_offset
+    budget, offset = Budget(LOOKUP_UNITS_PER_SLICE), start_offset
     while offset < end_offset and (segment := segments.segment_at(lineage, offset)) is not None:
         until = min(common_end(segment, lineage, end_offset), end_offset)
         if segment.max_timestamp_ms >= timestamp_ms:
-            found = yield from _first_in(segment, timestamp_ms, offset, until, work)
+            found = yield from _first_in(segment, timestamp_ms, offset, until, budget)
             if found is not None:
                 return found
-        elif work.spend(1):
+        elif budget.spend(1):
             yield None
         if until <= offset:
             return None
@@ -292,7 +289,7 @@ def first_of_time(
 
 
 def _first_in(
-    segment: RemoteSegment, timestamp_ms: int, start_offset: int, end_offset: int, work: Work
+    segment: RemoteSegment, timestamp_ms: int, start_offset: int, end_offset: int, budget: Budget
 ) -> Reading[FoundOffset | None]:
     times = yield from whole(segment, ObjectKind.TIME_INDEX)
     offsets = yield from whole(segment, ObjectKind.OFFSET_INDEX)
@@ -304,32 +301,21 @@ def _first_in(
         for position, header in headers_in(segment, data, begin):
             if header.base_offset >= end_offset:
                 return None
-            if work.spend(1):
+            if budget.spend(1):
                 yield None
             if header.max_timestamp_ms < timestamp_ms or header.last_offset < start_offset or not header.record_count:
                 continue
             batch = yield from log_bytes(segment, position, position + header.size_bytes)
-            found = yield from _sliced(first_at(batch, header, timestamp_ms, start_offset), work)
+            found = yield from first_at(batch, header, timestamp_ms, start_offset, budget)
             if found is not None:
-                return FoundOffset(found[0], found[1], header.leader_epoch)
+                return FoundOffset(*found, header.leader_epoch)
         position += header.size_bytes
     return None
 
 
-def _sliced(steps: Steps[FoundT], work: Work) -> Reading[FoundT]:
-    while True:
-        try:
-            units = next(steps)
-        except StopIteration as end:
-            found: FoundT = end.value
-            return found
-        if work.spend(units):
-            yield None
-
-
 class Auxiliary(NamedTuple):
     """The state of a log at ``offset``. ``epochs``: (epoch, start offset), from the log's start on. ``snapshot``:
-    Kafka's file of the producers there, with open transactions, and ``producers`` is what it tells."""
+    Kafka's file of the producers there, with open transactions, and ``producers`` is its content."""
 
     offset: int
     epochs: tuple[tuple[int, int], ...]
@@ -401,7 +387,7 @@ def _replayed(
                 states.record_control(header, header.base_offset, header.max_timestamp_ms, batch)
             elif header.producer_id >= 0:
                 states.record(header, header.base_offset, header.max_timestamp_ms)
-            if number % HEADERS_PER_SLICE == 0:
+            if number % REMOTE_HEADERS_PER_SLICE == 0:
                 yield None
         if (batches.end_offset if batches.records else end) <= at:
             return False

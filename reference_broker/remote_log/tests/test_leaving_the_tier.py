@@ -40,7 +40,7 @@ def configure(node: TierNode, partition: Partition, config: Any) -> None:
 
 
 def test_the_log_begins_where_its_own_records_do_at_once() -> None:
-    """As in Kafka (TopicConfigHandler). So nobody is told an offset that nobody can read."""
+    """As in Kafka (TopicConfigHandler). So no reader gets an offset that it cannot read."""
     tier, node, partition = tiered_here()
     node.metadata.not_ready.add((partition.topic_id, 0))
     configure(node, partition, OFF)

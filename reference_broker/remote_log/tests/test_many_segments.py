@@ -10,6 +10,7 @@ from reference_broker.log.producer_state import encoded
 from reference_broker.log.tests.log_world import NOW, appended, batch_of, opened
 from reference_broker.log.tests.tiered_world import TIERED, synced
 from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.slicing import REMOTE_OBJECTS_PER_SLICE, REMOTE_SEGMENTS_PER_SLICE
 from reference_broker.remote_log.expiring import expirer
 from reference_broker.remote_log.metadata import partition_segments
 from reference_broker.remote_log.metadata.events import RemoteSegment
@@ -96,8 +97,8 @@ def test_looks_at_a_thousand_segments_are_cut_into_slices(monkeypatch: pytest.Mo
     tier.pass_ms(5_000)
     assert looks.all["shares"] >= PARTITIONS * SEGMENTS
     assert looks.all["names"] >= PARTITIONS * SEGMENTS
-    assert looks.most["shares"] <= 2 * expirer.SEGMENTS_PER_SLICE
-    assert looks.most["names"] <= expirer.OBJECTS_PER_SLICE
+    assert looks.most["shares"] <= 2 * REMOTE_SEGMENTS_PER_SLICE
+    assert looks.most["names"] <= REMOTE_OBJECTS_PER_SLICE
     assert looks.most["owners"] <= 10
     assert all(len(tier.listed(each)) == SEGMENTS for each in partitions)
 
@@ -123,4 +124,4 @@ def test_bytes_retention_adds_up_a_thousand_segments_and_lets_the_oldest_go(monk
     tier.pass_ms(10_000)
     assert tier.listed(first) == listed[10:]
     assert first.log.log_start_offset == 100
-    assert looks.most["shares"] <= 2 * expirer.SEGMENTS_PER_SLICE
+    assert looks.most["shares"] <= 2 * REMOTE_SEGMENTS_PER_SLICE

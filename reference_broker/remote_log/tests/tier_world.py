@@ -48,7 +48,7 @@ class Tier(TimedPorts):
 
 class NodePorts:
     """One node's ports. ``before`` is called with the name of each act before it happens; what it returns fails it.
-    ``after`` is called when the store has done it; what it returns is told instead of the answer. After ``die`` nothing
+    ``after`` is called when the store has done it; what it returns replaces the result. After ``die`` nothing
     reaches the node any more."""
 
     def __init__(self, tier: Tier, disk: MemoryDisk) -> None:

@@ -1,4 +1,4 @@
-"""A transaction coordinator on another node, played by hand: what it is asked is kept, and the test answers."""
+"""A transaction coordinator on another node: its requests are kept, and the test responds."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -24,7 +24,7 @@ TopicPartition = tuple[str, int]
 
 
 class CoordinatorLink:
-    """The ports of a verifier. ``requests``: the requests that are not answered yet, each with its node."""
+    """The ports of a verifier. ``requests``: the requests without a response so far, each with its node."""
 
     def __init__(self, time: TimedPorts) -> None:
         self.time = time

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partition, Partitions

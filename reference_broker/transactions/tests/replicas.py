@@ -6,10 +6,11 @@ from struct import unpack_from
 from typing import Any
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.tests.timed_ports import TimedPorts

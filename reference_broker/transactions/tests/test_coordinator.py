@@ -40,7 +40,7 @@ def test_each_producer_of_an_id_gets_the_next_epoch_and_fences_the_one_before() 
 @pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdWithCurrentEpochProvided")
 @pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdStaleCurrentEpochProvided")
 def test_a_producer_that_goes_on_after_an_error_is_fenced_by_another_one_only() -> None:
-    """KIP-360: it tells what it has. Its own repeated call is told the same again."""
+    """KIP-360: it sends what it has. Its own repeated request gets the same response again."""
     world, id_ = coordinating()
     first = world.taken(id_)
     second = world.taken(id_, expected=first)

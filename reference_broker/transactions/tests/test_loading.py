@@ -4,9 +4,10 @@ with."""
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import checksum
 from reference_broker.records.record import Record, build
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state

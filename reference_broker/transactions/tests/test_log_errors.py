@@ -1,4 +1,4 @@
-"""Steps of transactions that the log refuses: what is told, what is left as it was, and what is tried again."""
+"""Steps of transactions that the log refuses: the error, what stays unchanged, and what is retried."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -59,7 +59,9 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> 
     "TransactionStateManagerTest.testAppendFailToNotCoordinatorError",
     "TransactionStateManagerTest.testAppendFailToUnknownError",
 )
-def test_what_is_told_of_an_error_of_the_log(monkeypatch: pytest.MonkeyPatch, error: str, returned: str) -> None:
+def test_errors_of_the_log_become_errors_for_clients(
+    monkeypatch: pytest.MonkeyPatch, error: str, returned: str
+) -> None:
     world, id_ = in_state(TransactionState.EMPTY)
     before = world.transaction(id_)
     with monkeypatch.context() as patched:

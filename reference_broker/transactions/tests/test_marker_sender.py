@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from reference_broker.metadata.image import PartitionImage
-from reference_broker.transactions.markers import PARTITIONS_A_SLICE, Delivery, MarkerSender, TopicPartition
+from reference_broker.ports.slicing import MARKER_PARTITIONS_PER_SLICE
+from reference_broker.transactions.markers import Delivery, MarkerSender, TopicPartition
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
 from reference_broker.transactions.transaction import TransactionState
 from reference_broker.wire.errors import ErrorCode
@@ -160,7 +161,7 @@ def test_one_request_at_a_time_goes_to_a_broker_with_the_markers_of_many_transac
 
 
 def test_the_leaders_of_many_partitions_are_looked_up_in_slices() -> None:
-    many = PARTITIONS_A_SLICE * 3
+    many = MARKER_PARTITIONS_PER_SLICE * 3
     world, id_ = ended((2,) * many)
     before = world.events
     answered: list[int] = []

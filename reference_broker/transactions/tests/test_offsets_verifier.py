@@ -1,4 +1,4 @@
-"""Offsets in a transaction: its coordinator is asked first, and a marker meanwhile makes the answer void."""
+"""Offsets in a transaction: its coordinator verifies first, and a marker meanwhile makes the verification void."""
 
 from dataclasses import dataclass, replace
 from typing import Any

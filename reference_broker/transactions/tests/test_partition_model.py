@@ -39,7 +39,7 @@ class Transaction:
 
 @dataclass
 class Waiting:
-    """A batch whose coordinator was asked. ``said``: its answer, once it is given."""
+    """A batch that the coordinator verifies. ``said``: the result, once there is one."""
 
     producer: int
     epoch: int
@@ -316,8 +316,8 @@ class PartitionBesideNaive(RuleBasedStateMachine):
 
 
 def filtered(log: PartitionLog, story: Story, end: int) -> list[int]:
-    """What a consumer with read_committed keeps: it drops the batches of aborted producers, from the first offset that
-    it was told until the marker."""
+    """What a consumer with read_committed keeps: it drops the batches of aborted producers, from the first offset
+    that the response named until the marker."""
     aborted = [(one.first_offset, one.producer_id) for one in log.aborted_transactions(0, end)]
     dropping: dict[int, None] = {}
     kept = []
@@ -346,7 +346,7 @@ def without_raised_epochs(marker: Marker, known: Producer | None) -> Error:
 
 
 def any_guard(self: Verification, known: Any, batch: Any, guard: Guard | None) -> None:
-    """Whoever has asked once may write, whatever has ended meanwhile."""
+    """A producer that was verified once may write, whatever has ended meanwhile."""
     if guard is None:
         honest_check(self, known, batch, guard)
 

@@ -53,7 +53,7 @@ class TransactionMachine(RuleBasedStateMachine):
         return self.owners[-place] if place <= len(self.owners) else STRANGER
 
     def tell(self, owner: Pair) -> None:
-        """A producer has this pair from now on, if no other had it. A pair that only fences is told to nobody."""
+        """A producer has this pair from now on, if no other had it. No client gets a pair that only fences."""
         if owner not in self.owners:
             self.owners.append(owner)
 
@@ -134,7 +134,7 @@ class TransactionMachine(RuleBasedStateMachine):
         ((error, owner),) = self.world.end(ID, pair, commits=outcome == "commit", version=0)
         assert owner == NO_OWNER
         if self.model.pending is not None:
-            assert error is not ErrorCode.none  # Which pair counts while markers are written, nobody was told.
+            assert error is not ErrorCode.none  # No client knows which pair is valid while markers are written.
         elif isinstance(verdict, Error):
             assert alike(error) is alike(verdict)
         elif verdict == "done":
@@ -175,7 +175,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.world.ids.give(lambda _: None)
         self.world.coordinate(self.index, log, epoch=log.latest_epoch + 1)
         self.world.pass_ms(0)
-        # What is not written cannot be asked for again: last epochs and partitions that have their marker.
+        # What is not written cannot be requested again: last epochs and partitions that have their marker.
         self.model.requester = None
         held = self.world.transactions.held(ID)
         if not isinstance(held, Error) and held.missing:
@@ -185,7 +185,7 @@ class TransactionMachine(RuleBasedStateMachine):
     # what becomes of it
 
     def fenced(self) -> Pair:
-        """The pair that nobody was told: the next one, or the first of a new producer ID."""
+        """The pair that no client has: the next one, or the first of a new producer ID."""
         state = self.world.transaction(ID)
         if state.next_producer_id >= 0:
             return state.next_producer_id, 0

@@ -1,4 +1,4 @@
-"""Questions to transaction coordinators: who is asked, what goes together, and what every outcome means.
+"""Requests to transaction coordinators: to which nodes, what is sent together, and what every outcome means.
 
 The behaviours are those of Kafka's AddPartitionsToTxnManagerTest.
 """
@@ -29,7 +29,7 @@ OTHER = ("others", 0)
 
 
 class VerifierWorld:
-    """Node 1 asks. The two partitions of the transaction topic are led by nodes 2 and 3. ``told``: by request."""
+    """Node 1 verifies. The two partitions of the transaction topic are led by nodes 2 and 3."""
 
     def __init__(self, leaders: tuple[int, ...] = (2, 3)) -> None:
         self.time = TimedPorts()
@@ -275,4 +275,4 @@ def test_an_id_that_no_coordinator_can_keep_is_refused_at_once(world: VerifierWo
         request = VerificationRequest("x" * length, 7, 0, (A,), SupportedOperation.ADD)
         world.verifier.verify(request, results.append)
     assert results == [{A: ErrorCode.invalid_request}]
-    assert len(world.link.requests) == 1, "the longest ID that a record can hold is asked for"
+    assert len(world.link.requests) == 1, "the longest ID that a record can hold is verified"

@@ -19,7 +19,7 @@ LAST_EPOCH = 2**15 - 2
 @dataclass
 class Model:
     """``pending``: the outcome of a transaction whose markers are not all written yet. ``outcome``: that of the last
-    one that is over. ``requester``: who was given ``owner`` because it asked with this pair, or ended with it."""
+    one that is over. ``requester``: the pair with which the producer requested ``owner``, or ended."""
 
     owner: Pair | None = None
     open: dict[int, None] | None = None

@@ -19,11 +19,12 @@ from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.log.config import LogConfig
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.metadata.features import TRANSACTION_FEATURE
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import iterate
 from reference_broker.records.control import ControlType, read_marker
 from reference_broker.records.record import Record, build, read_all
@@ -79,7 +80,7 @@ class TransactionWorld(World):
         self.boot()
 
     def boot(self) -> None:
-        """The node begins anew; what it leads is told to it again."""
+        """The node restarts, and begins to lead its partitions again."""
         ports: Any = self
         self.show()
         writer = MarkerWriter(

@@ -14,10 +14,11 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     sync_all,
     texts,
 )
-from reference_broker.log.opening import open_log, run_to_end
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.ports.disk import DiskError
+from reference_broker.ports.slicing import run_to_end
 
 POLICIES = [COMPACTED, replace(COMPACTED, cleanup_policy="delete", retention_ms=-1)]
 """In force at the next start: holes that the cleaner made are no damage, whatever has become of the topic."""

@@ -2,8 +2,9 @@
 
 import pytest
 
-from reference_broker.log.cleaner.retention import OFFSETS_PER_SLICE, Superseded
+from reference_broker.log.cleaner.retention import Superseded
 from reference_broker.log.cleaner.tests.cleaner_world import cleaned, fresh, put, rolled, texts
+from reference_broker.ports.slicing import INDEXED_OFFSETS_PER_SLICE
 from reference_broker.records.batch import BatchHeader, read_header
 from reference_broker.records.record import Record, build, plain_records
 
@@ -41,7 +42,7 @@ def test_what_was_not_noted_is_looked_into() -> None:
 def test_many_keys_are_settled_in_slices() -> None:
     superseded = Superseded(2)
     superseded.note(header_at(0, 10))
-    assert len(list(superseded.settle(range(3 * OFFSETS_PER_SLICE)))) == 2
+    assert len(list(superseded.settle(range(3 * INDEXED_OFFSETS_PER_SLICE)))) == 2
 
 
 def test_superseded_batches_are_not_unpacked_again(monkeypatch: pytest.MonkeyPatch) -> None:

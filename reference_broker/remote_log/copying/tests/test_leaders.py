@@ -44,8 +44,8 @@ def test_a_leader_that_resigns_begins_no_further_step(at: int) -> None:
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("at", range(2 * ACTS))
 def test_a_former_leader_that_wakes_up_adds_nothing_that_counts(at: int) -> None:
-    """It sleeps between two steps while another node takes over and copies all. Then it goes on, because nobody has
-    told it that it leads no more."""
+    """It sleeps between two steps while another node takes over and copies all. Then it goes on, because it does
+    not know that it leads no more."""
     tier, node, log = copied()
     acts = []
 

@@ -168,7 +168,7 @@ def test_each_act_may_fail_and_is_tried_again(at: int, happens: bool) -> None:
 @pytest.mark.parametrize("at", range(ACTS))
 def test_a_node_may_die_at_each_act_and_the_next_leader_leaves_nothing_behind(at: int, happens: bool) -> None:
     """Whatever the dead leader was copying or deleting. The next one is the same node, or a replica whose log begins
-    where it began at first: it was not told more."""
+    where it began at first: it knows no more."""
     tier, node, log = led()
     acts = []
 
@@ -337,7 +337,7 @@ def test_the_copy_that_is_under_way_is_no_garbage() -> None:
 
 @pytest.mark.clause("P-11")
 def test_a_copy_whose_end_was_written_late_is_not_removed_as_garbage() -> None:
-    """The leader was not told that it finished, and has begun to remove it. Its log may rely on the copy by then."""
+    """The leader does not know that it finished, and has begun to remove it. Its log may rely on the copy by then."""
     tier, node, log = led(KEPT)
     partition = node.lead(log)
     tier.pass_ms(5_000)
@@ -353,7 +353,7 @@ def test_a_copy_whose_end_was_written_late_is_not_removed_as_garbage() -> None:
 
 
 def lagging(disk: MemoryDisk, config: LogConfig) -> PartitionLog:
-    """A log of which only the records from offset 24 on are here. It begins at 0, as far as it was told."""
+    """A log of which only the records from offset 24 on are here. It begins at 0, as far as it knows."""
     log = filled(disk, replace(config, local_retention_bytes=0), SEGMENTS)
     log.mark_synced(log.sync_point())
     log.copied_end_offset = 30
@@ -364,7 +364,7 @@ def lagging(disk: MemoryDisk, config: LogConfig) -> PartitionLog:
 
 @pytest.mark.clause("RemoteLogManagerTest.testFindLogStartOffset")
 def test_a_log_that_lags_behind_deletions_begins_at_the_first_listed_record() -> None:
-    """A former leader had deleted more than this replica was told. Its own old segments are gone here, too."""
+    """A former leader had deleted more than this replica knows. Its own old segments are gone here, too."""
     tier, node, log = led()
     node.lead(log)
     tier.pass_ms(10_000)

@@ -8,8 +8,9 @@ import pytest
 from reference_broker.log.tests.log_world import NOW, appended, batch_of
 from reference_broker.log.tests.tiered_world import TIERED, filled, synced
 from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.slicing import Sliced
 from reference_broker.remote_log.expiring import expirer
-from reference_broker.remote_log.expiring.expirer import Due, Sliced, due
+from reference_broker.remote_log.expiring.expirer import Due, due
 from reference_broker.remote_log.fence import Fence
 from reference_broker.remote_log.metadata.events import lineage_of
 from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, STARTED, step
@@ -214,7 +215,7 @@ def test_a_partition_that_goes_while_it_is_looked_at_misses_nothing(
     if looks_at == "retention":
         monkeypatch.setattr(expirer, "due", due_and_gone)
     else:
-        monkeypatch.setattr(expirer, "OBJECTS_PER_SLICE", 1)
+        monkeypatch.setattr(expirer, "REMOTE_OBJECTS_PER_SLICE", 1)
         monkeypatch.setattr(expirer, "name_of", name_and_gone)
     before = dict(tier.store_memory.objects)
     tier.pass_ms(60_000)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.remote_log.expiring.expirer import Due, LeaderLog, Shares, Sliced
+from reference_broker.ports.slicing import Sliced
+from reference_broker.remote_log.expiring.expirer import Due, LeaderLog, Shares
 from reference_broker.remote_log.expiring.expirer import due as sliced_due
 from reference_broker.remote_log.metadata.events import RemoteSegment
 from reference_broker.remote_log.metadata.tests.remote_events import copy_of

@@ -19,7 +19,7 @@ from reference_broker.remote_log.metadata.topic import (
 from reference_broker.wire.errors import Error
 
 Errors = list[Error]
-"""What a write was told, once it was."""
+"""The error of a write, once there is one."""
 
 
 class MetadataCluster(ClusterWorld):
@@ -48,7 +48,7 @@ class MetadataCluster(ClusterWorld):
         broker.replica.loader.subscribe(lambda *_: topic.image_changed())
 
     def at(self, number: int, work: Callable[[RemoteLogMetadataTopic], Any]) -> Any:
-        """Does something at a node, and lets what it asked for happen."""
+        """Does something at a node, and lets its requests be served."""
         member = self.members[number]
         result = work(self.topics[number])
         self._take(member, member.node._take_effects())

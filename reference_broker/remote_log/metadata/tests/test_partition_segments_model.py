@@ -158,7 +158,7 @@ class Events(RuleBasedStateMachine):
         event = data.draw(st.sampled_from(self.events))
         self.tell(event)
         if not isinstance(event, SegmentUpdate | PartitionDelete):
-            assert seen(self.segments) == before, "a copy that was told twice counts twice"
+            assert seen(self.segments) == before, "a copy that was reported twice counts twice"
 
     @rule()
     def new_leader(self) -> None:

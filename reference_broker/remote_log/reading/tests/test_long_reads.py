@@ -76,7 +76,7 @@ def test_no_event_of_a_read_walks_over_many_headers(
     config: LogConfig, max_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, headers = tiered(config), Headers(monkeypatch)
-    monkeypatch.setattr(segment_readings, "HEADERS_PER_SLICE", 100)
+    monkeypatch.setattr(segment_readings, "REMOTE_HEADERS_PER_SLICE", 100)
     hear = world.node.ports.hear
 
     def heard(what: Any) -> None:

@@ -87,8 +87,8 @@ def test_a_replica_without_a_segment_is_told_so() -> None:
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("fill", [transactional, by_epochs])
 def test_a_replica_begins_inside_a_segment_with_the_state_of_that_place(fill: Callable[[PartitionLog], object]) -> None:
-    """A leader of another history may begin there. What the segment has behind that place is not told: the replica
-    would be told to cut it off, and to begin in the tier again."""
+    """A leader of another history may begin there. What the segment has behind that place is omitted: the replica would
+    have to truncate it, and to begin in the tier again."""
     tiered, twin = Tiered(fill), Tiered(fill).twin
     inside = 0
     for header in headers_of(all_bytes(twin)):
@@ -143,7 +143,7 @@ def test_many_producers_are_taken_over_in_slices(monkeypatch: pytest.MonkeyPatch
 
     tiered = Tiered(fill)
     taken = most = 0
-    monkeypatch.setattr(producer_state, "PRODUCERS_A_SLICE", 10)
+    monkeypatch.setattr(producer_state, "PRODUCERS_PER_SLICE", 10)
     hear, make = tiered.node.ports.hear, producer_state._producer
 
     def heard(what: Callable[[], None]) -> None:

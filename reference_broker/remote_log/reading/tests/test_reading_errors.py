@@ -1,4 +1,4 @@
-"""What readers are told when objects are damaged or gone, or the store fails."""
+"""Errors of readers when objects are damaged or gone, or the store fails."""
 
 from itertools import pairwise
 

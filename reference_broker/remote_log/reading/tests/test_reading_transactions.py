@@ -1,4 +1,4 @@
-"""Readers of committed records are told what was aborted, wherever its marker lies."""
+"""Readers of committed records get the aborted transactions, wherever their markers are."""
 
 from dataclasses import replace
 

@@ -1,14 +1,14 @@
-"""Told offsets against a set of numbers."""
+"""Copied offsets against a set of numbers."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.remote_log.metadata.partition_segments import ToldOffsets
+from reference_broker.remote_log.metadata.partition_segments import CopiedOffsets
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=12))
-def test_what_was_told_is_known_and_touching_ranges_are_one(ranges: list[tuple[int, int]]) -> None:
-    offsets, naive = ToldOffsets(), set[int]()
+def test_added_ranges_are_known_and_touching_ranges_are_one(ranges: list[tuple[int, int]]) -> None:
+    offsets, naive = CopiedOffsets(), set[int]()
     for start, length in ranges:
         offsets.add(start, start + length)
         naive.update(range(start, start + length))
