@@ -7,9 +7,12 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
+
+from scenarios.ledger import head
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
 QUESTIONS = ("git", "uname")
@@ -43,8 +46,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(mark in source for part in wanted for mark in marks[part]) else True
 
 
+def is_due(case: str, parts: int) -> bool:
+    """Return whether the tests of this commit play the case. Each commit plays about one in ``parts``."""
+    return crc32(case.encode()) % parts == int(head()[:8] or "0", 16) % parts
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where parts are chosen, tests with Spark come last. Spark stays, and would be in the way of live tests."""
+    """Leave the rotated cases that are not due to the night. Where parts are chosen, put tests with Spark last: Spark
+    stays, and would be in the way of live tests."""
+    for item in items:
+        rotated = item.get_closest_marker("rotated")
+        if rotated is not None and not is_due(item.nodeid, *rotated.args):
+            item.add_marker(pytest.mark.nightly)
     wanted = config.getoption("--part")
     if wanted:
         config.hook.pytest_deselected(items=[item for item in items if part_of(item) not in wanted])

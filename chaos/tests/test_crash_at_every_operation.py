@@ -198,6 +198,7 @@ def _cut_short(disk: CutDisk, cut_at: int, config: dict[str, Any]) -> Life:
 
 
 @pytest.mark.clause("P-1", "P-6")
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("config", [SYNCED, UNSYNCED], ids=["synced", "unsynced"])
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power-loss"])
 @pytest.mark.parametrize("seed", range(2))
@@ -217,6 +218,7 @@ def test_what_was_acknowledged_survives_a_death_before_every_disk_operation(
     assert not failed
 
 
+@pytest.mark.rotated(3)
 @pytest.mark.parametrize("cut_at", range(20, 200, 20))
 def test_a_recovery_that_dies_itself_before_every_disk_operation_loses_nothing_either(cut_at: int) -> None:
     again = 0

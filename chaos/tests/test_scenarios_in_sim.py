@@ -336,6 +336,7 @@ def test_the_ledger_names_what_is_played() -> None:
 
 
 @pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
+@pytest.mark.rotated(2)
 @pytest.mark.parametrize("name", ALL)
 def test_control_is_green(name: str) -> None:
     alone = ALL[name].cluster.total == 1

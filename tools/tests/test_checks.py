@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import conftest
 from crucible_kafka import cli
 from tools import checks
 
@@ -104,6 +105,15 @@ def test_exit_codes(asked: Asked) -> None:
     assert checks.run(["pure", "live"], []) == 0
     assert checks.run(["types", "pure"], []) == 1
     assert asked
+
+
+def test_a_rotated_case_is_due_in_one_commit_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    for case in map(str, range(20)):
+        due = []
+        for commit in range(12):
+            monkeypatch.setattr(conftest, "head", lambda commit=commit: f"{commit:08x}" + "0" * 32)
+            due += [commit] if conftest.is_due(case, 4) else []
+        assert [commit - due[0] for commit in due] == [0, 4, 8]
 
 
 def test_only_what_runs_spark_needs_java(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
