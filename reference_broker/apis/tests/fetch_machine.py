@@ -215,9 +215,9 @@ class Fetching(RuleBasedStateMachine):
             if session_id not in self.naive.sessions:
                 return
 
-    def speak(self, *asked: Any) -> None:
+    def speak(self, *arguments: Any) -> None:
         """A request of a session: its ID, limits, number and what it names."""
-        raise AssertionError(f"each revision speaks for itself: {asked}")
+        raise AssertionError(f"each revision speaks for itself: {arguments}")
 
     def change_somehow(self, kind: str, place: tuple[str, int]) -> None:
         if kind in ("append", "append uncommitted"):

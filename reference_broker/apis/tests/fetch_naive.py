@@ -143,14 +143,14 @@ class Naive:
         if isinstance(fetch.session, FirstSession):
             return self.first.answered(fetch)
         session, request = fetch.session, fetch.request
-        told = self.say(session, request)
+        sent = self.say(session, request)
         number = next((number for number, one in self.sessions.items() if one is session), 0)
         if request.session_epoch == 0 and not number:
             number = self.create(session, fetch.call.answer.session_id)  # F-5
-        assert normal(fetch.call.answer) == (0, number, [line(session, *what) for what in told])
-        for part, state, records in told:
+        assert normal(fetch.call.answer) == (0, number, [line(session, *what) for what in sent])
+        for part, state, records in sent:
             part.sent_watermark, part.sent_log_start = state.watermark, state.log_start  # F-13
-            if state.error:  # F-14: after an error the next state is told, whatever offsets the error came with.
+            if state.error:  # F-14: after an error the next state is sent, whatever offsets the error came with.
                 part.sent_watermark = part.sent_log_start = -1
             part.sent_error, part.sent_divergence = state.error, state.divergence
             if records:  # F-15
@@ -161,13 +161,13 @@ class Naive:
     def say(self, session: Session, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
         """F-14: what differs from what was last sent, data, errors and divergence. In the list's order (F-15)."""
         read = self.read(session, request, session.parts)
-        told = []
+        sent = []
         for part in session.parts:
             state, records = self.state(session, part, request), read.get(part, b"")
             news = (state.watermark, state.log_start) != (part.sent_watermark, part.sent_log_start)
             if records or news or state.error or state.divergence:
-                told.append((part, state, records))
-        return told
+                sent.append((part, state, records))
+        return sent
 
     def read(self, session: Session, request: FetchRequest, parts: list[Part]) -> dict[Part, bytes]:
         """Whole batches, partition by partition in this order (F-15): as many as its own limit and what is left of the

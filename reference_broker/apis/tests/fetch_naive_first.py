@@ -112,35 +112,35 @@ class NaiveFirst:
     def answered(self, fetch: Waiting) -> None:
         naive, session, request = self.naive, fetch.session, fetch.request
         assert isinstance(session, FirstSession)
-        told = self.say(session, request)
+        sent = self.say(session, request)
         number = next((number for number, one in naive.sessions.items() if one is session), 0)
         if not number:
             number = naive.create(session, fetch.call.answer.session_id)
-        expected = [line(session, part, state, records) for part, state, records in told]
+        expected = [line(session, part, state, records) for part, state, records in sent]
         assert normal(fetch.call.answer) == (0, number, expected), f"number {session.number}"
         assert fetch.call.answer.response_flags == (not session.full) + 2 * (number != 0)
-        self.after(session, told)
+        self.after(session, sent)
 
     def say(self, session: FirstSession, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
         naive, ring = self.naive, session.ring()
         read = naive.read(session, request, [part for part in ring if session.owes(part)])
-        told = []
+        sent = []
         for part in ring:
             state, records = naive.state(session, part, request), read.get(part, b"")
             failing = bool(state.error or state.divergence)
             if session.full or records or failing or part in session.last_told:
-                told.append((part, state, records))
+                sent.append((part, state, records))
             elif session.owes(part) and not state.available:
-                told.append((part, state, b""))
-        return told
+                sent.append((part, state, b""))
+        return sent
 
-    def after(self, session: FirstSession, told: list[tuple[Part, State, bytes]]) -> None:
+    def after(self, session: FirstSession, sent: list[tuple[Part, State, bytes]]) -> None:
         following = session.number + 1
-        parts = [part for part, _, _ in told]
+        parts = [part for part, _, _ in sent]
         for part in session.parts:
             if part not in parts and session.owes(part):
                 part.dirty = following
-        for part, state, records in told:
+        for part, state, records in sent:
             part.sent_error, part.sent_divergence = state.error, state.divergence
             if state.error or state.divergence or state.there > len(records):
                 part.dirty = following

@@ -1,4 +1,4 @@
-"""A broker of fakes around the fetch handlers: partitions with small logs, timers that fire when told, a trace."""
+"""A broker of fakes around the fetch handlers: partitions with small logs, timers that the test fires, a trace."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -386,7 +386,7 @@ def registered(node: int) -> BrokerImage:
     return BrokerImage(node, node, bytes(16), f"host-{node}", 9000 + node, False)
 
 
-def told(answer: FetchResponse) -> dict[tuple[str | bytes, int], PartitionData]:
+def partitions_of(answer: FetchResponse) -> dict[tuple[str | bytes, int], PartitionData]:
     """By topic name or ID and index, in the order of the answer."""
     return {
         (topic.topic or topic.topic_id, data.partition): data for topic in answer.responses for data in topic.partitions
@@ -394,7 +394,7 @@ def told(answer: FetchResponse) -> dict[tuple[str | bytes, int], PartitionData]:
 
 
 def names(answer: FetchResponse) -> list[tuple[str | bytes, int]]:
-    return list(told(answer))
+    return list(partitions_of(answer))
 
 
 def real_log() -> PartitionLog:

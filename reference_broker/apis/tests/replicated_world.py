@@ -124,10 +124,10 @@ class ReplicatedWorld(leader_world.World):
         broker_epoch: int | None = None,
     ) -> FakeCall:
         topics = [FetchTopic("events", NO_ID, [one]) for one in wanted]
-        told = broker_epoch_of(follower) if broker_epoch is None else broker_epoch
+        replica_epoch = broker_epoch_of(follower) if broker_epoch is None else broker_epoch
         request = FetchRequest(
             replica_id=follower,
-            replica_epoch=told,
+            replica_epoch=replica_epoch,
             session_id=session_id,
             session_epoch=epoch,
             max_wait_ms=max_wait_ms,
@@ -178,7 +178,7 @@ def errors_of(call: FakeCall) -> list[int]:
     return [int(one.error_code) for one in produced(call)]
 
 
-def told(answer: FetchResponse) -> dict[int, PartitionData]:
+def partitions_of(answer: FetchResponse) -> dict[int, PartitionData]:
     assert answer.error_code == 0
     return {one.partition: one for topic in answer.responses for one in topic.partitions}
 

@@ -238,12 +238,12 @@ def test_without_an_authorizer_each_acl_is_answered_with_security_disabled(versi
         operation=i8(1),
         permission_type=i8(1),
     )
-    told = AdminWorld().ask(k29_describe_acls, everything)
-    assert (told.error_code, told.resources) == (ErrorCode.security_disabled, ())
-    told = AdminWorld().ask(k30_create_acls, CreateAclsRequest(creations=(creation, creation)))
-    assert [one.error_code for one in told.results] == [ErrorCode.security_disabled] * 2
-    told = AdminWorld().ask(k31_delete_acls, DeleteAclsRequest(filters=(match, match)))
-    assert [one.error_code for one in told.filter_results] == [ErrorCode.security_disabled] * 2
-    frame = b"".join(encode_response(31, version, 1, told))[4:]
+    response = AdminWorld().ask(k29_describe_acls, everything)
+    assert (response.error_code, response.resources) == (ErrorCode.security_disabled, ())
+    response = AdminWorld().ask(k30_create_acls, CreateAclsRequest(creations=(creation, creation)))
+    assert [one.error_code for one in response.results] == [ErrorCode.security_disabled] * 2
+    response = AdminWorld().ask(k31_delete_acls, DeleteAclsRequest(filters=(match, match)))
+    assert [one.error_code for one in response.filter_results] == [ErrorCode.security_disabled] * 2
+    frame = b"".join(encode_response(31, version, 1, response))[4:]
     _, again = decode_response(31, version, memoryview(frame))
-    assert again == told
+    assert again == response

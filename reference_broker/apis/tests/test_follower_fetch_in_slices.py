@@ -1,11 +1,11 @@
-"""Followers' fetches whose work takes slices: what the leader is told of their progress."""
+"""Followers' fetches whose work takes slices: what the leader learns of their progress."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.apis.tests.replicated_world import ReplicatedWorld, told, wanted
+from reference_broker.apis.tests.replicated_world import ReplicatedWorld, partitions_of, wanted
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.replication.partitions import Partition
 
@@ -50,7 +50,7 @@ def test_what_a_follower_has_of_a_partition_counts_or_it_is_told_an_error(
             step(world)
     taken_up(world, late)
     world.pass_ms(0)
-    errors = [told(call.answer)[index].error_code for call in calls]
+    errors = [partitions_of(call.answer)[index].error_code for call in calls]
     assert late.followers is not None
     for follower, error in zip((2, 3), errors, strict=True):
         assert error or late.followers.states[follower].log_end_offset == 2

@@ -66,12 +66,12 @@ class Broker:
         )
         self.outside = self.world.ports
 
-    def begin(self, key: ApiKey, version: int, **values: Any) -> "Asked":
+    def begin(self, key: ApiKey, version: int, **values: Any) -> "GroupCall":
         body = filled(body_class(key, "request"), values)
         frame = b"".join(encode_request(key, version, 1, "tester", body))[4:]
         header, offset = read_request_header(memoryview(frame))
         assert (header.api_key, header.api_version) == (key, version)
-        call = Asked(key, version)
+        call = GroupCall(key, version)
         answer = MODULES[key].handle(self, call, decode_request(key, version, memoryview(frame), offset))
         if answer is not None:
             call.respond(answer)
@@ -83,7 +83,7 @@ class Broker:
         return call.read()
 
 
-class Asked(AdminCall):
+class GroupCall(AdminCall):
     client_id = "tester"
     client_host = "/10.0.0.1"
 
@@ -156,13 +156,13 @@ def test_join_with_a_reason_and_an_instance() -> None:
 def test_sync_in_each_version(version: int) -> None:
     broker = Broker()
     joined = join(broker, 3)
-    asked: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
+    fields: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
     if version >= 5:
-        refused = broker.ask(ApiKey.SYNC_GROUP, version, **asked, protocol_type="consumer")
+        refused = broker.ask(ApiKey.SYNC_GROUP, version, **fields, protocol_type="consumer")
         assert refused.error_code == ErrorCode.inconsistent_group_protocol
-        asked |= {"protocol_type": "consumer", "protocol_name": "range"}
-    asked["assignments"] = [{"member_id": joined.member_id, "assignment": b"mine"}]
-    answer = broker.ask(ApiKey.SYNC_GROUP, version, **asked)
+        fields |= {"protocol_type": "consumer", "protocol_name": "range"}
+    fields["assignments"] = [{"member_id": joined.member_id, "assignment": b"mine"}]
+    answer = broker.ask(ApiKey.SYNC_GROUP, version, **fields)
     assert (answer.error_code, answer.assignment) == (ErrorCode.none, b"mine")
     assert answer.protocol_name == ("range" if version >= 5 else None)
 
@@ -177,8 +177,8 @@ def test_heartbeat_in_each_version(version: int) -> None:
         ({"generation_id": 1, "member_id": "x"}, ErrorCode.unknown_member_id),
         ({"generation_id": 1, "group_id": ""}, ErrorCode.invalid_group_id),
     ):
-        asked: dict[str, Any] = {"group_id": "g", "member_id": member_id, **said}
-        assert broker.ask(ApiKey.HEARTBEAT, version, **asked).error_code == error
+        fields: dict[str, Any] = {"group_id": "g", "member_id": member_id, **said}
+        assert broker.ask(ApiKey.HEARTBEAT, version, **fields).error_code == error
     join(Broker(), 9)
     broker.begin(
         ApiKey.JOIN_GROUP,
@@ -318,7 +318,7 @@ def test_delete_in_each_version(version: int) -> None:
 def test_a_client_id_that_leaves_no_room_for_a_member_id_is_refused(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Asked, "client_id", "c" * 0x7FFF)
+    monkeypatch.setattr(GroupCall, "client_id", "c" * 0x7FFF)
     assert join(Broker(), version).error_code == ErrorCode.invalid_request
-    monkeypatch.setattr(Asked, "client_id", "c" * (0x7FFF - 37))
+    monkeypatch.setattr(GroupCall, "client_id", "c" * (0x7FFF - 37))
     assert len(join(Broker(group_initial_rebalance_delay_ms=0), version).member_id) == 0x7FFF

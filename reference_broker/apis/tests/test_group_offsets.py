@@ -86,7 +86,7 @@ def fetch(*groups: str, topic: str | None = "t") -> OffsetFetchRequest:
     )
 
 
-def told(answer: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, str | None, int]]:
+def offsets_of(answer: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, str | None, int]]:
     return [
         (one.partition_index, one.committed_offset, one.committed_leader_epoch, one.metadata, int(one.error_code))
         for topic in answer.groups[at].topics
@@ -157,17 +157,17 @@ def test_a_commit_is_fetched_by_one_group_and_not_by_another() -> None:
     assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [0]
     answer = world.ask(k09_offset_fetch, fetch("g", "h"))
     assert [each.group_id for each in answer.groups] == ["g", "h"]
-    assert told(answer) == [(0, 5, 2, "m", 0)]
-    assert told(answer, 1) == NOTHING
-    assert told(world.ask(k09_offset_fetch, fetch("g", topic=None))) == [(0, 5, 2, "m", 0)]
+    assert offsets_of(answer) == [(0, 5, 2, "m", 0)]
+    assert offsets_of(answer, 1) == NOTHING
+    assert offsets_of(world.ask(k09_offset_fetch, fetch("g", topic=None))) == [(0, 5, 2, "m", 0)]
     assert world.ask(k09_offset_fetch, fetch("h", topic=None)).groups[0].topics == ()
 
 
 def test_a_topic_without_partitions_is_in_the_response() -> None:
     world = led()
     topics = tuple(OffsetFetchRequestTopics(name=TopicName(name), partition_indexes=()) for name in ("t", "u", "t"))
-    asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=GroupId("g"), topics=topics),))
-    (group,) = world.ask(k09_offset_fetch, asked).groups
+    request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=GroupId("g"), topics=topics),))
+    (group,) = world.ask(k09_offset_fetch, request).groups
     assert [(topic.name, topic.partitions) for topic in group.topics] == [("t", ()), ("u", ())]
 
 
@@ -189,7 +189,7 @@ def test_errors_stand_where_the_version_has_room_for_them() -> None:
     code = int(ErrorCode.not_coordinator)
     newest = world.ask(k09_offset_fetch, fetch("g"))
     assert (int(newest.groups[0].error_code), newest.groups[0].topics) == (code, ())
-    assert told(world.ask(k09_offset_fetch, fetch("g"), 1)) == [(0, -1, -1, "", code)]
+    assert offsets_of(world.ask(k09_offset_fetch, fetch("g"), 1)) == [(0, -1, -1, "", code)]
     answer = world.ask(k08_offset_commit, commit())
     assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [code]
 
@@ -205,7 +205,7 @@ def test_a_member_of_a_group_that_is_gone_hears_so_as_its_version_can_tell(versi
 def test_offsets_of_the_empty_group_are_committed_and_not_deleted() -> None:
     world = led()
     world.ask(k08_offset_commit, commit(""))
-    assert told(world.ask(k09_offset_fetch, fetch(""))) == [(0, 5, 2, "m", 0)]
+    assert offsets_of(world.ask(k09_offset_fetch, fetch(""))) == [(0, 5, 2, "m", 0)]
     topics = (
         OffsetDeleteRequestTopic(
             name=TopicName("t"), partitions=(OffsetDeleteRequestPartition(partition_index=i32(0)),)
@@ -226,7 +226,7 @@ def test_a_committed_offset_is_deleted() -> None:
     answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
     assert int(answer.error_code) == 0
     assert [int(one.error_code) for topic in answer.topics for one in topic.partitions] == [0]
-    assert told(world.ask(k09_offset_fetch, fetch("g"))) == NOTHING
+    assert offsets_of(world.ask(k09_offset_fetch, fetch("g"))) == NOTHING
     answer = world.ask(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("nobody"), topics=topics))
     assert (int(answer.error_code), answer.topics) == (int(ErrorCode.group_id_not_found), ())
 
@@ -236,16 +236,16 @@ def test_offset_fetch_says_the_same_in_every_version(version: int) -> None:
     """One group, as versions below 8 have it; the group's ID is not in their answers, the leader epoch from 5 on."""
     world = led()
     world.ask(k08_offset_commit, commit())
-    asked = fetch("g")
-    data = b"".join(bytes(each) for each in encode_request(9, version, 1, "c", asked))
+    request = fetch("g")
+    data = b"".join(bytes(each) for each in encode_request(9, version, 1, "c", request))
     header = 4 + 8 + 2 + 1 + (version >= 6)
     decoded = decode_request(9, version, data[4:], header - 4)
-    assert decoded == asked
+    assert decoded == request
     answer = world.ask(k09_offset_fetch, decoded, version)
     frame = b"".join(bytes(each) for each in encode_response(9, version, 1, answer))
     _, read = decode_response(9, version, frame[4:])
     assert isinstance(read, OffsetFetchResponse)
-    assert told(read) == [(0, 5, 2 if version >= 5 else -1, "m", 0)]
+    assert offsets_of(read) == [(0, 5, 2 if version >= 5 else -1, "m", 0)]
 
 
 @pytest.mark.parametrize("version", range(2, 10))
@@ -257,7 +257,7 @@ def test_offset_commit_is_understood_in_every_version(version: int) -> None:
     frame = b"".join(bytes(each) for each in encode_response(8, version, 1, answer))
     assert decode_response(8, version, frame[4:])[1] == answer
     epoch = 2 if version >= 6 else -1
-    assert told(world.ask(k09_offset_fetch, fetch("g"))) == [(0, 5, epoch, "m", 0)]
+    assert offsets_of(world.ask(k09_offset_fetch, fetch("g"))) == [(0, 5, epoch, "m", 0)]
 
 
 @pytest.mark.clause("D-1")
@@ -327,8 +327,8 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
         return [one.error_code for topic in answer.topics for one in topic.partitions]
 
     assert put() == [0]
-    asked = OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
-    answer = world.ask(k09_offset_fetch, asked, 1001)
+    request = OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
+    answer = world.ask(k09_offset_fetch, request, 1001)
     assert isinstance(answer, OffsetFetchResponse1001)
     ((one,),) = (topic.partitions for topic in answer.topics)
     assert (one.committed_offset, one.committed_leader_epoch, one.metadata_epoch) == (5, 3, 7)
@@ -352,7 +352,7 @@ def test_many_offsets_are_deleted_and_answered_in_slices() -> None:
     call = world.begin(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
     assert call.answers == []
     assert world.outside.run_steps() >= 4  # Three remove, and one ends the answer.
-    (told,) = (topic.partitions for topic in call.answers[0].topics)
+    (partitions,) = (topic.partitions for topic in call.answers[0].topics)
     unknown = [ErrorCode.unknown_topic_or_partition] * ERRORS_A_SLICE
-    assert [one.error_code for one in told] == [ErrorCode.none, *unknown]
+    assert [one.error_code for one in partitions] == [ErrorCode.none, *unknown]
     assert world.ask(k09_offset_fetch, fetch("g", topic=None)).groups[0].topics == ()

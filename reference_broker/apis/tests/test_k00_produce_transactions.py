@@ -1,4 +1,4 @@
-"""Produce in transactions: what the coordinator is asked, what is appended then, what old and new producers hear."""
+"""Produce in transactions: what the coordinator verifies, what is appended then, what old and new producers hear."""
 
 from dataclasses import replace
 from typing import Any
@@ -78,9 +78,9 @@ class TransactionWorld(ReplicatedWorld):
         assert errors_of(call) == [0]
 
     def end(self, epoch: int = 0, version: int = 0, commit: bool = True, index: int = 0) -> None:
-        told: list[dict[tuple[str, int], Error]] = []
-        self.broker.markers.write(Marker(7, epoch, 0, commit, version), [("events", index)], told.append)
-        assert told == [{("events", index): ErrorCode.none}]
+        results: list[dict[tuple[str, int], Error]] = []
+        self.broker.markers.write(Marker(7, epoch, 0, commit, version), [("events", index)], results.append)
+        assert results == [{("events", index): ErrorCode.none}]
 
     @property
     def ends(self) -> list[int]:
@@ -100,10 +100,10 @@ def world() -> TransactionWorld:
 def test_the_first_batch_waits_for_the_coordinator(world: TransactionWorld, version: int) -> None:
     call = world.produce_to(transactional(), transactional(), version=version)
     assert (call.closed, world.ends) == (False, [0, 0])
-    (asked,) = world.link.transactions
-    assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("id", 7, 0)
-    assert [(topic.name, topic.partitions) for topic in asked.topics] == [("events", (0, 1))]
-    assert asked.verify_only is (version < 12)
+    (request,) = world.link.transactions
+    assert (request.transactional_id, request.producer_id, request.producer_epoch) == ("id", 7, 0)
+    assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0, 1))]
+    assert request.verify_only is (version < 12)
     world.link.answer()
     assert (errors_of(call), world.ends) == ([0, 0], [1, 1])
     assert world.led[0].log.last_stable_offset == 0
@@ -114,8 +114,8 @@ def test_what_follows_in_the_transaction_is_appended_at_once(world: TransactionW
     world.open()
     assert errors_of(world.produce_to(transactional(1))) == [0]
     call = world.produce_to(transactional(2), transactional())
-    (asked,) = world.link.transactions
-    assert [(topic.name, topic.partitions) for topic in asked.topics] == [("events", (1,))]
+    (request,) = world.link.transactions
+    assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (1,))]
     world.link.answer()
     assert (errors_of(call), world.ends) == ([0, 0], [3, 1])
 
@@ -131,7 +131,7 @@ def test_a_partition_that_is_not_in_the_transaction_gets_nothing(world: Transact
 
 
 @pytest.mark.parametrize(
-    ("version", "error", "told"),
+    ("version", "error", "returned"),
     [
         (TV1, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
         (TV1_ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
@@ -142,10 +142,12 @@ def test_a_partition_that_is_not_in_the_transaction_gets_nothing(world: Transact
         (TV2, ErrorCode.invalid_producer_id_mapping, ErrorCode.invalid_producer_id_mapping),
     ],
 )
-def test_errors_of_the_coordinator(world: TransactionWorld, version: int, error: ErrorCode, told: ErrorCode) -> None:
+def test_errors_of_the_coordinator(
+    world: TransactionWorld, version: int, error: ErrorCode, returned: ErrorCode
+) -> None:
     call = world.produce_to(transactional(), version=version)
     world.link.answer({A: error})
-    assert (errors_of(call), world.ends) == ([told], [0, 0])
+    assert (errors_of(call), world.ends) == ([returned], [0, 0])
     assert (produced(call)[0].log_start_offset, world.led[0].log.log_start_offset) == (-1, 0)
 
 
@@ -186,12 +188,12 @@ def test_a_transaction_that_ends_now_is_asked_for_again_before_the_producer_is(w
 
 def test_but_not_for_ever(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), version=TV2)
-    asked = 0
+    verifications = 0
     while not call.closed:
         world.link.answer({A: ErrorCode.concurrent_transactions})
         world.pass_ms(20)
-        asked += 1
-    assert asked == 6
+        verifications += 1
+    assert verifications == 6
     assert (errors_of(call), world.ends) == ([ErrorCode.concurrent_transactions], [0, 0])
 
 
@@ -295,8 +297,8 @@ def test_a_transactional_batch_demands_a_transactional_id(world: TransactionWorl
 @pytest.mark.clause("ReplicaManagerTest.testVerificationForTransactionalPartitionsOnly")
 def test_only_partitions_of_transactional_batches_are_asked_for(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), transactional(is_transactional=False, producer=8))
-    (asked,) = world.link.transactions
-    assert [(topic.name, topic.partitions) for topic in asked.topics] == [("events", (0,))]
+    (request,) = world.link.transactions
+    assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0,))]
     world.link.answer()
     assert errors_of(call) == [0, 0]
 
@@ -326,15 +328,17 @@ def test_the_batches_are_of_one_producer(world: TransactionWorld) -> None:
 )
 def test_partitions_that_are_not_led_here_are_not_asked_for(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), transactional(), transactional())
-    (asked,) = world.link.transactions
-    assert [(topic.name, topic.partitions) for topic in asked.topics] == [("events", (0, 1))]
+    (request,) = world.link.transactions
+    assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0, 1))]
     world.link.answer()
     assert errors_of(call) == [0, 0, ErrorCode.unknown_topic_or_partition]
 
 
 def test_nobody_is_asked_for_internal_topics(world: TransactionWorld) -> None:
-    told = [errors_of(world.produce_to(transactional(), topic=each)) for each in (TRANSACTION_TOPIC, OFFSETS_TOPIC)]
-    assert told == [[ErrorCode.invalid_topic_exception], [ErrorCode.unknown_topic_or_partition]], "the first one exists"
+    results = [errors_of(world.produce_to(transactional(), topic=each)) for each in (TRANSACTION_TOPIC, OFFSETS_TOPIC)]
+    assert results == [[ErrorCode.invalid_topic_exception], [ErrorCode.unknown_topic_or_partition]], (
+        "the first one exists"
+    )
     assert world.link.requests == []
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.records import k01_fetch
-from reference_broker.apis.tests.fetch_world import World, names, told, two_topics
+from reference_broker.apis.tests.fetch_world import World, names, partitions_of, two_topics
 from reference_broker.apis.tests.first_world import (
     DENIED,
     FULL,
@@ -164,7 +164,7 @@ def test_a_declined_session_has_id_0_and_its_data(world: World) -> None:
     world.append("a")
     answer = world.fetch_first(0, 0, {A0: 0}).answer
     assert outcome(answer) == (0, 0, 0)
-    assert told(answer)[A0].records
+    assert partitions_of(answer)[A0].records
 
 
 @pytest.mark.clause("G-10", "G-9", "F-21")
@@ -174,7 +174,7 @@ def test_a_client_that_would_cache_too_much_gets_a_session_that_denies(world: Wo
     answer = world.fetch_first(0, 0, {A0: 0, A1: 0, A2: 0}).answer
     session_id = answer.session_id
     assert session_id != 0
-    assert (answer.error_code, answer.response_flags, len(told(answer)[A0].records or b"")) == (0, 0, 100)
+    assert (answer.error_code, answer.response_flags, len(partitions_of(answer)[A0].records or b"")) == (0, 0, 100)
     assert session_of(world, session_id).partitions == {}
     assert outcome(world.fetch_first(session_id, 1).answer) == (DENIED, session_id, RESPONSE)
     fewer = world.fetch_first(session_id, 0, {A0: 0, A1: 0}).answer
@@ -228,7 +228,7 @@ def test_an_evicted_session_is_not_valid_and_its_waiting_fetch_is_told() -> None
 def test_versions_that_name_leaders_are_not_the_draft(world: World) -> None:
     world.create("far", led_here=False)
     answer = world.fetch_first(0, 0, {("far", 0): 0}).answer
-    data = told(answer)["far", 0]
+    data = partitions_of(answer)["far", 0]
     assert (data.error_code, data.current_leader, answer.node_endpoints) == (ErrorCode.not_leader_or_follower, None, [])
 
 

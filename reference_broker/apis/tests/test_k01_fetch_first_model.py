@@ -100,11 +100,13 @@ class FetchingFirst(Fetching):
             number = "again"  # and one that has none to this number asks with it again.
         if session.follower:
             limits = {**limits, "replica_id": 8}
-        asked = {"next": session.number + 1, "again": session.number, "wrong": session.number + 2, "zero": 0}[number]
+        sent_number = {"next": session.number + 1, "again": session.number, "wrong": session.number + 2, "zero": 0}[
+            number
+        ]
         held = [part.key for part in session.parts]
         if names != "anything":
             wanted = [one for one in wanted if one[0] in held]
-        request = self.build(session_id, asked, 1000, wanted, (), 0, limits)
+        request = self.build(session_id, sent_number, 1000, wanted, (), 0, limits)
         for part in session.parts if names == "processed" else []:
             partition: Any = self.naive.led(session, part)
             if partition is not None and part.offset < partition.log.high_watermark:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import LARGE, World, names, told, two_topics
+from reference_broker.apis.tests.fetch_world import LARGE, World, names, partitions_of, two_topics
 from reference_broker.apis.tests.first_world import NOT_VALID, opened, session_of
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
@@ -35,8 +35,8 @@ def test_a_number_that_comes_again_gets_at_least_the_partitions_of_its_first_ans
     again = world.fetch_first(session_id, 1).answer
     assert again.error_code == 0
     assert names(again) == [A1, A2, A0]
-    assert told(again)[A0] == told(first)[A0]
-    # What changed after the first answer may have been in the second only: it is told again.
+    assert partitions_of(again)[A0] == partitions_of(first)[A0]
+    # What changed after the first answer may have been in the second only: it is sent again.
     assert names(world.fetch_first(session_id, 2).answer) == [A2]
     # The final revision refuses the same.
     final = world.open_session({A0: 0})
@@ -52,8 +52,8 @@ def test_it_holds_them_also_where_others_use_up_its_limit(world: World) -> None:
     world.append("a", 1, size_bytes=150)
     again = world.fetch_first(session_id, 1, max_bytes=150).answer
     assert names(again) == [A1, A0]
-    assert not told(again)[A0].records
-    assert told(world.fetch_first(session_id, 2).answer)[A0].records
+    assert not partitions_of(again)[A0].records
+    assert partitions_of(world.fetch_first(session_id, 2).answer)[A0].records
 
 
 @pytest.mark.clause("G-4", "G-6")
@@ -61,7 +61,7 @@ def test_what_a_full_answer_told_is_settled_for_a_number_that_comes_again_after_
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.append("a")
-    assert told(world.fetch_first(session_id, 0, {A0: 0, A1: 0}).answer)[A0].records
+    assert partitions_of(world.fetch_first(session_id, 0, {A0: 0, A1: 0}).answer)[A0].records
     assert names(world.fetch_first(session_id, 1, {A0: 1}).answer) == []
 
 
@@ -72,10 +72,10 @@ def test_what_the_first_answer_left_out_is_told_after_the_second_too(world: Worl
     for index in range(3):
         world.append("a", index)
     for number in (1, 2):
-        assert A0 not in told(world.fetch_first(session_id, number, max_bytes=60).answer)
-    assert A0 in told(world.fetch_first(session_id, 2, {A0: 1}, max_bytes=60).answer)
-    assert A0 in told(world.fetch_first(session_id, 3, max_bytes=60).answer)
-    assert A0 not in told(world.fetch_first(session_id, 4, max_bytes=60).answer)
+        assert A0 not in partitions_of(world.fetch_first(session_id, number, max_bytes=60).answer)
+    assert A0 in partitions_of(world.fetch_first(session_id, 2, {A0: 1}, max_bytes=60).answer)
+    assert A0 in partitions_of(world.fetch_first(session_id, 3, max_bytes=60).answer)
+    assert A0 not in partitions_of(world.fetch_first(session_id, 4, max_bytes=60).answer)
 
 
 @pytest.mark.clause("G-6")
@@ -152,9 +152,9 @@ def test_data_beyond_what_was_sent_keeps_a_partition_dirty(world: World) -> None
     narrow = {A0: FetchPartition(0, 0, 100)}
     session_id = world.fetch_first(0, 0, narrow).answer.session_id
     first = world.fetch_first(session_id, 1).answer
-    assert told(first)[A0].records == told(world.fetch_first(session_id, 2).answer)[A0].records
+    assert partitions_of(first)[A0].records == partitions_of(world.fetch_first(session_id, 2).answer)[A0].records
     after = world.fetch_first(session_id, 3, {A0: FetchPartition(0, 1, 100)}).answer
-    assert len(told(after)[A0].records or b"") == 100
+    assert len(partitions_of(after)[A0].records or b"") == 100
     assert names(world.fetch_first(session_id, 4).answer) == []
 
 
@@ -162,13 +162,13 @@ def test_data_beyond_what_was_sent_keeps_a_partition_dirty(world: World) -> None
 def test_the_cached_offset_is_the_one_requested(world: World) -> None:
     session_id = opened(world, A0)
     world.append("a")
-    assert told(world.fetch_first(session_id, 1).answer)[A0].records
+    assert partitions_of(world.fetch_first(session_id, 1).answer)[A0].records
     assert session_of(world, session_id).partitions[A0].fetch_offset == 0
     world.append("a")
-    both = told(world.fetch_first(session_id, 2).answer)[A0].records
+    both = partitions_of(world.fetch_first(session_id, 2).answer)[A0].records
     assert len(both or b"") == 200
     world.append("a")
-    assert len(told(world.fetch_first(session_id, 3, {A0: 2}).answer)[A0].records or b"") == 100
+    assert len(partitions_of(world.fetch_first(session_id, 3, {A0: 2}).answer)[A0].records or b"") == 100
 
 
 @pytest.mark.clause("G-5")
@@ -176,7 +176,7 @@ def test_an_offset_that_moves_below_the_log_end_makes_dirty_one_at_the_end_does_
     world.append("a")
     session_id = opened(world, A0)
     assert names(world.fetch_first(session_id, 1, {A0: 1}).answer) == []
-    assert told(world.fetch_first(session_id, 2, {A0: 0}).answer)[A0].records
+    assert partitions_of(world.fetch_first(session_id, 2, {A0: 0}).answer)[A0].records
     assert names(world.fetch_first(session_id, 3).answer) == []
 
 
@@ -220,10 +220,10 @@ def test_the_example_of_the_page(world: World) -> None:
 def test_an_error_is_told_in_each_answer_and_so_is_what_follows_it(world: World) -> None:
     session_id = opened(world, A0, ("new", 0))
     for number in (1, 2):
-        answer = told(world.fetch_first(session_id, number).answer)
+        answer = partitions_of(world.fetch_first(session_id, number).answer)
         assert answer["new", 0].error_code == ErrorCode.unknown_topic_or_partition
     world.create("new")
-    assert told(world.fetch_first(session_id, 3).answer)["new", 0].error_code == 0
+    assert partitions_of(world.fetch_first(session_id, 3).answer)["new", 0].error_code == 0
     assert names(world.fetch_first(session_id, 4).answer) == []
 
 
@@ -235,7 +235,7 @@ def test_a_request_that_comes_again_while_the_first_one_waits_is_answered_and_so
     world.append("a")
     again = world.fetch_first(session_id, 1, max_wait_ms=500)
     assert (waits.answer.error_code, names(waits.answer)) == (0, [A0])
-    assert (again.answer.error_code, told(again.answer)) == (0, told(waits.answer))
+    assert (again.answer.error_code, partitions_of(again.answer)) == (0, partitions_of(waits.answer))
     assert world.fetch_first(session_id, 2).answer.error_code == 0
 
 

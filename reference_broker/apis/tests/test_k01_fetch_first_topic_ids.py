@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import LARGE, FakeCall, World, id_of, told
+from reference_broker.apis.tests.fetch_world import LARGE, FakeCall, World, id_of, partitions_of
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     FULL_FETCH,
@@ -17,7 +17,7 @@ A0 = ("a", 0)
 NEWER = b"the newer topic "
 
 
-def asked(world: World, session_id: int, number: int, topic_id: bytes | None, max_wait_ms: int = 0) -> FakeCall:
+def fetch_with_id(world: World, session_id: int, number: int, topic_id: bytes | None, max_wait_ms: int = 0) -> FakeCall:
     """``topic_id`` None: nothing is named."""
     topics = [] if topic_id is None else [FetchTopic("a", topic_id, [FetchPartition(0, 0, LARGE, 0)])]
     kind = FULL_FETCH if number == 0 else INCREMENTAL_FETCH
@@ -33,15 +33,18 @@ def test_a_leader_that_does_not_know_of_the_newer_topic_sends_nothing_of_the_old
     world = World()
     world.create("a")
     world.append("a")
-    call = asked(world, 0, 0, NEWER)
-    assert (told(call.answer)[A0].error_code, told(call.answer)[A0].records) == (ErrorCode.inconsistent_topic_id, b"")
+    call = fetch_with_id(world, 0, 0, NEWER)
+    assert (partitions_of(call.answer)[A0].error_code, partitions_of(call.answer)[A0].records) == (
+        ErrorCode.inconsistent_topic_id,
+        b"",
+    )
     session_id = call.answer.session_id
-    waiting = asked(world, session_id, 1, None, max_wait_ms=500)
+    waiting = fetch_with_id(world, session_id, 1, None, max_wait_ms=500)
     assert waiting.waiting
     world.delete("a")
     world.create("a", topic_id=NEWER)
     world.append("a")
-    assert told(waiting.answer)[A0].records, "the newer one's arrival counts"
+    assert partitions_of(waiting.answer)[A0].records, "the newer one's arrival counts"
 
 
 @pytest.mark.clause("G-12")
@@ -49,22 +52,25 @@ def test_a_follower_that_learns_of_the_newer_topic_first_says_so_in_its_session(
     world = World()
     world.create("a")
     older = id_of(world, "a")
-    session_id = asked(world, 0, 0, older).answer.session_id
+    session_id = fetch_with_id(world, 0, 0, older).answer.session_id
     assert world.partition("a").watchers
     world.append("a")
-    assert told(asked(world, session_id, 1, NEWER).answer)[A0].error_code == ErrorCode.inconsistent_topic_id
+    assert (
+        partitions_of(fetch_with_id(world, session_id, 1, NEWER).answer)[A0].error_code
+        == ErrorCode.inconsistent_topic_id
+    )
     assert not world.partition("a").watchers
     world.append("a")
-    assert not told(asked(world, session_id, 2, NEWER).answer)[A0].records
-    assert told(asked(world, session_id, 3, older).answer)[A0].records
+    assert not partitions_of(fetch_with_id(world, session_id, 2, NEWER).answer)[A0].records
+    assert partitions_of(fetch_with_id(world, session_id, 3, older).answer)[A0].records
 
 
 @pytest.mark.clause("G-12")
 def test_who_says_no_topic_id_means_any_topic_of_that_name() -> None:
     world = World()
     world.create("a")
-    session_id = asked(world, 0, 0, NO_TOPIC_ID).answer.session_id
+    session_id = fetch_with_id(world, 0, 0, NO_TOPIC_ID).answer.session_id
     world.delete("a")
     world.create("a", topic_id=NEWER)
     world.append("a")
-    assert told(asked(world, session_id, 1, NO_TOPIC_ID).answer)[A0].records
+    assert partitions_of(fetch_with_id(world, session_id, 1, NO_TOPIC_ID).answer)[A0].records

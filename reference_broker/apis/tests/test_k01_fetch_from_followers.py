@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import FakeCall, World, id_of, named, names, told
+from reference_broker.apis.tests.fetch_world import FakeCall, World, id_of, named, names, partitions_of
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, LeaderIdAndEpoch, PartitionData
@@ -47,7 +47,7 @@ def lead(world: World) -> Partition:
 
 
 def data_of(world: World, call: FakeCall, version: int) -> PartitionData:
-    [data] = told(call.answer).values()
+    [data] = partitions_of(call.answer).values()
     assert names(call.answer) == [(topic or topic_id, 0) for topic, topic_id in [named("a", _ids(world), version)]]
     return data
 

@@ -1,4 +1,4 @@
-"""Fetches of records that are in the remote tier only: what waits, what is told, what goes on meanwhile."""
+"""Fetches of records that are in the remote tier only: what waits, what is returned, what goes on meanwhile."""
 
 import gc
 import weakref
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reference_broker.apis.records.fetch_partition import Lookup, RemoteReads
-from reference_broker.apis.tests.fetch_world import LARGE, World, told, two_topics
+from reference_broker.apis.tests.fetch_world import LARGE, World, partitions_of, two_topics
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.records.record import Record, build
 from reference_broker.remote_log.reading.reader import RemoteRecords
@@ -20,21 +20,21 @@ HERE_FROM = 50
 
 
 class FakeReader:
-    """``asked`` has what is being read: offset, limit, whether of committed records, and what is told when it is there.
-    ``abandoned`` has the offsets that nobody waits for any more."""
+    """``reads`` has what is being read: offset, limit, whether of committed records, and the callback for when it is
+    there. ``abandoned`` has the offsets that nobody waits for any more."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, int, bool, Callable[[Any], None]]] = []
+        self.reads: list[tuple[int, int, bool, Callable[[Any], None]]] = []
         self.abandoned: list[int] = []
 
     def read(
         self, _log: object, _index: int, offset: int, limit: int, done: Callable[[Any], None], *, is_committed: bool
     ) -> Callable[[], None]:
-        self.asked.append((offset, limit, is_committed, done))
+        self.reads.append((offset, limit, is_committed, done))
         return lambda: self.abandoned.append(offset)
 
     def tell(self, found: RemoteRecords | ErrorCode, at: int = 0) -> None:
-        self.asked.pop(at)[3](found)
+        self.reads.pop(at)[3](found)
 
 
 def tiered() -> tuple[World, FakeReader]:
@@ -58,9 +58,9 @@ def test_a_fetch_waits_for_the_tier_whatever_else_it_could_tell() -> None:
     call = world.fetch(wanted={("a", 0): 10, ("b", 0): 0}, max_wait_ms=0)
     world.pass_ms(400)
     assert call.waiting
-    assert reader.asked[0][:3] == (10, LARGE, False)
+    assert reader.reads[0][:3] == (10, LARGE, False)
     reader.tell(batches(10))
-    answer = told(call.answer)
+    answer = partitions_of(call.answer)
     assert answer["a", 0].records == batches(10).records
     assert answer["b", 0].records
     assert (answer["a", 0].high_watermark, answer["a", 0].error_code) == (100, 0)
@@ -74,7 +74,7 @@ def test_every_partition_is_read_and_told_together() -> None:
     reader.tell(batches(20), at=1)
     assert call.waiting
     reader.tell(batches(10))
-    assert [data.records for data in told(call.answer).values()] == [batches(10).records, batches(20).records]
+    assert [data.records for data in partitions_of(call.answer).values()] == [batches(10).records, batches(20).records]
 
 
 @pytest.mark.parametrize("session", [False, True])
@@ -86,13 +86,13 @@ def test_a_slow_tier_is_waited_for_so_long_and_asked_again(session: bool) -> Non
     world.pass_ms(499)
     assert call.waiting
     world.pass_ms(1)
-    assert all(not data.records and not data.error_code for data in told(call.answer).values())
+    assert all(not data.records and not data.error_code for data in partitions_of(call.answer).values())
     assert reader.abandoned == [10]
     reader.tell(batches(10))  # It comes too late, and harms nobody.
     again = world.fetch(session_id, 2 if session else -1, {} if session else wanted, max_wait_ms=9000)
     assert again.waiting
     reader.tell(batches(10))
-    assert told(again.answer)["a", 0].records == batches(10).records
+    assert partitions_of(again.answer)["a", 0].records == batches(10).records
 
 
 def test_a_session_goes_on_in_the_tier_and_then_in_the_log() -> None:
@@ -101,10 +101,10 @@ def test_a_session_goes_on_in_the_tier_and_then_in_the_log() -> None:
     for number, offset in enumerate((10, 11), 1):
         call = world.fetch(session_id, number, {("a", 0): offset}, max_wait_ms=9000)
         reader.tell(batches(offset))
-        assert told(call.answer)["a", 0].records == batches(offset).records
+        assert partitions_of(call.answer)["a", 0].records == batches(offset).records
     call = world.fetch(session_id, 3, {("a", 0): HERE_FROM})
-    assert told(call.answer)["a", 0].records
-    assert not reader.asked
+    assert partitions_of(call.answer)["a", 0].records
+    assert not reader.reads
 
 
 def test_what_was_not_told_is_asked_for_again() -> None:
@@ -117,10 +117,10 @@ def test_what_was_not_told_is_asked_for_again() -> None:
     call = world.fetch(session_id, 1, {("a", 0): 10, ("a", 1): 20}, max_bytes=size, max_wait_ms=100)
     reader.tell(batches(10))
     reader.tell(batches(20))
-    found = told(call.answer)
+    found = partitions_of(call.answer)
     assert sum(bool(data.records) for data in found.values()) == 1
     world.fetch(session_id, 2, max_bytes=size, max_wait_ms=100)
-    assert sorted(asked[0] for asked in reader.asked) == [10, 20]
+    assert sorted(read[0] for read in reader.reads) == [10, 20]
 
 
 def test_only_whole_batches_that_fit_are_told() -> None:
@@ -128,7 +128,7 @@ def test_only_whole_batches_that_fit_are_told() -> None:
     size = len(batches(10).records)
     call = world.fetch(wanted={("a", 0): FetchPartition(0, 10, 2 * size + 1)}, max_bytes=2 * size + 1)
     reader.tell(batches(10, 3))
-    assert told(call.answer)["a", 0].records == batches(10, 2).records
+    assert partitions_of(call.answer)["a", 0].records == batches(10, 2).records
 
 
 @pytest.mark.clause("X-4", "X-5")
@@ -137,9 +137,9 @@ def test_a_reader_of_committed_records_gets_aborted_transactions_and_nothing_und
     world.log("a").lso_hold = 11
     aborted = [AbortedTransaction(7, 3)]
     call = world.fetch(wanted={("a", 0): 10}, isolation_level=1)
-    assert reader.asked[0][2] is True
+    assert reader.reads[0][2] is True
     reader.tell(batches(10, 2, aborted))
-    data = told(call.answer)["a", 0]
+    data = partitions_of(call.answer)["a", 0]
     assert (data.records, data.aborted_transactions) == (batches(10).records, aborted)
 
 
@@ -149,7 +149,7 @@ def test_an_error_of_the_tier_costs_its_partition_alone(error: ErrorCode) -> Non
     world.append("b")
     call = world.fetch(wanted={("a", 0): 10, ("b", 0): 0})
     reader.tell(error)
-    found = told(call.answer)
+    found = partitions_of(call.answer)
     assert found["a", 0].error_code == error
     assert found["b", 0].records
 
@@ -157,28 +157,28 @@ def test_an_error_of_the_tier_costs_its_partition_alone(error: ErrorCode) -> Non
 def test_a_follower_is_sent_to_the_tier() -> None:
     world, reader = tiered()
     call = world.fetch(wanted={("a", 0): 10}, replica_id=8)
-    data = told(call.answer)["a", 0]
+    data = partitions_of(call.answer)["a", 0]
     assert data.error_code == ErrorCode.offset_moved_to_tiered_storage
     assert (data.log_start_offset, data.records or b"") == (0, b"")
-    assert not reader.asked
+    assert not reader.reads
 
 
 @pytest.mark.clause("F-14")
 def test_the_state_after_a_follower_was_sent_to_the_tier_is_told() -> None:
-    """It is told although the error came with the same offsets."""
+    """It is sent although the error came with the same offsets."""
     world, _ = tiered()
     end = world.log("a").log_end_offset
     opened = world.fetch(0, 0, {("a", 0): 10}, replica_id=8).answer
-    assert told(opened)["a", 0].error_code == ErrorCode.offset_moved_to_tiered_storage
+    assert partitions_of(opened)["a", 0].error_code == ErrorCode.offset_moved_to_tiered_storage
     following = world.fetch(opened.session_id, 1, {("a", 0): end}, replica_id=8).answer
-    assert told(following)["a", 0].error_code == 0
-    assert told(world.fetch(opened.session_id, 2, {}, replica_id=8).answer) == {}
+    assert partitions_of(following)["a", 0].error_code == 0
+    assert partitions_of(world.fetch(opened.session_id, 2, {}, replica_id=8).answer) == {}
 
 
 def test_a_node_whose_tier_is_switched_off_has_no_such_offset() -> None:
     world, _ = tiered()
     world.broker.remote_log = None
-    assert told(world.fetch(wanted={("a", 0): 10}).answer)["a", 0].error_code == ErrorCode.offset_out_of_range
+    assert partitions_of(world.fetch(wanted={("a", 0): 10}).answer)["a", 0].error_code == ErrorCode.offset_out_of_range
 
 
 def test_a_connection_that_closes_waits_for_nothing() -> None:
@@ -196,9 +196,9 @@ def test_records_that_move_while_a_fetch_waits_are_read_there() -> None:
     assert call.waiting
     world.log("a").here_from = 100
     world.partition("a").changed()
-    assert reader.asked[0][0] == 99
+    assert reader.reads[0][0] == 99
     reader.tell(batches(99))
-    assert told(call.answer)["a", 0].records == batches(99).records
+    assert partitions_of(call.answer)["a", 0].records == batches(99).records
 
 
 def test_a_waiting_fetch_whose_records_move_is_forgotten_when_its_connection_closes() -> None:
@@ -235,8 +235,8 @@ def test_what_was_read_goes_with_its_fetch_and_waits_for_no_collector(is_told: b
     end = weakref.ref(held)
     reader: Any = SimpleNamespace(done=None, holds=None if is_told else held)
 
-    def read(*asked: Any, is_committed: bool) -> Callable[[], None]:
-        done = reader.done = asked[-1]
+    def read(*arguments: Any, is_committed: bool) -> Callable[[], None]:
+        done = reader.done = arguments[-1]
         holds = reader.holds
         return lambda: done(holds or is_committed)
 
@@ -268,11 +268,11 @@ def test_a_connection_that_closes_before_all_is_looked_at_ends_its_readings(sess
     with slices_of_one():
         wanted: Any = {("a", 0): 10, ("a", 1): 20, ("b", 0): 0}
         call = world.fetch(session_id, 1 if session else -1, wanted, max_wait_ms=9000)
-        while not reader.asked:
+        while not reader.reads:
             world.outside.timers.pop(min(world.outside.timers))[1]()
         call.hang_up()
         world.pass_ms(100)
-    assert reader.abandoned == [asked[0] for asked in reader.asked]
+    assert reader.abandoned == [read[0] for read in reader.reads]
     if session:
         world.fetch(session_id, 2, max_wait_ms=9000)
-        assert {10, 20} <= {asked[0] for asked in reader.asked}
+        assert {10, 20} <= {read[0] for read in reader.reads}

@@ -7,7 +7,7 @@ from weakref import ref
 import pytest
 
 from reference_broker.apis.records.fetch import Fetch
-from reference_broker.apis.tests.fetch_world import FakeCall, World, names, told
+from reference_broker.apis.tests.fetch_world import FakeCall, World, names, partitions_of
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchRequest, FetchTopic
@@ -43,10 +43,10 @@ def test_what_is_appended_between_two_slices_is_told_in_this_answer_or_the_next(
     for index in range(6):
         world.append("a", index)
     finish(world, call)
-    sent = {name for name, data in told(call.answer).items() if data.records}
+    sent = {name for name, data in partitions_of(call.answer).items() if data.records}
     following = world.fetch(call.answer.session_id, 1, {("a", index): 1 for _, index in sent})
     finish(world, following)
-    assert sent | {name for name, data in told(following.answer).items() if data.records} == set(ALL)
+    assert sent | {name for name, data in partitions_of(following.answer).items() if data.records} == set(ALL)
 
 
 @pytest.mark.parametrize("slices", range(40))
@@ -61,8 +61,8 @@ def test_what_is_deleted_between_two_slices_is_told_at_last(world: World, slices
     finish(world, call)
     following = world.fetch(call.answer.session_id, 1)
     finish(world, following)
-    errors = {data.error_code for data in told(following.answer).values()}
-    assert (len(told(following.answer)), errors) == (6, {int(ErrorCode.unknown_topic_or_partition)})
+    errors = {data.error_code for data in partitions_of(following.answer).values()}
+    assert (len(partitions_of(following.answer)), errors) == (6, {int(ErrorCode.unknown_topic_or_partition)})
 
 
 def test_the_sessions_next_request_waits_for_the_end_of_the_work(world: World) -> None:
@@ -106,7 +106,7 @@ def test_a_connection_that_closes_between_two_slices_loses_no_records(world: Wor
     if not call.answers:
         following = world.fetch(session_id, 2)
         finish(world, following)
-        assert {name for name, data in told(following.answer).items() if data.records} == set(ALL)
+        assert {name for name, data in partitions_of(following.answer).items() if data.records} == set(ALL)
 
 
 def test_a_request_that_comes_while_another_is_at_work_is_handled_once(world: World) -> None:
@@ -216,7 +216,7 @@ def test_what_changes_before_a_connection_closes_is_told_in_the_next_answer(worl
     if not call.answers:
         following = world.fetch(session_id, 2)
         finish(world, following)
-        assert {name for name, data in told(following.answer).items() if data.records} == set(ALL)
+        assert {name for name, data in partitions_of(following.answer).items() if data.records} == set(ALL)
 
 
 @pytest.mark.parametrize("slices", range(60))
@@ -237,7 +237,9 @@ def test_the_first_revision_tells_each_log_start_that_moves_between_two_slices(w
     finish(world, call)
     following = world.fetch_first(opening.answer.session_id, 2)
     finish(world, following)
-    starts = {name: data.log_start_offset for each in (call, following) for name, data in told(each.answer).items()}
+    starts = {
+        name: data.log_start_offset for each in (call, following) for name, data in partitions_of(each.answer).items()
+    }
     assert starts == dict.fromkeys(ALL, 2)
 
 
@@ -256,7 +258,9 @@ def test_the_first_revision_tells_a_log_start_that_moves_while_a_full_request_is
     finish(world, call)
     following = world.fetch_first(call.answer.session_id, 1)
     finish(world, following)
-    starts = {name: data.log_start_offset for each in (call, following) for name, data in told(each.answer).items()}
+    starts = {
+        name: data.log_start_offset for each in (call, following) for name, data in partitions_of(each.answer).items()
+    }
     assert starts == dict.fromkeys(ALL, 2)
 
 
@@ -278,5 +282,5 @@ def test_a_log_that_is_cut_between_two_slices_is_told_as_it_was_or_as_it_is(worl
         world.log("a", index).truncate_to(1)
         world.partition("a", index).changed()
     finish(world, call)
-    found = {(data.high_watermark, len(data.records or b"")) for data in told(call.answer).values()}
+    found = {(data.high_watermark, len(data.records or b"")) for data in partitions_of(call.answer).values()}
     assert found <= {(2, 200), (1, 100)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, real_log, told
+from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, partitions_of, real_log
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.errors import ErrorCode
@@ -34,8 +34,8 @@ def test_both_epochs_are_kept_until_a_request_names_the_partition(world: World, 
     session_id = world.open_session({A0: at(4, 1, 1), A1: 0}, version=version)
     (cached, _) = world.sessions.sessions[session_id].partitions.values()
     seen = []
-    asked: list[dict[tuple[str, int], int | FetchPartition]] = [{}, {A1: 0}, {A0: at(4, 2, 0)}, {}, {A0: at(4)}]
-    for epoch, wanted in enumerate(asked, 1):
+    requests: list[dict[tuple[str, int], int | FetchPartition]] = [{}, {A1: 0}, {A0: at(4, 2, 0)}, {}, {A0: at(4)}]
+    for epoch, wanted in enumerate(requests, 1):
         world.fetch(session_id, epoch, wanted, version=version)
         seen.append((cached.current_leader_epoch, cached.last_fetched_epoch))
     assert seen == [(1, 1), (1, 1), (2, 0), (2, 0), (-1, -1)]
@@ -52,7 +52,7 @@ def test_the_sessions_leader_epoch_counts_where_a_request_names_nothing(
 ) -> None:
     session_id = world.open_session({A0: at(4, current)}, version=version)
     for epoch in (1, 2):
-        answer = told(world.fetch(session_id, epoch, version=version).answer)
+        answer = partitions_of(world.fetch(session_id, epoch, version=version).answer)
         assert [data.error_code for data in answer.values()] == [error] * bool(error)
 
 
@@ -65,12 +65,12 @@ def test_the_sessions_leader_epoch_counts_where_a_request_names_nothing(
 def test_a_divergence_is_in_each_answer_and_others_only_with_news(world: World, version: int) -> None:
     answer = world.fetch(0, 0, {A0: at(3, 1, 0), A1: at(0, index=1)}, version=version).answer
     session_id, diverging = answer.session_id, EpochEndOffset(0, 2)
-    assert [data.diverging_epoch for data in told(answer).values()] == [diverging, None]
+    assert [data.diverging_epoch for data in partitions_of(answer).values()] == [diverging, None]
     for epoch in (1, 2):
-        (data,) = told(world.fetch(session_id, epoch, version=version).answer).values()
+        (data,) = partitions_of(world.fetch(session_id, epoch, version=version).answer).values()
         assert (data.diverging_epoch, data.error_code, data.records) == (diverging, 0, b"")
     world.append("a", 1)
-    assert len(told(world.fetch(session_id, 3, version=version).answer)) == 2
+    assert len(partitions_of(world.fetch(session_id, 3, version=version).answer)) == 2
 
 
 @pytest.mark.clause("F-12", "FetchSessionTest.testIncrementalFetchSession")
@@ -78,7 +78,10 @@ def test_a_divergence_is_in_each_answer_and_others_only_with_news(world: World, 
 def test_one_request_forgets_and_adds_by_name_and_by_id(world: World, version: int) -> None:
     session_id = world.open_session({A0: 4, A1: 0}, version=version)
     answer = world.fetch(session_id, 1, {B0: 0}, forget=[A0], version=version).answer
-    assert (answer.session_id, list(told(answer))) == (session_id, [("b" if version < 13 else id_of(world, "b"), 0)])
+    assert (answer.session_id, list(partitions_of(answer))) == (
+        session_id,
+        [("b" if version < 13 else id_of(world, "b"), 0)],
+    )
     assert [cached.index for cached in world.sessions.sessions[session_id].partitions.values()] == [1, 0]
 
 
@@ -129,12 +132,12 @@ def test_the_requests_order_and_both_limits_hold(order: list[int], offset: int, 
     wanted = {("t", index): FetchPartition(index, offset, 190) for index in order}
     answer = world.fetch(0, -1, wanted, max_bytes=800).answer
     assert names(answer) == list(wanted)
-    assert [len(data.records or b"") for data in told(answer).values()] == sizes
+    assert [len(data.records or b"") for data in partitions_of(answer).values()] == sizes
 
 
 @pytest.mark.clause("FetchRequestTest.testFetchRequestV4WithReadCommitted", "F-4")
 def test_read_committed_from_version_4_on(world: World) -> None:
-    (data,) = told(world.fetch(0, -1, {A0: 0}, version=4, isolation_level=1).answer).values()
+    (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=4, isolation_level=1).answer).values()
     assert (data.error_code, data.last_stable_offset, len(data.records or b"")) == (0, 4, 200)
 
 
@@ -143,7 +146,7 @@ def test_read_committed_from_version_4_on(world: World) -> None:
 )
 @pytest.mark.parametrize("epoch", [-1, 0])
 def test_an_unknown_topic_id_does_not_harm_the_partitions_beside_it(world: World, epoch: int) -> None:
-    answer = told(world.fetch(0, epoch, {("x", 0): 0, A0: 0, B0: 0}, version=13).answer)
+    answer = partitions_of(world.fetch(0, epoch, {("x", 0): 0, A0: 0, B0: 0}, version=13).answer)
     unknown, *healthy = answer.values()
     assert (unknown.error_code, unknown.high_watermark, unknown.records) == (ErrorCode.unknown_topic_id, -1, b"")
     assert [(data.error_code, data.high_watermark, len(data.records or b"")) for data in healthy] == [
@@ -155,13 +158,13 @@ def test_an_unknown_topic_id_does_not_harm_the_partitions_beside_it(world: World
 @pytest.mark.clause("FetchRequestTest.testCreateIncrementalFetchWithPartitionsInErrorV12", "F-14")
 def test_an_unknown_topic_is_told_until_it_is_there_then_once_more_then_no_more(world: World) -> None:
     answer = world.fetch(0, 0, {A0: 4, ("later", 0): 0, ("later", 1): 0}).answer
-    assert [data.error_code for data in told(answer).values()] == [0, 3, 3]
+    assert [data.error_code for data in partitions_of(answer).values()] == [0, 3, 3]
     seen = []
     for epoch in range(1, 6):
         if epoch == 3:
             world.create("later", 2)
-        told_now = told(world.fetch(answer.session_id, epoch).answer)
-        seen.append([(key, data.error_code) for key, data in told_now.items()])
+        sent_now = partitions_of(world.fetch(answer.session_id, epoch).answer)
+        seen.append([(key, data.error_code) for key, data in sent_now.items()])
     there, gone = ([(("later", index), error) for index in (0, 1)] for error in (0, 3))
     assert seen == [gone, gone, there, [], []]
 
@@ -174,7 +177,7 @@ def test_a_zstd_batch_is_served_to_every_version_and_holds_all_its_records(versi
     sent = [Record(number, 1_000, b"key%d" % number, b"value" * 50) for number in range(3)]
     partition.log.append(world.broker.now, build(sent, compression=Compression.ZSTD), 0)
     partition.log.advance_high_watermark(3)
-    (data,) = told(world.fetch(0, -1, {A0: 0}, version=version).answer).values()
+    (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=version).answer).values()
     assert data.error_code == 0
     assert [record.key for _, record in read_all(data.records or b"")] == [b"key0", b"key1", b"key2"]
 
@@ -191,7 +194,7 @@ def test_a_log_end_that_goes_on_ends_no_wait_and_one_that_goes_back_below_the_of
     assert call.waiting
     world.partition("a").log.truncate_to(4)
     world.partition("a").changed()
-    assert told(call.answer)[A0].error_code == ErrorCode.offset_out_of_range
+    assert partitions_of(call.answer)[A0].error_code == ErrorCode.offset_out_of_range
 
 
 @pytest.mark.clause("DelayedFetchTest.testNotLeaderOrFollower")
@@ -203,7 +206,7 @@ def test_lost_leadership_ends_the_wait(world: World, in_session: bool) -> None:
     partition = world.partition("a")
     world.publish("a", 3, id_of(world, "a"), leader=8, replicas=(7, 8), epoch=2)
     world.partitions.remove(partition)
-    assert told(call.answer)[A0].error_code == ErrorCode.not_leader_or_follower
+    assert partitions_of(call.answer)[A0].error_code == ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.clause("F-6", "FetchSessionTest.testFetchRequests")

@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.apis.tests.fetch_naive import Naive
 from reference_broker.apis.tests.fetch_naive_values import FIRST_MIN_MS
-from reference_broker.apis.tests.fetch_world import World, names, told
+from reference_broker.apis.tests.fetch_world import World, names, partitions_of
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
@@ -226,13 +226,13 @@ def test_a_session_outlives_its_topics_and_tells_of_their_return(revision: str) 
     fetcher.fetch()
     world.delete("a")
     for _ in range(3):
-        gone = told(fetcher.fetch())
+        gone = partitions_of(fetcher.fetch())
         assert list(gone) == [A0]
         assert gone[A0].error_code == ErrorCode.unknown_topic_or_partition
     assert metrics(world) == (1, 2, 0)
     world.create("a", 2, topic_id=b"another topic id")
     world.append("a")
-    back = told(fetcher.fetch())[A0]
+    back = partitions_of(fetcher.fetch())[A0]
     assert (back.error_code, len(back.records or b""), back.high_watermark) == (0, 100, 1)
     world.delete("b")
     world.create("b", topic_id=b"also another one")
@@ -269,4 +269,4 @@ def test_the_same_retransmission_is_refused_by_one_revision_and_answered_by_the_
     again = send(fetcher.session_id, 1, fetch_type=INCREMENTAL_FETCH).answer
     assert (again.error_code == 0) == accepted
     if accepted:
-        assert told(again) == told(before)
+        assert partitions_of(again) == partitions_of(before)

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.records import k01_fetch
-from reference_broker.apis.tests.fetch_world import World, names, told, two_topics
+from reference_broker.apis.tests.fetch_world import World, names, partitions_of, two_topics
 from reference_broker.core.events import Effect, Reply, Request
 from reference_broker.core.requests import ActiveCall
 from reference_broker.wire.errors import Error, ErrorCode
@@ -99,7 +99,7 @@ def test_a_declined_session_still_gets_its_data() -> None:
     world.append("a")
     answer = world.fetch(0, 0, {A0: 0}).answer
     assert answer.session_id == 0
-    assert told(answer)[A0].records
+    assert partitions_of(answer)[A0].records
     assert not world.partition("a").watchers
 
 
@@ -192,10 +192,10 @@ def test_a_wrong_epoch_is_refused_and_the_right_one_still_works(world: World) ->
 def test_after_a_lost_answer_a_full_fetch_delivers_everything_again(world: World) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a")
-    lost = told(world.fetch(session_id, 1).answer)[A0].records
+    lost = partitions_of(world.fetch(session_id, 1).answer)[A0].records
     assert world.fetch(session_id, 1).answer.error_code == ErrorCode.invalid_fetch_session_epoch
     again = world.fetch(session_id, 0, {A0: 0}).answer
-    assert told(again)[A0].records == lost
+    assert partitions_of(again)[A0].records == lost
     assert again.session_id not in (0, session_id)
 
 
@@ -215,7 +215,7 @@ def test_what_the_request_names_that_forgets_the_last_partitions_is_answered_out
     world.append("a")
     answer = world.fetch(session_id, 1, {A0: 0, B0: 0}, forget=[A0, B0]).answer
     assert (answer.session_id, names(answer)) == (0, [A0, B0])
-    assert told(answer)[A0].records
+    assert partitions_of(answer)[A0].records
     assert world.fetch(session_id, 2).answer.error_code == ErrorCode.fetch_session_id_not_found
 
 

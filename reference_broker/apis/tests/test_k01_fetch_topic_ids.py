@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, told, two_topics
+from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, partitions_of, two_topics
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
@@ -21,7 +21,7 @@ def test_a_session_by_topic_id_answers_by_topic_id(world: World) -> None:
     assert [(topic.topic, topic.topic_id) for topic in answer.responses] == [("", id_of(world, "a"))]
     world.append("a")
     answer = world.fetch(answer.session_id, 1, {A0: 1}, version=13).answer
-    assert told(answer)[id_of(world, "a"), 0].high_watermark == 2
+    assert partitions_of(answer)[id_of(world, "a"), 0].high_watermark == 2
 
 
 @pytest.mark.clause(
@@ -50,20 +50,20 @@ def test_the_checks_come_in_the_order_id_epoch_topic_ids(world: World) -> None:
 def test_a_version_by_name_ignores_topic_ids(world: World) -> None:
     topics = [FetchTopic("a", b"no such topic id", [FetchPartition(0, 0, LARGE)])]
     answer = world.send(FetchRequest(session_epoch=0, max_wait_ms=0, topics=topics), version=12).answer
-    assert told(answer)[A0].error_code == 0
+    assert partitions_of(answer)[A0].error_code == 0
 
 
 @pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownId", "FetchSessionTest.testResolveUnknownPartitions")
 def test_unknown_topic_ids_resolve_one_after_the_other(world: World) -> None:
     answer = world.fetch(0, 0, {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}, version=13).answer
-    assert [data.error_code for data in told(answer).values()] == [ErrorCode.unknown_topic_id] * 3
+    assert [data.error_code for data in partitions_of(answer).values()] == [ErrorCode.unknown_topic_id] * 3
     world.create("x")
     world.create("y")
     answer = world.fetch(answer.session_id, 1, version=13).answer
-    assert [data.error_code for data in told(answer).values()] == [0, 0, ErrorCode.unknown_topic_id]
+    assert [data.error_code for data in partitions_of(answer).values()] == [0, 0, ErrorCode.unknown_topic_id]
     world.create("z")
     answer = world.fetch(answer.session_id, 2, version=13).answer
-    assert list(told(answer)) == [(id_of(world, "z"), 0)]
+    assert list(partitions_of(answer)) == [(id_of(world, "z"), 0)]
     assert world.fetch(answer.session_id, 3, version=13).answer.responses == []
 
 
@@ -72,8 +72,8 @@ def test_what_does_not_exist_has_an_empty_list_of_aborted_transactions(world: Wo
     """Other errors have none, as in Kafka."""
     wanted: dict[tuple[str, int], int | FetchPartition] = {("x", 0): 0, ("a", 99): 0, A0: 77}
     answer = world.fetch(0, -1, wanted, version=version).answer
-    assert [data.aborted_transactions for data in told(answer).values()] == [[], [], None]
-    assert [bool(data.error_code) for data in told(answer).values()] == [True] * 3
+    assert [data.aborted_transactions for data in partitions_of(answer).values()] == [[], [], None]
+    assert [bool(data.error_code) for data in partitions_of(answer).values()] == [True] * 3
 
 
 @pytest.mark.clause("FetchSessionTest.testToForgetPartitions")
@@ -95,9 +95,12 @@ def test_a_forgotten_unresolved_partition_may_empty_the_session(world: World) ->
 def test_an_unknown_name_is_unknown_until_the_topic_appears(world: World) -> None:
     session_id = world.open_session({("x", 0): 0, A0: 0})
     for epoch in (1, 2):
-        assert told(world.fetch(session_id, epoch).answer)[("x", 0)].error_code == ErrorCode.unknown_topic_or_partition
+        assert (
+            partitions_of(world.fetch(session_id, epoch).answer)[("x", 0)].error_code
+            == ErrorCode.unknown_topic_or_partition
+        )
     world.create("x")
-    assert told(world.fetch(session_id, 3).answer)[("x", 0)].error_code == 0
+    assert partitions_of(world.fetch(session_id, 3).answer)[("x", 0)].error_code == 0
     assert names(world.fetch(session_id, 4).answer) == []
 
 
@@ -111,7 +114,7 @@ def test_an_unknown_partition_has_the_same_code_sessionless_full_and_incremental
         full = world.fetch(0, 0, {("x", 0): 0}, version=version).answer
         incremental = world.fetch(full.session_id, 1, version=version).answer
         for answer in (sessionless, full, incremental):
-            (data,) = told(answer).values()
+            (data,) = partitions_of(answer).values()
             assert (data.error_code, data.high_watermark, data.records) == (error, -1, b"")
 
 
@@ -120,10 +123,10 @@ def test_a_session_by_name_follows_the_name_to_a_recreated_topic(world: World) -
     world.append("a")
     world.fetch(session_id, 1, {A0: 1})
     world.delete("a")
-    assert told(world.fetch(session_id, 2).answer)[A0].error_code == ErrorCode.unknown_topic_or_partition
+    assert partitions_of(world.fetch(session_id, 2).answer)[A0].error_code == ErrorCode.unknown_topic_or_partition
     world.create("a", topic_id=b"second".rjust(16))
     world.append("a")
-    answer = told(world.fetch(session_id, 3).answer)
+    answer = partitions_of(world.fetch(session_id, 3).answer)
     assert (answer[A0].error_code, answer[A0].high_watermark) == (0, 1)
 
 
@@ -135,10 +138,10 @@ def test_a_session_by_id_never_follows_the_name(world: World) -> None:
     key = (id_of(world, "a"), 0)
     session_id = world.open_session({A0: 0}, version=13)
     world.delete("a")
-    assert told(world.fetch(session_id, 1, version=13).answer)[key].error_code == ErrorCode.unknown_topic_id
+    assert partitions_of(world.fetch(session_id, 1, version=13).answer)[key].error_code == ErrorCode.unknown_topic_id
     world.create("a", topic_id=b"second".rjust(16))
     world.append("a")
-    answer = told(world.fetch(session_id, 2, version=13).answer)
+    answer = partitions_of(world.fetch(session_id, 2, version=13).answer)
     assert answer[key].error_code == ErrorCode.inconsistent_topic_id
     assert not answer[key].records
 
@@ -149,7 +152,7 @@ def test_a_partition_that_the_recreated_topic_does_not_have_is_unknown(world: Wo
     session_id = world.open_session({A0: 0, A2: 0}, version=13)
     world.delete("a")
     world.create("a", 2, topic_id=b"second".rjust(16))
-    answer = told(world.fetch(session_id, 1, version=13).answer)
+    answer = partitions_of(world.fetch(session_id, 1, version=13).answer)
     assert answer[kept].error_code == ErrorCode.inconsistent_topic_id
     assert answer[gone].error_code == ErrorCode.unknown_topic_or_partition
 
@@ -162,5 +165,5 @@ def test_a_replaced_topic_id_is_forgotten_and_added_in_one_request(world: World)
     topics, forgotten = [FetchTopic("", new, [FetchPartition(0, 0, LARGE)])], [ForgottenTopic("", old, [0])]
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0, topics=topics, forgotten=forgotten)
     answer = world.send(request, version=13).answer
-    assert [(key, data.error_code) for key, data in told(answer).items()] == [((new, 0), 0)]
+    assert [(key, data.error_code) for key, data in partitions_of(answer).items()] == [((new, 0), 0)]
     assert list(world.sessions.sessions[session_id].partitions) == [(new, 0)]

@@ -10,7 +10,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.apis.records import k02_list_offsets
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, told
+from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, partitions_of
 from reference_broker.records.batch import iterate
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
@@ -65,7 +65,7 @@ class TransactionWorld(ReplicatedWorld):
         return self.send(request, "consumer")
 
     def data(self, offset: int = 0, level: int = COMMITTED, most: int = 1 << 20) -> PartitionData:
-        return told(self.read(offset, level, most=most).answer)[0]
+        return partitions_of(self.read(offset, level, most=most).answer)[0]
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_reader_of_committed_records_waits_for_the_marker(world: TransactionWo
     world.end(1, commit=commit)
     assert not call.closed
     world.replicate()
-    data = told(call.answer)[0]
+    data = partitions_of(call.answer)[0]
     assert offsets(data) == [0, 1]
     assert data.aborted_transactions == ([] if commit else [AbortedTransaction(1, 0)])
 
@@ -148,7 +148,7 @@ def test_an_open_transaction_of_another_producer_ends_no_wait(world: Transaction
     world.replicate()
     assert not call.closed
     world.pass_ms(500)
-    assert offsets(told(call.answer)[0]) == []
+    assert offsets(partitions_of(call.answer)[0]) == []
 
 
 @pytest.mark.clause("ReplicaManagerTest.testReadCommittedFetchLimitedAtLSO")
@@ -156,12 +156,12 @@ def test_a_session_tells_what_becomes_committed(world: TransactionWorld) -> None
     opened = world.read(session=(0, 0)).answer
     world.write(1)
     world.replicate()
-    held = told(world.read(session=(opened.session_id, 1), named=False).answer)
+    held = partitions_of(world.read(session=(opened.session_id, 1), named=False).answer)
     assert (offsets(held[0]), held[0].last_stable_offset, held[0].high_watermark) == ([], 0, 1)
-    assert told(world.read(session=(opened.session_id, 2), named=False).answer) == {}
+    assert partitions_of(world.read(session=(opened.session_id, 2), named=False).answer) == {}
     world.end(1, commit=False)
     world.replicate()
-    data = told(world.read(session=(opened.session_id, 3), named=False).answer)[0]
+    data = partitions_of(world.read(session=(opened.session_id, 3), named=False).answer)[0]
     assert (offsets(data), data.aborted_transactions) == ([0, 1], [AbortedTransaction(1, 0)])
 
 

@@ -29,7 +29,7 @@ def world() -> World:
     return world
 
 
-def asked(timestamp: int, *, index: int = 0, epoch: int = -1) -> ListOffsetsPartition:
+def partition_at(timestamp: int, *, index: int = 0, epoch: int = -1) -> ListOffsetsPartition:
     return ListOffsetsPartition(partition_index=i32(index), current_leader_epoch=i32(epoch), timestamp=i64(timestamp))
 
 
@@ -77,33 +77,33 @@ def found(answer: Any) -> tuple[int, int, int]:
     ],
 )
 def test_what_a_consumer_finds(world: World, timestamp: int, expected: tuple[int, int, int]) -> None:
-    assert found(ask(world, asked(timestamp))[0]) == expected
+    assert found(ask(world, partition_at(timestamp))[0]) == expected
 
 
 def test_a_follower_finds_the_log_end(world: World) -> None:
-    assert found(ask(world, asked(LATEST), replica=8)[0])[0] == 3
+    assert found(ask(world, partition_at(LATEST), replica=8)[0])[0] == 3
 
 
 def test_offsets_that_a_consumer_cannot_read_are_not_found(world: World) -> None:
     partition = world.partition("a")
     partition.log.append(world.broker.now, real_records([T + 50]), 4)
-    assert found(ask(world, asked(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
-    assert found(ask(world, asked(T + 20))[0]) == (-1, -1, -1)
-    assert found(ask(world, asked(T + 20), replica=8)[0]) == (3, T + 50, 4)
+    assert found(ask(world, partition_at(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
+    assert found(ask(world, partition_at(T + 20))[0]) == (-1, -1, -1)
+    assert found(ask(world, partition_at(T + 20), replica=8)[0]) == (3, T + 50, 4)
 
 
 def test_the_earliest_follows_the_log_start(world: World) -> None:
     log = world.partition("a").log
     log.advance_high_watermark(3)
     log.delete_records_before(2)
-    assert found(ask(world, asked(EARLIEST))[0]) == (2, -1, 4)
+    assert found(ask(world, partition_at(EARLIEST))[0]) == (2, -1, 4)
 
 
 def test_an_empty_log_has_no_largest_timestamp() -> None:
     world = World(log_of=real_log)
     world.create("a")
-    assert found(ask(world, asked(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
-    assert found(ask(world, asked(LATEST))[0]) == (0, -1, -1)
+    assert found(ask(world, partition_at(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
+    assert found(ask(world, partition_at(LATEST))[0]) == (0, -1, -1)
 
 
 def test_read_committed_ends_at_the_last_stable_offset() -> None:
@@ -112,13 +112,13 @@ def test_read_committed_ends_at_the_last_stable_offset() -> None:
     for _ in range(3):
         world.append("a")
     world.log("a").lso_hold = 1
-    assert found(ask(world, asked(LATEST), level=1)[0])[0] == 1
-    assert found(ask(world, asked(LATEST), level=0)[0])[0] == 3
+    assert found(ask(world, partition_at(LATEST), level=1)[0])[0] == 1
+    assert found(ask(world, partition_at(LATEST), level=0)[0])[0] == 3
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (4, 0), (3, ErrorCode.fenced_leader_epoch), (5, 75)])
 def test_the_leader_epoch_is_checked(world: World, epoch: int, error: int) -> None:
-    assert ask(world, asked(LATEST, epoch=epoch))[0].error_code == error
+    assert ask(world, partition_at(LATEST, epoch=epoch))[0].error_code == error
 
 
 @pytest.mark.parametrize(
@@ -129,25 +129,27 @@ def test_a_follower_compares_the_leader_epoch_before_it_says_that_it_does_not_le
     world: World, current: int, error: int
 ) -> None:
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)
-    assert ask(world, asked(LATEST, epoch=current), topic="b")[0].error_code == error
+    assert ask(world, partition_at(LATEST, epoch=current), topic="b")[0].error_code == error
 
 
 def test_partitions_that_are_not_here(world: World) -> None:
     world.create("elsewhere", led_here=False)
-    assert ask(world, asked(LATEST, index=1))[0].error_code == ErrorCode.unknown_topic_or_partition
-    assert ask(world, asked(LATEST), topic="x")[0].error_code == ErrorCode.unknown_topic_or_partition
-    assert ask(world, asked(LATEST), topic="elsewhere")[0].error_code == ErrorCode.not_leader_or_follower
+    assert ask(world, partition_at(LATEST, index=1))[0].error_code == ErrorCode.unknown_topic_or_partition
+    assert ask(world, partition_at(LATEST), topic="x")[0].error_code == ErrorCode.unknown_topic_or_partition
+    assert ask(world, partition_at(LATEST), topic="elsewhere")[0].error_code == ErrorCode.not_leader_or_follower
 
 
 def test_a_partition_named_twice_is_an_invalid_request(world: World) -> None:
-    assert [one.error_code for one in ask(world, asked(LATEST), asked(EARLIEST))] == [ErrorCode.invalid_request]
+    assert [one.error_code for one in ask(world, partition_at(LATEST), partition_at(EARLIEST))] == [
+        ErrorCode.invalid_request
+    ]
 
 
 def test_each_topic_and_each_partition_is_told_once(world: World) -> None:
     named = [
-        ("a", [asked(LATEST), asked(LATEST, index=1), asked(EARLIEST)]),
-        ("x", [asked(LATEST)]),
-        ("a", [asked(LATEST, index=2), asked(LATEST)]),
+        ("a", [partition_at(LATEST), partition_at(LATEST, index=1), partition_at(EARLIEST)]),
+        ("x", [partition_at(LATEST)]),
+        ("a", [partition_at(LATEST, index=2), partition_at(LATEST)]),
         ("none", []),
     ]
     request = ListOffsetsRequest(
@@ -169,9 +171,9 @@ def test_each_topic_and_each_partition_is_told_once(world: World) -> None:
 
 @pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)])
 def test_special_timestamps_exist_from_their_version_on(world: World, timestamp: int, since: int) -> None:
-    assert ask(world, asked(timestamp), version=since - 1)[0].error_code == ErrorCode.unsupported_version
-    assert ask(world, asked(timestamp), version=since)[0].error_code == 0
+    assert ask(world, partition_at(timestamp), version=since - 1)[0].error_code == ErrorCode.unsupported_version
+    assert ask(world, partition_at(timestamp), version=since)[0].error_code == 0
 
 
 def test_an_unknown_special_timestamp_is_unsupported(world: World) -> None:
-    assert ask(world, asked(-9))[0].error_code == ErrorCode.unsupported_version
+    assert ask(world, partition_at(-9))[0].error_code == ErrorCode.unsupported_version

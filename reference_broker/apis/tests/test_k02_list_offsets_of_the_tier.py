@@ -23,13 +23,13 @@ Said = FoundOffset | Error | None
 
 class FakeReader:
     def __init__(self) -> None:
-        self.asked: list[tuple[int, Callable[[Said], None]]] = []
+        self.searches: list[tuple[int, Callable[[Said], None]]] = []
         self.abandoned = 0
 
     def first_of_time(
         self, _log: object, _partition: int, timestamp_ms: int, done: Callable[[Said], None]
     ) -> Callable[[], None]:
-        self.asked.append((timestamp_ms, done))
+        self.searches.append((timestamp_ms, done))
 
         def abandon() -> None:
             self.abandoned += 1
@@ -87,7 +87,7 @@ def answered(call: FakeCall) -> tuple[int, int, int, int]:
 def test_special_times_need_no_tier(timestamp: int, expected: tuple[int, ...]) -> None:
     world, reader = tiered()
     assert answered(ask(world, timestamp)) == expected
-    assert not reader.asked
+    assert not reader.searches
 
 
 @pytest.mark.clause(
@@ -120,8 +120,8 @@ def test_a_time_is_looked_for_in_the_tier_and_then_here(said: Said, expected: tu
     world, reader = tiered()
     call = ask(world, T)
     assert call.waiting
-    ((asked, tell),) = reader.asked
-    assert asked == T
+    ((timestamp_ms, tell),) = reader.searches
+    assert timestamp_ms == T
     tell(said)
     assert answered(call) == expected
 
@@ -145,7 +145,7 @@ def test_records_that_move_meanwhile_are_not_passed_over() -> None:
     log.mark_synced(log.sync_point())
     log.copied_end_offset = 42
     assert log.delete_local(42) == 1
-    reader.asked[0][1](None)
+    reader.searches[0][1](None)
     assert answered(call)[0] == ErrorCode.offset_not_available
 
 

@@ -139,15 +139,15 @@ def test_many_markers_take_several_events() -> None:
 
 def describe(world: ReplicatedWorld, topic: str = "events", index: int = 0) -> PartitionResponse:
     call = FakeCall(9, "admin", 0)
-    asked = TopicRequest(name=TopicName(topic), partition_indexes=(i32(index),))
-    answer = k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(asked,)))
+    topic_request = TopicRequest(name=TopicName(topic), partition_indexes=(i32(index),))
+    answer = k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(topic_request,)))
     if answer is None:
         world.pass_ms(0)
-        told: Any = call.answer
+        response: Any = call.answer
     else:
-        told = answer
-    assert told.topics[0].name == topic
-    found: PartitionResponse = told.topics[0].partitions[0]
+        response = answer
+    assert response.topics[0].name == topic
+    found: PartitionResponse = response.topics[0].partitions[0]
     assert found.partition_index == index
     return found
 
@@ -197,8 +197,8 @@ def test_many_producers_are_told_in_slices() -> None:
     for producer in range(LOOKUP_UNITS_PER_SLICE // k61_describe_producers.UNITS_PER_PRODUCER + 1):
         open_transaction(world, producer=producer)
     call = FakeCall(9, "admin", 0)
-    asked = TopicRequest(name=TopicName("events"), partition_indexes=(i32(0),))
-    assert k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(asked,))) is None
+    topic_request = TopicRequest(name=TopicName("events"), partition_indexes=(i32(0),))
+    assert k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(topic_request,))) is None
     world.pass_ms(0)
     answer: Any = call.answer
     assert len(answer.topics[0].partitions[0].active_producers) == len(world.partition.log.producers.by_id)

@@ -51,7 +51,7 @@ def metadata(
     return world.ask(k03_metadata, body, version)
 
 
-def told(answer: Any) -> list[tuple[str, str, int]]:
+def topics_of(answer: Any) -> list[tuple[str, str, int]]:
     return [(one.name, one.error_code.name, len(one.partitions)) for one in answer.topics]
 
 
@@ -59,7 +59,7 @@ def test_all_topics_with_brokers_cluster_and_controller() -> None:
     world = AdminWorld()
     create(world, topic("a", 2), topic("b"))
     answer = metadata(world)
-    assert told(answer) == [("a", "none", 2), ("b", "none", 1)]
+    assert topics_of(answer) == [("a", "none", 2), ("b", "none", 1)]
     assert [(one.node_id, one.host, one.port) for one in answer.brokers] == [(1, "127.0.0.1", 9092)]
     assert (answer.cluster_id, answer.controller_id) == (world.controller.cluster_id, 1)
     partition = answer.topics[0].partitions[1]
@@ -77,7 +77,7 @@ def test_the_empty_list_means_all_topics_in_version_0_and_none_later(version: in
 def test_topics_by_name_in_the_order_of_the_request_each_once() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
-    assert told(metadata(world, ("b", "nope", "a", "b", "no good"))) == [
+    assert topics_of(metadata(world, ("b", "nope", "a", "b", "no good"))) == [
         ("b", "none", 1),
         ("nope", "unknown_topic_or_partition", 0),
         ("a", "none", 1),
@@ -97,11 +97,11 @@ def test_topics_by_id_from_version_12() -> None:
 
 def test_a_missing_topic_is_created_when_both_sides_allow_it() -> None:
     world = AdminWorld(num_partitions="3")
-    assert told(metadata(world, ("new", ".."), auto=True)) == [
+    assert topics_of(metadata(world, ("new", ".."), auto=True)) == [
         ("new", "unknown_topic_or_partition", 0),
         ("..", "invalid_topic_exception", 0),
     ]
-    assert told(metadata(world, ("new",))) == [("new", "none", 3)]
+    assert topics_of(metadata(world, ("new",))) == [("new", "none", 3)]
     off = AdminWorld(auto_create_topics_enable="false")
     metadata(off, ("new",), auto=True)
     assert "new" not in off.controller.latest.topics
@@ -111,10 +111,8 @@ def test_one_request_starts_so_many_topics_and_the_next_one_the_rest() -> None:
     """Each is a change of the metadata of its own: a list of 100,000 names would hold up everyone else."""
     world = AdminWorld()
     names = tuple(f"t{number}" for number in range(250))
-    told_first = told(metadata(world, ("..", *names), auto=True))
-    assert told_first == [("..", "invalid_topic_exception", 0)] + [
-        (name, "unknown_topic_or_partition", 0) for name in names
-    ]
+    first = topics_of(metadata(world, ("..", *names), auto=True))
+    assert first == [("..", "invalid_topic_exception", 0)] + [(name, "unknown_topic_or_partition", 0) for name in names]
     assert tuple(world.controller.latest.topics) == names[:100]
     metadata(world, names, auto=True)
     metadata(world, names, auto=True)
@@ -123,7 +121,7 @@ def test_one_request_starts_so_many_topics_and_the_next_one_the_rest() -> None:
 
 def test_nobody_creates_the_topic_of_the_metadata_log() -> None:
     world, name = AdminWorld(), "__cluster_metadata"
-    assert told(metadata(world, (name,), auto=True)) == [(name, "unknown_topic_or_partition", 0)]
+    assert topics_of(metadata(world, (name,), auto=True)) == [(name, "unknown_topic_or_partition", 0)]
     assert name not in world.controller.latest.topics
 
 
@@ -159,8 +157,8 @@ def test_allowed_operations_are_told_of_topics_that_do_not_exist() -> None:
             answer = metadata(world, names, auto=auto, operations=operations)
             assert [each.topic_authorized_operations for each in answer.topics] == [bits] * 3
     described = DescribeTopicPartitionsRequest(topics=(TopicRequest(name=TopicName("nope")),))
-    (told,) = world.ask(k75_describe_topic_partitions, described).topics
-    assert told.topic_authorized_operations == 3576
+    (topic,) = world.ask(k75_describe_topic_partitions, described).topics
+    assert topic.topic_authorized_operations == 3576
 
 
 def test_an_answer_is_made_once_for_each_state_of_a_topic() -> None:
@@ -170,7 +168,7 @@ def test_an_answer_is_made_once_for_each_state_of_a_topic() -> None:
     assert again.topics[0].partitions is first.topics[0].partitions
     grow(world, "a", 2)
     later = metadata(world)
-    assert told(later) == [("a", "none", 2), ("b", "none", 1)]
+    assert topics_of(later) == [("a", "none", 2), ("b", "none", 1)]
     assert later.topics[1].partitions is first.topics[1].partitions
 
 
@@ -224,9 +222,9 @@ def test_nothing_is_told_before_it_is_durable() -> None:
     world = AdminWorld()
     world.auto = False
     world.begin(k19_create_topics, creation_of("a"))
-    assert told(metadata(world, ("a",))) == [("a", "unknown_topic_or_partition", 0)]
+    assert topics_of(metadata(world, ("a",))) == [("a", "unknown_topic_or_partition", 0)]
     world.settle()
-    assert told(metadata(world, ("a",))) == [("a", "none", 1)]
+    assert topics_of(metadata(world, ("a",))) == [("a", "none", 1)]
 
 
 def test_a_partition_without_a_live_leader_says_so() -> None:
@@ -266,16 +264,18 @@ def test_a_cursor_names_a_topic_of_the_request_and_no_negative_partition() -> No
         return Cursor(topic_name=TopicName(name), partition_index=i32(index))
 
     refused = page(at("a", -1), "b", "a")
-    assert told(refused) == [("b", "invalid_request", 0), ("a", "invalid_request", 0)]
-    assert told(page(at("c", 0), "a", "b")) == [("a", "invalid_request", 0), ("b", "invalid_request", 0)]
-    assert told(page(at("aa", 0), "b", "a")) == [("b", "invalid_request", 0), ("a", "invalid_request", 0)]
-    assert told(page(at("a", -1))) == []
-    assert told(page(at("aa", 0))) == [("b", "none", 3)], "all topics: the cursor's one may be deleted meanwhile"
+    assert topics_of(refused) == [("b", "invalid_request", 0), ("a", "invalid_request", 0)]
+    assert topics_of(page(at("c", 0), "a", "b")) == [("a", "invalid_request", 0), ("b", "invalid_request", 0)]
+    assert topics_of(page(at("aa", 0), "b", "a")) == [("b", "invalid_request", 0), ("a", "invalid_request", 0)]
+    assert topics_of(page(at("a", -1))) == []
+    assert topics_of(page(at("aa", 0))) == [("b", "none", 3)], "all topics: the cursor's one may be deleted meanwhile"
     left = page(at("a", 1), "a", "none", limit=2)
-    assert told(left) == [("a", "none", 2)]
+    assert topics_of(left) == [("a", "none", 2)]
     assert (left.next_cursor.topic_name, left.next_cursor.partition_index) == ("none", 0), "a missing one counts, too"
     after_deletion = page(at("aa", 2), "aa", "b")
-    assert told(after_deletion) == [("aa", "unknown_topic_or_partition", 0), ("b", "none", 3)], "b from its beginning"
+    assert topics_of(after_deletion) == [("aa", "unknown_topic_or_partition", 0), ("b", "none", 3)], (
+        "b from its beginning"
+    )
 
 
 def test_described_partitions_have_empty_lists_and_never_null() -> None:
@@ -283,7 +283,7 @@ def test_described_partitions_have_empty_lists_and_never_null() -> None:
     create(world, topic("a"))
     names = tuple(TopicRequest(name=TopicName(name)) for name in ("nope", "a", ".."))
     answer = world.ask(k75_describe_topic_partitions, DescribeTopicPartitionsRequest(topics=names))
-    assert told(answer) == [
+    assert topics_of(answer) == [
         ("..", "invalid_topic_exception", 0),
         ("a", "none", 1),
         ("nope", "unknown_topic_or_partition", 0),
@@ -292,10 +292,12 @@ def test_described_partitions_have_empty_lists_and_never_null() -> None:
     assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == ((), (), ())
 
 
-@pytest.mark.parametrize(("asked", "operations"), [(False, -(2**31)), (True, 8096)])
-def test_the_cluster_is_described(asked: bool, operations: int) -> None:
+@pytest.mark.parametrize(("includes_operations", "operations"), [(False, -(2**31)), (True, 8096)])
+def test_the_cluster_is_described(includes_operations: bool, operations: int) -> None:
     world = AdminWorld()
-    body = DescribeClusterRequest(include_cluster_authorized_operations=asked, include_fenced_brokers=True)
+    body = DescribeClusterRequest(
+        include_cluster_authorized_operations=includes_operations, include_fenced_brokers=True
+    )
     answer = world.ask(k60_describe_cluster, body)
     assert (answer.error_code, answer.cluster_id) == (ErrorCode.none, world.controller.cluster_id)
     assert answer.cluster_authorized_operations == operations
@@ -311,7 +313,7 @@ def test_only_brokers_can_be_described(kind: int, error: ErrorCode) -> None:
     )
     answer = AdminWorld().ask(k60_describe_cluster, body)
     assert (answer.error_code, answer.brokers) == (error, ())
-    assert answer.endpoint_type == 1, "it tells the endpoint's own type, whatever was asked for"
+    assert answer.endpoint_type == 1, "it returns the endpoint's own type, whatever was requested"
 
 
 @pytest.mark.parametrize(
@@ -341,8 +343,8 @@ def test_no_coordinator_is_there_for_any_key(kind: int, error: str) -> None:
 )
 def test_keys_of_share_groups_have_a_form_and_a_first_version(version: int, key: str, error: str) -> None:
     body = FindCoordinatorRequest(key_type=i8(2), coordinator_keys=(key,))
-    (told,) = AdminWorld().ask(k10_find_coordinator, body, version).coordinators
-    assert (told.error_code.name, told.node_id) == (error, -1)
+    (coordinator,) = AdminWorld().ask(k10_find_coordinator, body, version).coordinators
+    assert (coordinator.error_code.name, coordinator.node_id) == (error, -1)
 
 
 @pytest.mark.parametrize(("version", "message"), [(1, "NONE"), (3, "NONE"), (4, ""), (6, "")])
@@ -351,8 +353,8 @@ def test_the_message_of_a_coordinator_that_is_found(version: int, message: str) 
     body = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
     world.ask(k10_find_coordinator, body)
     world.settle()
-    (told,) = world.ask(k10_find_coordinator, body, version).coordinators
-    assert (told.error_code, told.error_message) == (ErrorCode.none, message)
+    (coordinator,) = world.ask(k10_find_coordinator, body, version).coordinators
+    assert (coordinator.error_code, coordinator.error_message) == (ErrorCode.none, message)
 
 
 def creation_of(name: str) -> CreateTopicsRequest:

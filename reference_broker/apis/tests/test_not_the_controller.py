@@ -93,8 +93,8 @@ def test_only_the_active_controller_changes_anything(module: ModuleType) -> None
     world.metadata.lose(to=2)
     body, part = ELSEWHERE[module]
     call = world.begin(module, body)
-    for peer, _, api_key, _, asked, _, _, failed in world.outside.sent:
-        assert (peer, api_key, asked) == (2, key_of(module), body)
+    for peer, _, api_key, _, sent_body, _, _, failed in world.outside.sent:
+        assert (peer, api_key, sent_body) == (2, key_of(module), body)
         failed()
     assert part(call.answers[0]).error_code == ErrorCode.not_controller
     assert len(world.outside.sent) == (module in PASSED_ON)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, told, wanted
+from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, partitions_of, wanted
 from reference_broker.replication.tests.leader_world import registered
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -16,7 +16,7 @@ SELECTOR = {"replica.selector.class": "org.apache.kafka.common.replica.RackAware
 
 
 def make(records: int = 3, settings: dict[str, str] = SELECTOR, **state: Any) -> ReplicatedWorld:
-    """Node 1 leads with ``records`` in its log, which no follower has asked for yet."""
+    """Node 1 leads with ``records`` in its log, which no follower has fetched yet."""
     world = ReplicatedWorld(1, settings=settings, records=records, **state)
     for node, rack in RACKS.items():
         world.show_broker(replace(registered(node), rack=rack))
@@ -35,7 +35,7 @@ def consume(
     one = FetchPartition(0, offset, 1 << 20, fields.pop("leader_epoch", -1))
     topics = [] if fields.get("session_epoch", -1) > 0 else [FetchTopic("events", NO_ID, [one])]
     call = world.send(FetchRequest(rack_id=rack, topics=topics, **{"max_wait_ms": 0, **fields}), "c", version)
-    return call, told(call.answer).get(0) if call.answers else None
+    return call, partitions_of(call.answer).get(0) if call.answers else None
 
 
 def preferred(world: ReplicatedWorld, offset: int = 0, rack: str = "far", version: int = 12) -> int:
@@ -94,7 +94,7 @@ def test_a_follower_whose_session_does_not_name_the_partition_is_caught_up_by_it
     session_id = world.joined(2, 3)
     world.pass_ms(5)
     copied(world, three=3)
-    world.follow(2, session_id, 1, max_wait_ms=0)  # It is told of the high watermark. Then there is no more news.
+    world.follow(2, session_id, 1, max_wait_ms=0)  # It gets the high watermark. Then there is no more news.
     assert preferred(world) == 3
     world.pass_ms(5)
     world.follow(2, session_id, 2, max_wait_ms=0)
@@ -137,7 +137,7 @@ def test_another_replica_is_not_sent_away() -> None:
     request = FetchRequest(
         replica_id=2, replica_epoch=102, rack_id="far", topics=[FetchTopic("events", NO_ID, [wanted(0)])]
     )
-    assert told(world.send(request, "follower-2").answer)[0].preferred_read_replica == -1
+    assert partitions_of(world.send(request, "follower-2").answer)[0].preferred_read_replica == -1
 
 
 def test_a_wrong_leader_epoch_is_told_first() -> None:
@@ -173,7 +173,7 @@ def test_a_fetch_that_waits_is_not_sent_to_a_broker_that_was_fenced_meanwhile() 
     assert waiting.waiting
     world.show_broker(replace(registered(3), rack="far", fenced=True))
     world.pass_ms(500)
-    assert told(waiting.answer)[0].preferred_read_replica == 2
+    assert partitions_of(waiting.answer)[0].preferred_read_replica == 2
 
 
 @pytest.mark.parametrize("how", ["the follower asks for the first time", "the follower joins the ISR"])
@@ -193,7 +193,7 @@ def test_a_session_at_rest_is_told_once_a_replica_may_be_read(how: str) -> None:
     if joins:
         assert waiting.waiting
         world.answer()
-    assert told(waiting.answer)[0].preferred_read_replica == 3
+    assert partitions_of(waiting.answer)[0].preferred_read_replica == 3
 
 
 def test_one_session_is_looked_at_anew_when_its_client_names_another_rack() -> None:

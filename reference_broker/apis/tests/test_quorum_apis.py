@@ -30,7 +30,7 @@ DESCRIPTION = QuorumDescription(1, 6, 44, (LEADER, FOLLOWER, SILENT), (OBSERVER,
 
 
 @dataclass
-class Asked:
+class Sent:
     peer: int
     channel: Channel
     api_key: int
@@ -69,7 +69,7 @@ class Call:
 class World:
     def __init__(self, *, is_leader: bool = False, leader_id: int = -1) -> None:
         self.quorum = Quorum(is_leader, leader_id)
-        self.sent: list[Asked] = []
+        self.sent: list[Sent] = []
         brokers = {each: BrokerImage(each, 1, bytes(16), f"h{each}", 9000 + each, fenced=False) for each in (1, 2, 7)}
         loader = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
         self.broker: Any = SimpleNamespace(
@@ -77,7 +77,7 @@ class World:
             quorum=self.quorum,
             config=BrokerConfig.parse({}),
             loader=loader,
-            outside=SimpleNamespace(send=lambda *words: self.sent.append(Asked(*words))),
+            outside=SimpleNamespace(send=lambda *words: self.sent.append(Sent(*words))),
         )
         self.call = Call()
 
@@ -140,12 +140,12 @@ def test_another_node_asks_the_leader_and_passes_its_answer_on(client_id: str) -
     """Also for a client that calls itself after a node, but not as any registered."""
     world = World(leader_id=3)
     assert world.describe(client_id=client_id) is None
-    (asked,) = world.sent
-    assert (asked.peer, asked.channel, asked.api_key, asked.api_version) == (3, Channel.CONTROLLER, 55, 2)
-    assert asked.body == asking(("__cluster_metadata", [0]))
-    assert asked.timeout_ms == 2000
+    (request,) = world.sent
+    assert (request.peer, request.channel, request.api_key, request.api_version) == (3, Channel.CONTROLLER, 55, 2)
+    assert request.body == asking(("__cluster_metadata", [0]))
+    assert request.timeout_ms == 2000
     assert world.call.answers == []
-    asked.replied("what the leader said")
+    request.replied("what the leader said")
     assert world.call.answers == ["what the leader said"]
 
 
@@ -159,7 +159,7 @@ def test_no_answer_of_the_leader_is_an_error_to_ask_again_after() -> None:
 
 @pytest.mark.parametrize(("leader_id", "client_id"), [(-1, "admin"), (1, "admin"), (3, client_id_of(2, bytes(16)))])
 def test_nobody_to_ask(leader_id: int, client_id: str) -> None:
-    """No leader known; itself until a moment ago; asked by another node that takes this one for the leader."""
+    """No leader known; itself until a moment ago; a request of another node that takes this one for the leader."""
     world = World(leader_id=leader_id)
     answer = world.describe(client_id=client_id)
     assert only_partition(answer).error_code == ErrorCode.not_leader_or_follower

@@ -1,4 +1,4 @@
-"""Which APIs a node serves, and that they load when they are first asked for."""
+"""Which APIs a node serves, and that they load at their first request."""
 
 import re
 import subprocess
@@ -52,7 +52,7 @@ def test_a_body_of_another_class_never_reaches_the_handler() -> None:
 @pytest.mark.live
 def test_a_node_that_nobody_has_asked_anything_has_loaded_next_to_no_message() -> None:
     """Schemas are most of what a start costs. What the node itself tells the controller needs its own."""
-    told = subprocess.run([sys.executable, "-c", NODE_WITHOUT_REQUESTS], capture_output=True, text=True, check=True)
+    finished = subprocess.run([sys.executable, "-c", NODE_WITHOUT_REQUESTS], capture_output=True, text=True, check=True)
     own = {"assign_replicas_to_dirs", "broker_registration", "broker_heartbeat"}
     shared = {"errors", "types", "request_header", "response_header"}
-    assert set(told.stdout.split()) <= own | shared
+    assert set(finished.stdout.split()) <= own | shared

@@ -11,7 +11,14 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.apis.records import k02_list_offsets, k21_delete_records
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.apis.tests.replicated_world import ReplicatedWorld, errors_of, idempotent, produced, told, wanted
+from reference_broker.apis.tests.replicated_world import (
+    ReplicatedWorld,
+    errors_of,
+    idempotent,
+    partitions_of,
+    produced,
+    wanted,
+)
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import iterate
@@ -55,8 +62,8 @@ def test_acks_one_is_answered_at_once_and_acks_none_never(world: ReplicatedWorld
 
 def test_too_few_in_sync_refuse_acks_all_before_anything_is_written() -> None:
     world = ReplicatedWorld(min_isr=2, isr=(1,))
-    (told,) = produced(world.put())
-    assert (told.error_code, told.log_start_offset) == (ErrorCode.not_enough_replicas, 0)
+    (response,) = produced(world.put())
+    assert (response.error_code, response.log_start_offset) == (ErrorCode.not_enough_replicas, 0)
     assert world.partition.log.log_end_offset == 0
     assert errors_of(world.put(acks=1)) == [0]
 
@@ -175,12 +182,15 @@ def test_a_follower_reads_what_is_not_committed_and_consumers_wait_for_it(world:
     follower = world.follow(2, sessions[2], 1)
     world.put()
     assert consumer.waiting
-    data = told(follower.answer)[0]
+    data = partitions_of(follower.answer)[0]
     assert (data.high_watermark, len(list(iterate(data.records or b"")))) == (0, 1)
     world.follow(2, sessions[2], 2, [wanted(1)])
     assert consumer.waiting
     world.follow(3, sessions[3], 1, [wanted(1)])
-    assert (told(consumer.answer)[0].high_watermark, len(told(consumer.answer)[0].records or b"") > 0) == (1, True)
+    assert (
+        partitions_of(consumer.answer)[0].high_watermark,
+        len(partitions_of(consumer.answer)[0].records or b"") > 0,
+    ) == (1, True)
 
 
 def test_a_high_watermark_is_told_to_a_follower_but_does_not_end_its_wait(world: ReplicatedWorld) -> None:
@@ -191,9 +201,9 @@ def test_a_high_watermark_is_told_to_a_follower_but_does_not_end_its_wait(world:
     second = world.follow(3, sessions[3], 1, [wanted(1)])
     assert (world.partition.log.high_watermark, first.waiting, second.waiting) == (1, True, True)
     world.pass_ms(500)
-    assert [told(call.answer)[0].high_watermark for call in (first, second)] == [1, 1]
+    assert [partitions_of(call.answer)[0].high_watermark for call in (first, second)] == [1, 1]
     third = world.follow(2, sessions[2], 2, max_wait_ms=0)
-    assert told(third.answer) == {}
+    assert partitions_of(third.answer) == {}
 
 
 @pytest.mark.clause("F-22")
@@ -253,9 +263,9 @@ def test_a_diverging_or_refused_fetch_is_no_progress(world: ReplicatedWorld) -> 
     world.put(acks=1)
     for follower in (2, 3):
         diverging = world.follow(follower, 0, -1, [wanted(2, leader_epoch=2, last_epoch=1)], max_wait_ms=0)
-        assert told(diverging.answer)[0].diverging_epoch == EpochEndOffset(0, 1)
+        assert partitions_of(diverging.answer)[0].diverging_epoch == EpochEndOffset(0, 1)
         for refused in (wanted(2, leader_epoch=1), wanted(2, leader_epoch=3), wanted(9, leader_epoch=2)):
-            assert told(world.follow(follower, 0, -1, [refused], max_wait_ms=0).answer)[0].error_code
+            assert partitions_of(world.follow(follower, 0, -1, [refused], max_wait_ms=0).answer)[0].error_code
     assert world.partition.log.high_watermark == 0
 
 
@@ -267,14 +277,14 @@ def test_a_node_without_a_replica_and_an_earlier_incarnation_are_refused(world: 
         (2, broker_epoch_of(2) - 1, 0, ErrorCode.not_leader_or_follower),
     ):
         answer = world.follow(follower, 0, 0, [wanted(0, leader_epoch=leader_epoch)], broker_epoch=epoch).answer
-        assert told(answer)[0].error_code == error
+        assert partitions_of(answer)[0].error_code == error
 
 
 @pytest.mark.clause("F-14", "ReplicaManagerTest.testFetchMessagesWhenNotFollowerForOnePartition")
 def test_a_node_without_a_replica_of_one_partition_is_served_the_others(world: ReplicatedWorld) -> None:
     world.put(0, 1, acks=1)
     world.state(world.led[1], (1, 2), leader_epoch=1, partition_epoch=1, replicas=(1, 2))
-    answer = told(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).answer)
+    answer = partitions_of(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).answer)
     assert [(index, data.error_code, bool(data.records)) for index, data in answer.items()] == [
         (0, 0, True),
         (1, ErrorCode.unknown_leader_epoch, False),
@@ -286,7 +296,7 @@ def test_the_answer_that_commits_already_tells_the_new_high_watermark(world: Rep
     world.put(acks=1)
     world.follow(2, 0, -1, [wanted(1)], max_wait_ms=0)
     answer = world.follow(3, 0, -1, [wanted(1)], max_wait_ms=0).answer
-    assert told(answer)[0].high_watermark == 1
+    assert partitions_of(answer)[0].high_watermark == 1
 
 
 @pytest.mark.clause("ReplicaManagerTest.testFetchBeyondHighWatermark")
@@ -294,7 +304,7 @@ def test_a_consumer_beyond_the_high_watermark_waits_and_beyond_the_log_is_told(w
     world.put(acks=1)
     within = world.consume(1)
     assert within.waiting
-    assert told(world.consume(2).answer)[0].error_code == ErrorCode.offset_out_of_range
+    assert partitions_of(world.consume(2).answer)[0].error_code == ErrorCode.offset_out_of_range
 
 
 def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replica: int = -1) -> tuple[Error, int]:
@@ -312,7 +322,7 @@ def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replic
 
 
 def test_a_new_leader_tells_no_latest_offset_before_it_is_sure() -> None:
-    """What it may have been, another leader has told: it must not seem to go back (KIP-207)."""
+    """What it may have been, another leader has reported: it must not seem to go back (KIP-207)."""
     world = ReplicatedWorld(records=3, leader_epoch=2)
     assert offsets(world, LATEST) == (ErrorCode.offset_not_available, -1)
     assert offsets(world, LATEST, version=4) == (ErrorCode.leader_not_available, -1)

@@ -95,9 +95,9 @@ class Cluster(AdminWorld):
             "leader_recovery_state": 0,
             **changed,
         }
-        told = epochs or {}
+        sent = epochs or {}
         wanted = tuple(
-            BrokerState(broker_id=BrokerId(one), broker_epoch=i64(told.get(one, self.epochs.get(one, 9))))
+            BrokerState(broker_id=BrokerId(one), broker_epoch=i64(sent.get(one, self.epochs.get(one, 9))))
             for one in isr
         )
         entry = PartitionData(new_isr_with_epochs=wanted, **fields)
@@ -308,8 +308,8 @@ def test_a_change_is_judged_by_what_is_on_its_way() -> None:
     second = world.begin(k56_alter_partition, _request(world, (1, 3)))
     assert first.answers == second.answers == []
     world.settle()
-    told = [call.answers[0].topics[0].partitions[0].error_code.name for call in (first, second)]
-    assert told == ["none", "invalid_update_version"]
+    errors = [call.answers[0].topics[0].partitions[0].error_code.name for call in (first, second)]
+    assert errors == ["none", "invalid_update_version"]
     assert world.partition().isr == (1, 2)
 
 
@@ -423,7 +423,9 @@ def test_a_version_without_types_elects_preferred_leaders() -> None:
     assert world.partition().leader == 2
 
 
-def told(world: Cluster, api_version: int = 13) -> tuple[str, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def described(
+    world: Cluster, api_version: int = 13
+) -> tuple[str, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     name = None if api_version > 12 else TopicName("t")
     entry = MetadataRequestTopic(topic_id=None if name else world.topic_id(), name=name)
     body = MetadataRequest(topics=(entry,), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
@@ -433,11 +435,11 @@ def told(world: Cluster, api_version: int = 13) -> tuple[str, int, tuple[int, ..
 
 def test_clients_are_told_of_in_sync_and_offline_replicas_and_of_no_fenced_leader() -> None:
     world = with_topic((2, 1, 3))
-    assert told(world) == ("none", 2, (2, 1, 3), (2, 1, 3), ())
+    assert described(world) == ("none", 2, (2, 1, 3), (2, 1, 3), ())
     world.beat(3, want_fence=True)
-    assert told(world) == ("none", 2, (2, 1, 3), (2, 1), (3,))
-    assert told(world, 0) == ("replica_not_available", 2, (2, 1), (2, 1), (3,))
+    assert described(world) == ("none", 2, (2, 1, 3), (2, 1), (3,))
+    assert described(world, 0) == ("replica_not_available", 2, (2, 1), (2, 1), (3,))
     world.change((2,), leader=2)
     world.beat(2, want_fence=True)
-    assert told(world) == ("leader_not_available", -1, (2, 1, 3), (), (2, 3))
-    assert told(world, 0)[0] == "leader_not_available"
+    assert described(world) == ("leader_not_available", -1, (2, 1, 3), (), (2, 3))
+    assert described(world, 0)[0] == "leader_not_available"

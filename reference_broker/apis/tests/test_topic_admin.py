@@ -94,8 +94,8 @@ def test_a_created_topic_is_open_durable_and_told_with_its_settings() -> None:
     world = AdminWorld()
     (result,) = create(world, topic("t", 3, configs=(("retention.ms", "5000"), ("max.message.bytes", "777"))))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 3, 1)
-    told = {config.name: (config.value, config.config_source) for config in result.configs or ()}
-    assert (told["retention.ms"], told["segment.bytes"]) == (("5000", 1), ("1073741824", 5))
+    values = {config.name: (config.value, config.config_source) for config in result.configs or ()}
+    assert (values["retention.ms"], values["segment.bytes"]) == (("5000", 1), ("1073741824", 5))
     assert [index for _, index in world.broker.partitions.by_name] == [0, 1, 2]
     assert world.broker.partitions.by_name["t", 2].log.config.max_message_bytes == 777
     again = world.again(seed=9)
@@ -295,8 +295,8 @@ def test_equal_entries_of_a_deletion_are_refused_together_also_for_a_topic_that_
     world = AdminWorld()
     create(world, topic("t"), topic("u"))
     entries = (named("gone"), named("t"), named("gone"), named("u"), named("t"))
-    told = [(one.name, one.error_code.name) for one in delete(world, *entries)]
-    assert told == [("gone", "invalid_request"), ("t", "invalid_request"), ("u", "none")]
+    errors = [(one.name, one.error_code.name) for one in delete(world, *entries)]
+    assert errors == [("gone", "invalid_request"), ("t", "invalid_request"), ("u", "none")]
     assert list(world.controller.image.topics) == ["t"]
 
 

@@ -1,4 +1,4 @@
-"""The APIs of transactions on a broker that coordinates them itself, with what each version of them is told."""
+"""The APIs of transactions on a broker that coordinates them itself, with the errors of each version."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -214,8 +214,8 @@ def test_a_client_cannot_add_internal_topics(internal: str, version: int) -> Non
     init(world)
     mixed = one(0, 0, 0)
     mixed = replace(mixed, topics=(*mixed.topics, *one(0, 0, 0, topic=internal).topics))
-    told = add(world, mixed, version=version)
-    assert list(told.values()) == [["operation_not_attempted", "topic_authorization_failed"]]
+    errors = add(world, mixed, version=version)
+    assert list(errors.values()) == [["operation_not_attempted", "topic_authorization_failed"]]
     assert [each.transaction_state for each in describe(world, ID)] == ["Empty"]
 
 
