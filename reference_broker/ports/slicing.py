@@ -74,7 +74,7 @@ class SliceQueue:
 _OVER: Final = object()
 
 
-def contained(contain: Callable[[Callable[[], object]], bool], work: Sliced[object]) -> Sliced[None]:
+def contained_slices(contain: Callable[[Callable[[], object]], bool], work: Sliced[object]) -> Sliced[None]:
     """Run each slice inside ``contain``, which returns False if the slice failed because of a bug. The work ends then.
     Requests pass ``Call.contain``, so that a bug fails only the request."""
     is_over = False

@@ -57,7 +57,7 @@ from reference_broker.ports.slicing import (
     READ_PARTITIONS_PER_SLICE,
     SESSION_PARTITIONS_PER_SLICE,
     Sliced,
-    contained,
+    contained_slices,
     in_slices,
     run_slices,
     sort_in_slices,
@@ -209,7 +209,7 @@ class Fetch:
             yield from work
             is_complete = True
 
-        steps = contained(self.call.contain, to_its_end())
+        steps = contained_slices(self.call.contain, to_its_end())
         while not self._is_void() and next(steps, _OVER) is not _OVER:
             yield
         self.at_work = False

@@ -1,7 +1,7 @@
 """Produce: appends record batches to partitions.
 
 * The header and the CRC of a batch are checked. Its bytes are appended as they came, unless ``compression.type`` of
-  its topic names another codec. Then they are recompressed, in slices.
+  its topic names another codec. Then they are recompressed.
 * The records themselves are decoded for compacted topics only: keys, offsets and timestamps. There a batch of more than
   100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE. So is one that would have to be recompressed.
 * Unlike Kafka: for other topics, bytes that are no records, wrong offsets in a batch, and timestamps outside those of
@@ -37,13 +37,13 @@ KIPs: 98, 101, 110, 360, 467, 497, 516, 890, 951, 966, 1050.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
 from reference_broker.apis.broker import HasController, HasReplication, HasTraffic
-from reference_broker.apis.call import Call, contained, contained_slices
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.records.led_partitions import endpoints_of
 from reference_broker.apis.records.produce_transactions import (
     Verdicts,
@@ -57,7 +57,7 @@ from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Slices, run_slices
+from reference_broker.ports.slicing import PRODUCED_UNITS_PER_SLICE, Sliced, contained_slices, run_slices
 from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES
 from reference_broker.records.compression import Compression
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
@@ -92,10 +92,8 @@ WITHOUT_LOG_START = (
 """The errors that Kafka returns without having read the partition's state (ReplicaManager.appendToLocalLog). All other
 errors of a batch come with the log start offset."""
 
-UNITS_PER_SLICE = 600
-"""The work of one event, in units of about 8 us. A batch costs one unit, and one more for every UNIT_BYTES."""
-
 UNIT_BYTES = 1 << 14
+"""A batch costs one unit of work (PRODUCED_UNITS_PER_SLICE), and one more for every so many bytes."""
 
 SMALL_BYTES = 4096
 """An uncompressed batch of this size is decoded at once. It holds 576 records at most."""
@@ -113,61 +111,18 @@ class ProduceNeeds(VerifiesTransactions, HasReplication, HasController, HasTraff
     """What this API uses of its broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Postponed:
-    """A batch that is appended in a later slice."""
-
-    topic: ProduceTopic
-    wanted: ProducePartition
-    partition: Partition
-    placeholder: ProducePartitionResponse
-    """Its place in the response, until it is appended."""
-    guard: Guard | None
-
-
-@dataclass(slots=True)
-class _Later:
-    """The batches of a request for later slices: those whose records must be decoded first, and all that
-    follow once the slice is used up."""
-
-    batches: list[_Postponed] = field(default_factory=list)
-    units: int = UNITS_PER_SLICE
-    """The remaining work of this slice."""
-
-
-_Decoded: TypeAlias = bytes | memoryview | RecordsRefused
-"""The result of decoding a batch: the bytes to be appended, or why they are refused."""
-
-
-class _Appends(Protocol):
-    """Appends one batch, or returns why not. The parameters are those of ``_append``."""
-
-    def __call__(
-        self,
-        broker: ProduceNeeds,
-        request: ProduceRequest,
-        topic: ProduceTopic,
-        wanted: ProducePartition,
-        written: list[Written],
-        later: _Later,
-        guard: Guard | None = None,
-        /,
-    ) -> ProducePartitionResponse: ...
-
-
 def handle(broker: ProduceNeeds, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Appends the batches of a request, and responds once they are acknowledged.
 
     Every partition gets its own error code; one refused partition does not stop the others. Large batches whose records
-    must be decoded are handled in slices, and appended after the others.
+    must be decoded are appended after the others.
     """
     body = _with_each_partition_once(body)
-    append = _append if call.api_version >= ZSTD_FROM else _append_without_zstd
     if body.transactional_id is None:
-        return _produce(broker, call, body, append)
+        return _produce(broker, call, body, {})
 
     def produce(verdicts: Verdicts) -> None:
-        response = _produce(broker, call, body, partial(_append_verified, verdicts, append) if verdicts else append)
+        response = _produce(broker, call, body, verdicts)
         if response is not None:
             call.respond(response)
 
@@ -198,131 +153,126 @@ def _names_each_once(topic: ProduceTopic) -> bool:
     return count == 1 or (count > 1 and len({each.partition for each in topic.partitions}) == count)
 
 
-def _produce(broker: ProduceNeeds, call: Call, body: ProduceRequest, append: _Appends) -> ProduceResponse | None:
-    written: list[Written] = []
-    later = _Later()
-    responses = [_append_topic(broker, body, topic, written, later, append) for topic in body.topics]
-    if not later.batches:
-        return _finish(broker, call, body, responses, written, written)
-    _notify(written)
+@dataclass(frozen=True, slots=True)
+class _Postponed:
+    """A batch that is appended in a later event: its records must be decoded first, or this event has done enough."""
 
-    def append_postponed() -> Slices:
-        """A partition may be led elsewhere when its turn comes."""
-        new: list[Written] = []
-        notified = [*written]
-        answers: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
-        units = UNITS_PER_SLICE if later.units < 0 else 0
-        for each in later.batches:
-            cost = 1 + len(each.wanted.records or b"") // UNIT_BYTES
-            if each.partition.log.looks_into_records:
-                cost = UNITS_PER_SLICE  # Decoding takes slices of its own.
-            units += cost
-            if units > UNITS_PER_SLICE:
-                units = cost
-                _notify(new)
-                notified += new
-                new.clear()
-                yield
-            decoded = yield from _decoded(broker, each)
-            answer = _append(broker, body, each.topic, each.wanted, new, None, each.guard, decoded)
-            answers.append((each.placeholder, answer))
-        notified += new
+    topic: ProduceTopic
+    wanted: ProducePartition
+    partition: Partition
+    placeholder: ProducePartitionResponse
+    """Its place in the response, until it is appended."""
+    guard: Guard | None
 
-        def settled(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
-            """Postponed results are in the order of their batches."""
-            return answers.popleft()[1] if answers and answers[0][0] is answer else answer
 
-        response = _finish(broker, call, body, _replaced(responses, settled), new, notified)
-        if response is not None:
-            call.respond(response)
+@dataclass(slots=True)
+class _Produce:
+    """A request whose batches are being appended."""
 
-    run_slices(broker.outside, contained_slices(call, append_postponed()))
+    broker: ProduceNeeds
+    call: Call
+    request: ProduceRequest
+    verdicts: Verdicts
+    """Those on the batches that begin a transaction in their partitions."""
+    written: list[Written] = field(default_factory=list)
+    postponed: list[_Postponed] = field(default_factory=list)
+    units: int = PRODUCED_UNITS_PER_SLICE
+    """The remaining work of this event. Once it is negative, all further batches are postponed."""
+
+
+def _produce(broker: ProduceNeeds, call: Call, request: ProduceRequest, verdicts: Verdicts) -> ProduceResponse | None:
+    """Only the broker itself writes to its own topics: their records become its state at the next start."""
+    produce = _Produce(broker, call, request, verdicts)
+    responses = []
+    for topic in request.topics:
+        if is_internal(name_of(broker, topic)):
+            answers = [_internal(broker, topic, wanted.partition) for wanted in topic.partitions]
+        else:
+            answers = [_append_or_postpone(produce, topic, wanted) for wanted in topic.partitions]
+        responses.append(ProduceTopicResponse(topic.topic, topic.topic_id, answers))
+    if not produce.postponed:
+        return _finish(broker, call, request, responses, produce.written, produce.written)
+    _notify(produce.written)
+    run_slices(broker.outside, contained_slices(call.contain, _append_postponed(produce, responses)))
     return None
 
 
-def _decoded(broker: ProduceNeeds, large: _Postponed) -> Generator[None, None, _Decoded]:
-    if not large.partition.log.looks_into_records:
-        return large.wanted.records or b""
-    try:
-        return (yield from large.partition.log.look_into(broker.now, large.wanted.records or b""))
-    except RecordsRefused as refused:
-        return refused
-
-
-def _append_topic(
-    broker: ProduceNeeds,
-    request: ProduceRequest,
-    topic: ProduceTopic,
-    written: list[Written],
-    later: _Later,
-    append: _Appends,
-) -> ProduceTopicResponse:
-    """Only the broker itself writes to its own topics: their records become its state at the next start."""
-    name = name_of(broker, topic)
-    if is_internal(name):
-        answers = [_internal(broker, topic, wanted.partition) for wanted in topic.partitions]
-    else:
-        answers = [append(broker, request, topic, wanted, written, later) for wanted in topic.partitions]
-    return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
-
-
-def _internal(broker: ProduceNeeds, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
-    if _leader_of(broker, topic.topic, topic.topic_id, index) is None:
-        return _not_led(broker, topic, index)
-    return _refused(index, ErrorCode.invalid_topic_exception, "the topic is internal")
-
-
-def _append_without_zstd(
-    broker: ProduceNeeds,
-    request: ProduceRequest,
-    topic: ProduceTopic,
-    wanted: ProducePartition,
-    written: list[Written],
-    later: _Later,
-    guard: Guard | None = None,
-) -> ProducePartitionResponse:
-    """For versions whose consumers may not know zstd. The codec's number is in the attributes, as in ``_is_large``."""
-    records = wanted.records or b""
-    if len(records) >= HEADER_BYTES and records[22] & COMPRESSION_MASK == Compression.ZSTD:
+def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) -> ProducePartitionResponse:
+    """Appends one batch, or returns why not. Returns a placeholder for a batch that is postponed."""
+    guard, records = None, wanted.records or b""
+    if produce.verdicts:
+        verdict = produce.verdicts.get((name_of(produce.broker, topic), wanted.partition))
+        if isinstance(verdict, ProducePartitionResponse):
+            return verdict
+        guard = verdict
+    if produce.call.api_version < ZSTD_FROM and _codec(records) == Compression.ZSTD:
         error = ErrorCode.unsupported_compression_type
         return _refused(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
-    return _append(broker, request, topic, wanted, written, later, guard)
+    partition = _writable(produce, topic, wanted)
+    if isinstance(partition, ProducePartitionResponse):
+        return partition
+    produce.units -= 1 + len(records) // UNIT_BYTES
+    is_large = False
+    if partition.log.looks_into_records:
+        is_large = len(records) > SMALL_BYTES or _codec(records) != Compression.NONE
+        if not is_large:
+            produce.units -= _units_to_decode(records)
+    if produce.units < 0 or is_large:
+        placeholder = ProducePartitionResponse(wanted.partition, ErrorCode.none)
+        produce.postponed.append(_Postponed(topic, wanted, partition, placeholder, guard))
+        return placeholder
+    return _append(produce, partition, wanted, records, guard, produce.written)
 
 
-def _append_verified(
-    verdicts: Verdicts,
-    append: _Appends,
-    broker: ProduceNeeds,
-    request: ProduceRequest,
-    topic: ProduceTopic,
-    wanted: ProducePartition,
-    written: list[Written],
-    later: _Later,
-) -> ProducePartitionResponse:
-    """For a request with batches that begin a transaction in their partitions."""
-    verdict = verdicts.get((name_of(broker, topic), wanted.partition))
-    if isinstance(verdict, ProducePartitionResponse):
-        return verdict
-    return append(broker, request, topic, wanted, written, later, verdict)
+def _append_postponed(produce: _Produce, responses: list[ProduceTopicResponse]) -> Sliced[None]:
+    broker, new, notified = produce.broker, list[Written](), [*produce.written]
+    settled: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
+    units = PRODUCED_UNITS_PER_SLICE if produce.units < 0 else 0
+    for each in produce.postponed:
+        cost = 1 + len(each.wanted.records or b"") // UNIT_BYTES
+        if each.partition.log.looks_into_records:
+            cost = PRODUCED_UNITS_PER_SLICE  # Decoding takes slices of its own.
+        units += cost
+        if units > PRODUCED_UNITS_PER_SLICE:
+            units = cost
+            _notify(new)
+            notified += new
+            new.clear()
+            yield
+        settled.append((each.placeholder, (yield from _decode_and_append(produce, each, new))))
+    notified += new
+
+    def replacement(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
+        """Postponed results are in the order of their batches."""
+        return settled.popleft()[1] if settled and settled[0][0] is answer else answer
+
+    responses = _replaced(responses, replacement)
+    response = _finish(broker, produce.call, produce.request, responses, new, notified)
+    if response is not None:
+        produce.call.respond(response)
 
 
-def _append(
-    broker: ProduceNeeds,
-    request: ProduceRequest,
-    topic: ProduceTopic,
-    wanted: ProducePartition,
-    written: list[Written],
-    later: _Later | None,
-    guard: Guard | None = None,
-    decoded: _Decoded | None = None,
-) -> ProducePartitionResponse:
-    """Appends one batch, or returns why not.
+def _decode_and_append(
+    produce: _Produce, batch: _Postponed, written: list[Written]
+) -> Sliced[ProducePartitionResponse]:
+    """The checks are repeated: the partition may be led elsewhere by now."""
+    records, refused = batch.wanted.records or b"", None
+    if batch.partition.log.looks_into_records:
+        try:
+            records = yield from batch.partition.log.look_into(produce.broker.now, records)
+        except RecordsRefused as found:
+            refused = found
+    partition = _writable(produce, batch.topic, batch.wanted)
+    if isinstance(partition, ProducePartitionResponse):
+        return partition
+    if refused is not None:
+        return _refused_by_log(produce, partition, refused)
+    return _append(produce, partition, batch.wanted, records, batch.guard, written, is_looked_into=True)
 
-    What was written is added to ``written``. A duplicate changes nothing, but it is not acknowledged before its first
-    copy may be. A batch whose turn has not come is added to ``later``. That is None once the turn has come, and
-    ``decoded`` is what decoding the batch gave. ``guard`` is that of the first batch of a transaction in the partition.
-    """
-    index = wanted.partition
+
+def _writable(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) -> Partition | ProducePartitionResponse:
+    """Returns the partition that the batch may be appended to, or why not."""
+    broker, request, index = produce.broker, produce.request, wanted.partition
     if request.acks not in (-1, 0, 1):
         return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if topic.topic_id != NO_TOPIC_ID:
@@ -331,12 +281,13 @@ def _append(
         partition = broker.partitions.by_name.get((topic.topic, index))
     if partition is None:
         return _not_led(broker, topic, index)
-    traffic = broker.traffic
-    if wanted.records is None or len(wanted.records) == 0:
+    records = wanted.records
+    if not records:
         return _refused(index, ErrorCode.invalid_record, "each partition needs a record batch")
-    if _batch_bytes(wanted.records) < len(wanted.records):
+    # The size of the first batch is in its length field. The log checks whether that is right.
+    if int.from_bytes(records[8:12], "big", signed=True) + 12 < len(records):
         return _refused(index, ErrorCode.invalid_record, "each partition may have only one record batch")
-    if request.transactional_id is None and is_transactional(wanted.records):
+    if request.transactional_id is None and is_transactional(records):
         return _refused(index, ErrorCode.transactional_id_authorization_failed, "the request names no transactional ID")
     log, followers = partition.log, partition.followers
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
@@ -344,35 +295,34 @@ def _append(
         return ProducePartitionResponse(
             index, ErrorCode.not_enough_replicas, log_start_offset=log.log_start_offset, error_message=here
         )
-    if later is not None:
-        later.units -= 1 + len(wanted.records) // UNIT_BYTES
-        is_large = log.looks_into_records and _is_large(wanted.records)
-        if log.looks_into_records and not is_large:
-            later.units -= _units_to_decode(wanted.records)
-        if later.units < 0 or is_large:
-            placeholder = ProducePartitionResponse(index, ErrorCode.none)
-            later.batches.append(_Postponed(topic, wanted, partition, placeholder, guard))
-            return placeholder
+    return partition
+
+
+def _append(
+    produce: _Produce,
+    partition: Partition,
+    wanted: ProducePartition,
+    records: bytes | memoryview,
+    guard: Guard | None,
+    written: list[Written],
+    *,
+    is_looked_into: bool = False,
+) -> ProducePartitionResponse:
+    """Appends one batch. What was written is added to ``written``. A duplicate changes nothing, but it is not
+    acknowledged before its first copy may be. ``guard`` is that of the first batch of a transaction in the
+    partition."""
+    broker, log = produce.broker, partition.log
     try:
-        if isinstance(decoded, RecordsRefused):
-            raise decoded
-        records = wanted.records if decoded is None else decoded
-        appended = log.append(broker.now, records, partition.leader_epoch, is_looked_into=later is None, guard=guard)
+        appended = log.append(broker.now, records, partition.leader_epoch, is_looked_into=is_looked_into, guard=guard)
     except RecordsRefused as refused:
-        traffic.failed_produce_requests.value += 1
-        return ProducePartitionResponse(
-            index,
-            refused.error,
-            log_start_offset=-1 if refused.error in WITHOUT_LOG_START else log.log_start_offset,
-            record_errors=[RecordError(at, text) for at, text in refused.record_errors],
-            error_message=refused.message,
-        )
+        return _refused_by_log(produce, partition, refused)
     except DiskError as failure:
-        broker.outside.note("append_failed", ("partition", f"{partition.topic}-{index}"), ("reason", str(failure)))
-        return _refused(index, ErrorCode.kafka_storage_error, str(failure))
+        name = f"{partition.topic}-{wanted.partition}"
+        broker.outside.note("append_failed", ("partition", name), ("reason", str(failure)))
+        return _refused(wanted.partition, ErrorCode.kafka_storage_error, str(failure))
     written.append((partition, not appended.duplicate, appended.last_offset + 1))
     if not appended.duplicate:
-        if followers is None:
+        if partition.followers is None:
             if not must_be_durable(log):  # Else the sync moves it: records that were read must survive a power loss.
                 log.advance_high_watermark(log.log_end_offset)
         else:
@@ -380,14 +330,26 @@ def _append(
         plan_timed_flush(broker.outside, partition)
         if appended.rolled:
             sync_led_then(broker.outside, [partition], nobody_waits)
-        traffic.bytes_in.value += len(wanted.records)
+        traffic = broker.traffic
+        traffic.bytes_in.value += len(wanted.records or b"")
         traffic.messages_in.value += appended.last_offset - appended.first_offset + 1
     return ProducePartitionResponse(
-        index,
+        wanted.partition,
         ErrorCode.none,
         base_offset=appended.first_offset,
         log_append_time_ms=appended.log_append_time_ms,
         log_start_offset=appended.log_start_offset,
+    )
+
+
+def _refused_by_log(produce: _Produce, partition: Partition, refused: RecordsRefused) -> ProducePartitionResponse:
+    produce.broker.traffic.failed_produce_requests.value += 1
+    return ProducePartitionResponse(
+        partition.index,
+        refused.error,
+        log_start_offset=-1 if refused.error in WITHOUT_LOG_START else partition.log.log_start_offset,
+        record_errors=[RecordError(at, text) for at, text in refused.record_errors],
+        error_message=refused.message,
     )
 
 
@@ -397,14 +359,9 @@ def _units_to_decode(records: bytes | memoryview) -> int:
     return int.from_bytes(records[57:HEADER_BYTES], "big") + len(records) // PACKED_UNIT_BYTES
 
 
-def _is_large(records: bytes | memoryview) -> bool:
+def _codec(records: bytes | memoryview) -> int:
     """The codec's number is in the attributes, which are big-endian at byte 21."""
-    return len(records) > SMALL_BYTES or (len(records) >= HEADER_BYTES and bool(records[22] & COMPRESSION_MASK))
-
-
-def _batch_bytes(records: bytes | memoryview) -> int:
-    """Returns the size in the first batch's length field. The log checks whether that is right."""
-    return int.from_bytes(records[8:12], "big", signed=True) + 12
+    return records[22] & COMPRESSION_MASK if len(records) >= HEADER_BYTES else Compression.NONE
 
 
 def _finish(
@@ -529,6 +486,12 @@ def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -
     if known is None or not 0 <= index < len(known.partitions):
         return None
     return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
+
+
+def _internal(broker: ProduceNeeds, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+    if _leader_of(broker, topic.topic, topic.topic_id, index) is None:
+        return _not_led(broker, topic, index)
+    return _refused(index, ErrorCode.invalid_topic_exception, "the topic is internal")
 
 
 def _not_led(broker: ProduceNeeds, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
