@@ -33,7 +33,7 @@ from reference_broker.ports.slicing import (
     DELETED_OFFSETS_PER_SLICE,
     Sliced,
     SliceQueue,
-    contained,
+    contained_slices,
     in_batches,
     run_to_end,
 )
@@ -300,7 +300,7 @@ class Commits:
             return
         work = self._commit(self._new_judgement(target, request), respond, contain)
         if len(request.offsets) > COMMITTED_OFFSETS_PER_SLICE:
-            self._work.add(contained(contain, work))
+            self._work.add(contained_slices(contain, work))
         else:
             run_to_end(work)
 
@@ -418,7 +418,7 @@ class Commits:
             return
         work = self._delete(target, group_id, wanted, respond)
         if len(wanted) > DELETED_OFFSETS_PER_SLICE:
-            self._work.add(contained(contain, work))
+            self._work.add(contained_slices(contain, work))
         else:
             run_to_end(work)
 
