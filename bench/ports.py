@@ -62,7 +62,7 @@ def stranger_at(host: str, port: int) -> str:
     """Return what speaks there if it is HTTP or TLS, in one sentence; empty if it is Kafka's protocol, or unknown.
 
     A Kafka request makes many such servers wait for more bytes, and they would be taken for a broker that is silent.
-    Only what does not answer it soon is asked in its own protocol.
+    Only a server that does not respond soon gets a request in its own protocol.
     """
     found = _first_bytes(host, port, API_VERSIONS_0)
     if found is None or found.startswith(b"\0"):

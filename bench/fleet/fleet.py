@@ -191,9 +191,9 @@ class _Maker:
         spec, name = self._spec, self._named("final-reader")
         everything = [*spec.load_partitions, *spec.idle_partitions]
         limit_us = spec.final_read_ms * 1000
-        told = without_ends if spec.load.has_transactions else list
+        keep = without_ends if spec.load.has_transactions else list
         return FinalReader(
-            name, self._settings, self._random(name), everything, self._reader, limit_us, FINAL_READ, told
+            name, self._settings, self._random(name), everything, self._reader, limit_us, FINAL_READ, keep
         )
 
     def _committed_reader(self) -> FinalReader | None:

@@ -34,8 +34,8 @@ def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]
 
     :raises UnreachableError: nobody answered within ``patience_s``, or what answered does not speak Kafka.
     """
-    answer = _ask(bootstrap, patience_s)
-    offered = {int(each.api_key): int(each.max_version) for each in answer.api_keys}
+    response = _ask(bootstrap, patience_s)
+    offered = {int(each.api_key): int(each.max_version) for each in response.api_keys}
     return {
         name: min(newest, offered.get(ApiKey[name.upper()], -1 if name in NEEDLESS else newest))
         for name, newest in asdict(Versions()).items()
@@ -70,8 +70,8 @@ def _ask(bootstrap: Sequence[Address], patience_s: float) -> "ApiVersionsRespons
 
 
 def _versions_of(address: Address, limit_us: int) -> "ApiVersionsResponse":
-    answer = _call(address, ApiKey.API_VERSIONS, ASKED_VERSION, bodies.API_VERSIONS_REQUEST, limit_us)
-    return cast("ApiVersionsResponse", answer)
+    response = _call(address, ApiKey.API_VERSIONS, ASKED_VERSION, bodies.API_VERSIONS_REQUEST, limit_us)
+    return cast("ApiVersionsResponse", response)
 
 
 def _call(address: Address, api_key: int, version: int, body: object, limit_us: int = CALL_LIMIT_US) -> object:
@@ -86,12 +86,12 @@ def nodes_of(bootstrap: Address, metadata_version: int) -> list[Address]:
     :raises UnreachableError: no answer came, or the answer names no node.
     """
     try:
-        answer = _call(bootstrap, ApiKey.METADATA, metadata_version, bodies.metadata_request(()))
+        response = _call(bootstrap, ApiKey.METADATA, metadata_version, bodies.metadata_request(()))
     except TransportError as error:
         raise UnreachableError(
             f"{bootstrap.host}:{bootstrap.port} does not say which nodes it has ({error})."
         ) from error
-    brokers = sorted(cast("MetadataResponse", answer).brokers, key=lambda each: int(each.node_id))
+    brokers = sorted(cast("MetadataResponse", response).brokers, key=lambda each: int(each.node_id))
     if not brokers:
         raise UnreachableError(f"{bootstrap.host}:{bootstrap.port} names no node of its cluster; is it ready?")
     return [Address(str(each.host), int(each.port)) for each in brokers]

@@ -135,7 +135,7 @@ class LocustProcesses:
                 self._failure = self._failure or failure
                 early = report.pop("ended_early")
                 if early:
-                    self._failure = self._failure or f"{early} of the clients ended before they were told to"
+                    self._failure = self._failure or f"{early} of the clients ended before they were stopped"
                 if report.pop("workers") == self.spec.workers:
                     self._last = report
 

@@ -71,17 +71,14 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a fleet does, to whom, and how.
 
     - ``bootstrap`` names all nodes as ["host:port", ...], and ``target`` those of the cluster that a mirror copies to.
-    - ``load`` is that of a scenario file. If its ``seconds`` are 0, it lasts until the fleet is told to stop.
-    - ``topic_prefix`` begins the names of all topics, and ``process_prefix`` all process names and client IDs.
-    - ``start_mono_us`` is the run's start on CLOCK_MONOTONIC; 0 means the moment when the fleet starts.
-    - ``workers`` is the number of Locust's worker processes.
-    - ``shape`` says which share of the clients lives when. It needs ``load.seconds``. With None all live
-      from the start.
-    - ``reach_ms`` is how long to wait for a broker's first answer.
+    - ``load`` is that of a scenario file. If its ``seconds`` are 0, it lasts until the fleet is stopped. -
+    ``topic_prefix`` begins the names of all topics, and ``process_prefix`` all process names and client IDs. -
+    ``start_mono_us`` is the run's start on CLOCK_MONOTONIC; 0 means the moment when the fleet starts. - ``workers`` is
+    the number of Locust's worker processes. - ``shape`` says which share of the clients lives when. It needs
+    ``load.seconds``. With None all live from the start. - ``reach_ms`` is how long to wait for a broker's first answer.
     - ``dial`` maps a "host:port" that a node advertises to the one to connect to. It serves a proxy that the broker
-      does not know of.
-    - ``prelude`` is a "module:function" that each process calls with ``prelude_words`` before it makes clients. It may
-      change something about the clients, for example plant a mutant.
+    does not know of. - ``prelude`` is a "module:function" that each process calls with ``prelude_words`` before it
+    makes clients. It may change something about the clients, for example plant a mutant.
     """
 
     bootstrap: list[str]
@@ -210,7 +207,7 @@ def settings_of(spec: FleetSpec) -> ClientSettings:
         versions=msgspec.convert(spec.versions, Versions),
         request_timeout_us=spec.load.request_timeout_ms * 1000,
         drain_us=spec.drain_ms * 1000,
-        dial={address_of(told): address_of(dialled) for told, dialled in spec.dial.items()},
+        dial={address_of(advertised): address_of(dialled) for advertised, dialled in spec.dial.items()},
     )
 
 

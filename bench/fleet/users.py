@@ -128,7 +128,7 @@ class WorkerFleet:
         return [each for each in self.drivers if self._stage_of[each.behaviour.process] == stage]
 
     def ended_early(self) -> int:
-        """Returns how many clients have ended although nobody told them to."""
+        """Returns how many clients have ended although the fleet goes on."""
         return sum(each.finished and not each.told_to_stop for each in self.drivers)
 
     def close(self) -> None:

@@ -84,18 +84,18 @@ class Outcome:
     broken: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        waits = f"longest wait {_told(self.waits)} (before the swarm {self.quiet_wait_s * 1000:.0f} ms"
+        waits = f"longest wait {_longest(self.waits)} (before the swarm {self.quiet_wait_s * 1000:.0f} ms"
         across = f", across {self.kills} kills {self.longest_wait_across_kills_s * 1000:.0f} ms)" if self.kills else ")"
-        newcomers = f"{len(self.newcomers)} newcomers, longest wait {_told(self.newcomers)}"
-        lives = ", ".join(f"{kind} {told['lives']}" for kind, told in self.swarm.items())
-        sent = sum(told["sent_bytes"] for told in self.swarm.values()) // MIB
+        newcomers = f"{len(self.newcomers)} newcomers, longest wait {_longest(self.newcomers)}"
+        lives = ", ".join(f"{kind} {counts['lives']}" for kind, counts in self.swarm.items())
+        sent = sum(counts["sent_bytes"] for counts in self.swarm.values()) // MIB
         return (
             f"{self.written} writes acknowledged, {waits}{across}; {newcomers}; largest node "
             f"{self.largest_rss_bytes // MIB} MiB; lives: {lives}; {sent} MiB sent"
         )
 
 
-def _told(waits: Sequence[Wait]) -> str:
+def _longest(waits: Sequence[Wait]) -> str:
     longest = Longest.of(waits)
     return (
         f"{longest.took_s * 1000:.0f} ms, {longest.on_nodes_s * 1000:.0f} ms without waits for a processor, "

@@ -64,7 +64,7 @@ class Since:
     def __post_init__(self) -> None:
         self._nodes_before, self._own_before = self.nodes(), used_by_this_thread()
 
-    def told(self) -> Used:
+    def used(self) -> Used:
         """The sum, except that only the two nodes count as starved that were it longest: a write waits for its leader,
         and then for all followers at once."""
         after = self.nodes()
@@ -152,8 +152,8 @@ class Honest:
                 except PeerError as refusal:
                     self.failure = str(refusal)
                     return
-                took_s, told = time.monotonic() - began_s, since.told()
-                self.waits.append(Wait(began_s, took_s, told.starved_s, told.worked_s))
+                took_s, used = time.monotonic() - began_s, since.used()
+                self.waits.append(Wait(began_s, took_s, used.starved_s, used.worked_s))
                 self.acknowledged.append(number)
                 number += 1
                 time.sleep(BETWEEN_S)
@@ -174,9 +174,9 @@ def read_back(ports: Sequence[int]) -> list[int]:
         while True:
             wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, offset, FETCH_BYTES)])
             request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=FETCH_BYTES, topics=[wanted])
-            answer = connection.call(ApiKey.FETCH, FETCH_VERSION, request)
-            assert isinstance(answer, FetchResponse)
-            partition = answer.responses[0].partitions[0]
+            response = connection.call(ApiKey.FETCH, FETCH_VERSION, request)
+            assert isinstance(response, FetchResponse)
+            partition = response.responses[0].partitions[0]
             if partition.error_code:
                 raise PeerError(f"reading back was refused with error {partition.error_code}")
             if not partition.records:
@@ -216,6 +216,6 @@ class Newcomers:
             since, began_s = Since(self.used), time.monotonic()
             if not responds(self.ports[number % len(self.ports)], NEWCOMER_TRY_S):
                 continue
-            took_s, told = time.monotonic() - began_s, since.told()
-            self.waits.append(Wait(began_s, took_s, told.starved_s, told.worked_s))
+            took_s, used = time.monotonic() - began_s, since.used()
+            self.waits.append(Wait(began_s, took_s, used.starved_s, used.worked_s))
             number += 1

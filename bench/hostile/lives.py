@@ -75,7 +75,7 @@ def huge_names() -> Sequence[bytes]:
 
 @cache
 def repetition() -> Sequence[bytes]:
-    """The same thing asked for thousands of times in one request."""
+    """The same thing requested thousands of times in one request."""
     settings = {"resource_type": 2, "resource_name": TOPIC, "configuration_keys": None}
     return (
         _frame(ApiKey.DESCRIBE_GROUPS, 5, groups=("g",) * 2200),
@@ -258,8 +258,8 @@ async def flood(peer: Peer) -> None:
 def valid_frames(random: Random) -> bytes:
     """Small and large requests of the usual kinds."""
     names = [random.choice([TOPIC, "", "x" * 30_000, "no-such-topic"]) for _ in range(random.choice([1, 10, 40]))]
-    asked = frame(ApiKey.METADATA, 9, metadata_request(names))
-    return random.choice([_API_VERSIONS, _METADATA, _fetch_all(), asked])
+    one_topic = frame(ApiKey.METADATA, 9, metadata_request(names))
+    return random.choice([_API_VERSIONS, _METADATA, _fetch_all(), one_topic])
 
 
 def requests(frames: Frames) -> Life:

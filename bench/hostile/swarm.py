@@ -44,7 +44,7 @@ class Swarm:
     peers: int
     kinds: Sequence[str]
     seed: int = 1
-    told: dict[str, KindCounts] = field(default_factory=dict)
+    counts: dict[str, KindCounts] = field(default_factory=dict)
     ended: bool = False
 
     async def run(self, ends: "asyncio.Future[object]") -> None:
@@ -58,7 +58,7 @@ class Swarm:
             _, pending = await asyncio.wait(pending, timeout=1.0)
 
     async def _peer(self, kind: str, number: int) -> None:
-        told = self.told.setdefault(kind, KindCounts())
+        counts = self.counts.setdefault(kind, KindCounts())
         random = Random(f"{self.seed}-{kind}-{number}")
         port = self.ports[number % len(self.ports)]
         while not self.ended:
@@ -67,8 +67,8 @@ class Swarm:
                 with suppress(OSError, TimeoutError):  # The broker ended it, or is down.
                     await asyncio.wait_for(KINDS[kind](peer), LIFE_LIMIT_S)
             finally:
-                told.lives += peer.sent_bytes > 0 or kind == "flood"
-                told.sent_bytes += peer.sent_bytes
+                counts.lives += peer.sent_bytes > 0 or kind == "flood"
+                counts.sent_bytes += peer.sent_bytes
                 peer.close()
             await peer.pause(BETWEEN_S)
 
@@ -92,12 +92,12 @@ class SwarmProcess:
     def end(self) -> dict[str, dict[str, int]]:
         """Returns what each kind did: its lives, and the bytes that it sent."""
         try:
-            told, _ = self._process.communicate(timeout=END_LIMIT_S)
+            printed, _ = self._process.communicate(timeout=END_LIMIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
             raise
-        done: dict[str, dict[str, int]] = json.loads(told)
+        done: dict[str, dict[str, int]] = json.loads(printed)
         return done
 
     def kill(self) -> None:
@@ -132,7 +132,8 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     swarm = Swarm(given.ports, given.peers, given.kinds, given.seed)
     asyncio.run(_until_stdin_ends(swarm))
-    print(json.dumps({kind: {"lives": told.lives, "sent_bytes": told.sent_bytes} for kind, told in swarm.told.items()}))  # noqa: T201
+    done = {kind: {"lives": each.lives, "sent_bytes": each.sent_bytes} for kind, each in swarm.counts.items()}
+    print(json.dumps(done))  # noqa: T201
     return 0
 
 

@@ -176,7 +176,7 @@ def _megabytes() -> tuple[NodeWorld, memoryview]:
 
 
 def _everything() -> tuple[NodeWorld, memoryview]:
-    """Metadata of 10,000 partitions, asked for in a frame of a few bytes."""
+    """Metadata of 10,000 partitions, requested in a frame of a few bytes."""
     world = NodeWorld()
     world.create("t", 10_000)
     body = replace(holding(layout(ApiKey.METADATA, 9), (), 0), topics=None)
@@ -184,13 +184,13 @@ def _everything() -> tuple[NodeWorld, memoryview]:
 
 
 def _fetched(
-    asked: int, *, real: bool = False, version: int = 12, session: bool = True, max_wait_ms: int = 0
+    partitions: int, *, real: bool = False, version: int = 12, session: bool = True, max_wait_ms: int = 0
 ) -> Callable[[], tuple[NodeWorld, memoryview]]:
-    """A full fetch of so many partitions, which exist if it is ``real``."""
+    """A full fetch of this many partitions, which exist if it is ``real``."""
 
     def prepared() -> tuple[NodeWorld, memoryview]:
         world = NodeWorld()
-        topics = _topics(world, asked) if real else [("t", range(asked))]
+        topics = _topics(world, partitions) if real else [("t", range(partitions))]
         return world, _fetch_frame(version, topics, 0, 0 if session else -1, max_wait_ms=max_wait_ms)
 
     return prepared
@@ -232,11 +232,11 @@ def _opened(world: NodeWorld, topics: Sequence[tuple[str, range]], version: int 
     return session_id
 
 
-def _incremental(asked: int, version: int = 12) -> Callable[[], tuple[NodeWorld, memoryview]]:
+def _incremental(partitions: int, version: int = 12) -> Callable[[], tuple[NodeWorld, memoryview]]:
     """Names all partitions of the session again."""
 
     def prepared() -> tuple[NodeWorld, memoryview]:
-        world, topics = NodeWorld(), [("t", range(asked))]
+        world, topics = NodeWorld(), [("t", range(partitions))]
         return world, _fetch_frame(version, topics, _opened(world, topics, version), 1, offset=1)
 
     return prepared

@@ -45,10 +45,10 @@ def produce_request(topic: str, partition: int, batch: bytes, timeout_ms: int = 
     return ProduceRequest(ALL_REPLICAS, timeout_ms, [named])
 
 
-def base_offset(answer: object, name: str) -> int:
+def base_offset(response: object, name: str) -> int:
     """Returns the offset of the batch's first record. Raises PeerError if the broker ``name`` refused the batch."""
-    assert isinstance(answer, ProduceResponse), f"{answer} answers no produce"
-    partition = answer.responses[0].partitions[0]
+    assert isinstance(response, ProduceResponse), f"{response} answers no produce"
+    partition = response.responses[0].partitions[0]
     if partition.error_code:
         raise PeerError(f"{name} refused a record with error {partition.error_code}")
     return partition.base_offset
@@ -116,8 +116,8 @@ class RetryingClient:
         fine = (ErrorCode.none, ErrorCode.topic_already_exists)
 
         def ask() -> bool | None:
-            answer = self._ask_controller(ApiKey.CREATE_TOPICS, RETRYING_CREATE_VERSION, body)
-            return True if answer is not None and self._is_fine(answer.topics[0].error_code, fine) else None
+            response = self._ask_controller(ApiKey.CREATE_TOPICS, RETRYING_CREATE_VERSION, body)
+            return True if response is not None and self._is_fine(response.topics[0].error_code, fine) else None
 
         self._until(ask, limit_s, f"topic {name}")
 
@@ -127,15 +127,15 @@ class RetryingClient:
         fine = (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
 
         def ask() -> bool | None:
-            answer = self._ask_controller(ApiKey.DELETE_TOPICS, DELETE_VERSION, body)
-            return True if answer is not None and self._is_fine(answer.responses[0].error_code, fine) else None
+            response = self._ask_controller(ApiKey.DELETE_TOPICS, DELETE_VERSION, body)
+            return True if response is not None and self._is_fine(response.responses[0].error_code, fine) else None
 
         self._until(ask, limit_s, f"deletion of topic {name}")
 
     def partitions(self, topic: str) -> dict[int, LedPartition]:
         """Returns the topic's partitions by the next node's metadata. Empty: it has no such topic, or is silent."""
-        answer = self._metadata((topic,))
-        if answer is None:
+        response = self._metadata((topic,))
+        if response is None:
             return {}
         return {
             int(each.partition_index): LedPartition(
@@ -145,7 +145,7 @@ class RetryingClient:
                 tuple(map(int, each.replica_nodes)),
                 tuple(map(int, each.isr_nodes)),
             )
-            for each in answer.topics[0].partitions
+            for each in response.topics[0].partitions
         }
 
     def led(self, topic: str, partition: int, limit_s: float, other_than: int | None = None) -> LedPartition:
@@ -177,21 +177,21 @@ class RetryingClient:
         def ask() -> int | None:
             led = self.partitions(topic).get(partition)
             port = self._ports_by_node.get(led.leader) if led else None
-            answer = None if port is None else self._call(port, ApiKey.PRODUCE, PRODUCE_VERSION, body)
-            if answer is None:
+            response = None if port is None else self._call(port, ApiKey.PRODUCE, PRODUCE_VERSION, body)
+            if response is None:
                 return None
-            written = answer.responses[0].partitions[0]
+            written = response.responses[0].partitions[0]
             return written.base_offset if self._is_fine(written.error_code, (ErrorCode.none,)) else None
 
         return self._until(ask, limit_s, f"an acknowledgement from {topic}-{partition}")
 
     def named_controller(self) -> int | None:
         """Returns the controller by the next node's metadata, or None if it has none or is silent."""
-        answer = self._metadata(())
-        if answer is None:
+        response = self._metadata(())
+        if response is None:
             return None
-        controller = int(answer.controller_id)
-        return controller if controller in {int(each.node_id) for each in answer.brokers} else None
+        controller = int(response.controller_id)
+        return controller if controller in {int(each.node_id) for each in response.brokers} else None
 
     def active_controller(self, limit_s: float) -> int:
         """Returns the quorum's leader, which Kafka's metadata does not name. Raises PeerError."""
@@ -199,10 +199,10 @@ class RetryingClient:
         body = DescribeQuorumRequest(topics=(topic,))
 
         def ask() -> int | None:
-            answer = self._call(self._turn(), ApiKey.DESCRIBE_QUORUM, QUORUM_VERSION, body)
-            if answer is None or not self._is_fine(answer.error_code, (ErrorCode.none,)):
+            response = self._call(self._turn(), ApiKey.DESCRIBE_QUORUM, QUORUM_VERSION, body)
+            if response is None or not self._is_fine(response.error_code, (ErrorCode.none,)):
                 return None
-            leader = int(answer.topics[0].partitions[0].leader_id)
+            leader = int(response.topics[0].partitions[0].leader_id)
             return leader if leader >= 0 else None
 
         return self._until(ask, limit_s, "a leader of the quorum")
@@ -215,11 +215,11 @@ class RetryingClient:
         self, ask: Callable[[], Answer | None], limit_s: float, what: str, every_s: float = AGAIN_AFTER_S
     ) -> Answer:
         deadline = time.perf_counter() + limit_s
-        while (answer := ask()) is None:
+        while (response := ask()) is None:
             if time.perf_counter() > deadline:
                 raise PeerError(f"{what} could not be had within {limit_s:g} s; the last error was: {self.last_error}")
             time.sleep(every_s)
-        return answer
+        return response
 
     def _is_fine(self, error_code: int, fine: Sequence[int]) -> bool:
         if error_code in fine:
@@ -228,10 +228,10 @@ class RetryingClient:
         return False
 
     def _metadata(self, topics: Sequence[str]) -> Any:
-        answer = self._call(self._turn(), ApiKey.METADATA, METADATA_VERSION, metadata_request(topics))
-        if answer is not None:
-            self._ports_by_node.update({int(each.node_id): int(each.port) for each in answer.brokers})
-        return answer
+        response = self._call(self._turn(), ApiKey.METADATA, METADATA_VERSION, metadata_request(topics))
+        if response is not None:
+            self._ports_by_node.update({int(each.node_id): int(each.port) for each in response.brokers})
+        return response
 
     def _turn(self) -> int:
         self._next += 1
@@ -239,8 +239,8 @@ class RetryingClient:
 
     def _ask_controller(self, api_key: int, version: int, body: object) -> Any:
         """Calls the node that metadata names as the controller. Kafka names any broker, which forwards the request."""
-        answer = self._metadata(())
-        port = None if answer is None else self._ports_by_node.get(int(answer.controller_id))
+        response = self._metadata(())
+        port = None if response is None else self._ports_by_node.get(int(response.controller_id))
         return None if port is None else self._call(port, api_key, version, body)
 
     def _call(self, port: int, api_key: int, version: int, body: object) -> Any:

@@ -110,8 +110,8 @@ class Side:
 
     def make_member_id(self) -> None:
         """A group whose only member has an ID and has not joined yet."""
-        told = self._until(ApiKey.JOIN_GROUP, 5, {**JOIN, "group_id": self.name}, ErrorCode.member_id_required)
-        self.member_id = str(told.member_id)
+        response = self._until(ApiKey.JOIN_GROUP, 5, {**JOIN, "group_id": self.name}, ErrorCode.member_id_required)
+        self.member_id = str(response.member_id)
 
     def make_member(self) -> None:
         """A group with one member in generation 1, which has its assignment."""
@@ -135,23 +135,23 @@ class Side:
     def _create(self, name: str) -> bytes:
         """Return the ID of a new topic. A topic that exists already stays as it is."""
         topic = {"name": name, "num_partitions": PARTITIONS, "replication_factor": 1}
-        told: Any = self._call(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000})
-        identity = told.topics[0].topic_id
+        response: Any = self._call(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000})
+        identity = response.topics[0].topic_id
         return identity.bytes if isinstance(identity, UUID) else bytes(16)
 
     def _producer(self, transactional_id: str | None) -> tuple[int, int]:
         init = {"transactional_id": transactional_id, "transaction_timeout": 900_000}
-        told = self._until(ApiKey.INIT_PRODUCER_ID, 4, {**init, "producer_id": -1, "producer_epoch": -1})
-        return int(told.producer_id), int(told.producer_epoch)
+        response = self._until(ApiKey.INIT_PRODUCER_ID, 4, {**init, "producer_id": -1, "producer_epoch": -1})
+        return int(response.producer_id), int(response.producer_epoch)
 
     def _until(self, api_key: int, version: int, sent: object, error: ErrorCode = ErrorCode.none) -> Any:
         """Send a request until its response has this error. A topic or a coordinator may not be there yet."""
         deadline = time.monotonic() + 60
         while True:
-            told = self._call(api_key, version, sent)
-            errors = {*errors_of(told)}
+            response = self._call(api_key, version, sent)
+            errors = {*errors_of(response)}
             if errors <= {error}:
-                return told
+                return response
             assert time.monotonic() < deadline, f"{api_name(api_key)}: {errors}"
             time.sleep(0.2)
 

@@ -193,13 +193,13 @@ def _set(values: Any, path: Path, value: Any) -> None:
 def respond(side: Side, api_key: int, version: int, sent: bytes) -> Counter[str]:
     """Send a request, and return what is compared of its response."""
     try:
-        answer = side.exchange(sent)
+        response = side.exchange(sent)
     except DeadlineError:
         return Counter([SILENT])
     except TransportError:
         return Counter([CLOSED])
     try:
-        return summary(decode_response(api_key, version, answer)[1])
+        return summary(decode_response(api_key, version, response)[1])
     except ProtocolError:
         return Counter([GARBLED])
 

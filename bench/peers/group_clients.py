@@ -34,8 +34,8 @@ def await_coordinator(connection: Connection, group: str, limit_s: float) -> Non
     while error in NOT_YET:
         if time.perf_counter() > deadline:
             raise PeerError(f"no coordinator for {group} within {limit_s:g} s: {error_name(int(error))}")
-        answer = connection.call(ApiKey.FIND_COORDINATOR, VERSIONS.find_coordinator, body)
-        found = requests.coordinator_of(answer, group)
+        response = connection.call(ApiKey.FIND_COORDINATOR, VERSIONS.find_coordinator, body)
+        found = requests.coordinator_of(response, group)
         error = found if isinstance(found, int) else ErrorCode.none
         if error == ErrorCode.none:
             error = requests.leave_error(connection.call(ApiKey.LEAVE_GROUP, VERSIONS.leave_group, probe))
@@ -65,12 +65,12 @@ class RawMember:
 
     def end_join(self) -> Error | int:
         """Reads the answer. After MEMBER_ID_REQUIRED the member has its ID and must join once more."""
-        answer = requests.joined(self._received())
-        self.member_id = answer.member_id or self.member_id
-        self.joined = answer
-        if answer.error not in (ErrorCode.none, ErrorCode.member_id_required):
-            raise PeerError(f"a member could not join {self.group}: {error_name(int(answer.error))}")
-        return answer.error
+        response = requests.joined(self._received())
+        self.member_id = response.member_id or self.member_id
+        self.joined = response
+        if response.error not in (ErrorCode.none, ErrorCode.member_id_required):
+            raise PeerError(f"a member could not join {self.group}: {error_name(int(response.error))}")
+        return response.error
 
     def begin_sync(self, assignments: Mapping[str, bytes]) -> None:
         """The leader gives ``assignments`` by member ID."""
@@ -81,11 +81,11 @@ class RawMember:
 
     def end_sync(self) -> bytes:
         """Returns the assignment."""
-        answer = self._received()
-        error = requests.error_of(answer.error_code)
+        response = self._received()
+        error = requests.error_of(response.error_code)
         if error:
             raise PeerError(f"a member could not sync in {self.group}: {error_name(int(error))}")
-        return bytes(answer.assignment)
+        return bytes(response.assignment)
 
     def _received(self) -> Any:
         assert self._sent is not None, "a response to no request"
@@ -149,10 +149,10 @@ class RetryingCoordinator(RetryingClient):
 
     def _find(self, key: str) -> NodeAddress | None:
         body = requests.find_coordinator(key, self.key_type)
-        answer = self._call(self._turn(), ApiKey.FIND_COORDINATOR, VERSIONS.find_coordinator, body)
-        if answer is None:
+        response = self._call(self._turn(), ApiKey.FIND_COORDINATOR, VERSIONS.find_coordinator, body)
+        if response is None:
             return None
-        found = requests.coordinator_of(answer, key)
+        found = requests.coordinator_of(response, key)
         if isinstance(found, NodeAddress):
             return found
         self._is_fine(int(found), (ErrorCode.none,))
@@ -174,10 +174,10 @@ class RetryingGroups(RetryingCoordinator):
             found = self._find(group)
             if found is None:
                 return None
-            answer = self._call(found.port, ApiKey.OFFSET_COMMIT, VERSIONS.offset_commit, body)
-            if answer is None:
+            response = self._call(found.port, ApiKey.OFFSET_COMMIT, VERSIONS.offset_commit, body)
+            if response is None:
                 return None
-            errors = list(commit_errors(answer).values())
+            errors = list(commit_errors(response).values())
             return True if all(self._is_fine(int(error), (ErrorCode.none,)) for error in errors) else None
 
         self._until(ask, limit_s, f"a commit of {group}")

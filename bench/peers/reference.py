@@ -92,14 +92,14 @@ def reference_cluster(
 ) -> Iterator[Cluster]:
     """Makes new nodes below ``folder``, which are not launched. A single node has no other voters."""
     folder.mkdir(parents=True, exist_ok=True)
-    ports, told = free_ports(nodes), dict(config)
+    ports, settings = free_ports(nodes), dict(config)
     broker_ports = free_ports(nodes) if advertised else ports
     if nodes > 1:
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(broker_ports))
-        told |= {"controller.quorum.voters": voters, "crucible.cluster.id": CLUSTER_ID}
+        settings |= {"controller.quorum.voters": voters, "crucible.cluster.id": CLUSTER_ID}
     members = []
     for node, port in enumerate(ports):
-        own = settings_of(told, node)
+        own = settings_of(settings, node)
         if advertised:
             own |= _two_listeners(port, broker_ports[node], advertised[node])
         members.append(ReferenceNode(node, port, folder / f"node-{node}", own, program=program))

@@ -63,8 +63,8 @@ def make_tiered(cluster: Cluster, topic: str) -> None:
     """Raises PeerError."""
     body = set_topic_configs_request([topic], {"remote.storage.enable": "true"})
     with connect(cluster.ports[0]) as connection:
-        answer = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body)
-    error = int(answer.responses[0].error_code)
+        response = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body)
+    error = int(response.responses[0].error_code)
     if error:
         raise PeerError(f"{topic} did not become tiered on {cluster.name}: error {error}")
 
@@ -72,9 +72,9 @@ def make_tiered(cluster: Cluster, topic: str) -> None:
 def offsets(connection: Connection, topic: str, partitions: int, at: int) -> list[int]:
     """The offset that each partition tells for one of the special times, and -1 where it tells none."""
     named = [TopicPartition(topic, index) for index in range(partitions)]
-    answer = connection.call(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, list_offsets_request(named, at))
-    told = answer.topics[0].partitions
-    found = {int(each.partition_index): int(each.offset) for each in told if each.error_code == 0}
+    response = connection.call(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, list_offsets_request(named, at))
+    rows = response.topics[0].partitions
+    found = {int(each.partition_index): int(each.offset) for each in rows if each.error_code == 0}
     return [found.get(index, -1) for index in range(partitions)]
 
 

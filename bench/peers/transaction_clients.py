@@ -99,8 +99,8 @@ class RetryingTransactions(RetryingCoordinator):
         body = requests.init_request(own_id, TIMEOUT_US, ProducerIdentity())
 
         def ask() -> ProducerIdentity | None:
-            answer = self._ask_coordinator(own_id, ApiKey.INIT_PRODUCER_ID, INIT_VERSION, body)
-            found = None if answer is None else requests.initialized(answer)
+            response = self._ask_coordinator(own_id, ApiKey.INIT_PRODUCER_ID, INIT_VERSION, body)
+            found = None if response is None else requests.initialized(response)
             if isinstance(found, ProducerIdentity):
                 return found
             if found is not None:
@@ -130,22 +130,22 @@ class RetryingTransactions(RetryingCoordinator):
         limit_s: float,
     ) -> None:
         def ask() -> bool | None:
-            answer = self._ask_coordinator(own_id, api_key, version, body)
-            return None if answer is None or not self._is_fine(int(error_of(answer)), (ErrorCode.none,)) else True
+            response = self._ask_coordinator(own_id, api_key, version, body)
+            return None if response is None or not self._is_fine(int(error_of(response)), (ErrorCode.none,)) else True
 
         self._until(ask, limit_s, f"{api_key.name} of {own_id}")
 
     def _ask_coordinator(self, own_id: str, api_key: ApiKey, version: int, body: object) -> object | None:
         found = self._find(own_id)
-        answer: object | None = None if found is None else self._call(found.port, api_key, version, body)
-        return answer
+        response: object | None = None if found is None else self._call(found.port, api_key, version, body)
+        return response
 
 
-def _error_of_adding(answer: object) -> Error | int:
-    (error,) = requests.added(answer).values()
+def _error_of_adding(response: object) -> Error | int:
+    (error,) = requests.added(response).values()
     return error
 
 
-def _error_of_end(answer: object) -> Error | int:
-    told = requests.ended(answer)
-    return ErrorCode.none if isinstance(told, ProducerIdentity) else told
+def _error_of_end(response: object) -> Error | int:
+    found = requests.ended(response)
+    return ErrorCode.none if isinstance(found, ProducerIdentity) else found

@@ -92,15 +92,15 @@ def _produce(connection: Connection, topic: str, number: int) -> int:
     batch = build(
         [Record(timestamp_ms=now_ms, key=b"key-%06d" % ((first + at * 7) % KEYS), value=value) for at in range(RECORDS)]
     )
-    answer = connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce_request(topic, 0, batch))
-    base_offset(answer, "the broker")
+    response = connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce_request(topic, 0, batch))
+    base_offset(response, "the broker")
     return len(batch)
 
 
 def _compact(connection: Connection, topic: str) -> None:
     body = set_topic_configs_request([topic], {"cleanup.policy": "compact"})
-    answer = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body)
-    error = int(answer.responses[0].error_code)
+    response = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body)
+    error = int(response.responses[0].error_code)
     if error:
         raise PeerError(f"{topic} did not become compacted: error {error}")
 

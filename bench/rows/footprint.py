@@ -168,9 +168,9 @@ class _Session:
             session_epoch=self._epoch,
             topics=topics,
         )
-        answer = self._connection.call(ApiKey.FETCH, FETCH_VERSION, request)
-        assert isinstance(answer, FetchResponse)
-        if answer.error_code:
-            raise PeerError(f"{self._name} refused a fetch with error {answer.error_code}")
+        response = self._connection.call(ApiKey.FETCH, FETCH_VERSION, request)
+        assert isinstance(response, FetchResponse)
+        if response.error_code:
+            raise PeerError(f"{self._name} refused a fetch with error {response.error_code}")
         self._epoch += 1
-        return answer.session_id
+        return response.session_id

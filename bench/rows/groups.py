@@ -79,9 +79,9 @@ def _first_record_ms(cluster: Cluster, group: str) -> float:
         assigned = member.end_sync().decode()
         wanted = FetchTopic(assigned, NO_TOPIC_ID, [FetchPartition(0, 0, 1 << 20)])
         body = FetchRequest(max_wait_ms=1000, topics=[wanted])
-        answer = connection.call(ApiKey.FETCH, FETCH_VERSION, body)
+        response = connection.call(ApiKey.FETCH, FETCH_VERSION, body)
         taken_ms = (time.perf_counter() - began) * 1000
-    if not answer.responses[0].partitions[0].records:
+    if not response.responses[0].partitions[0].records:
         raise PeerError(f"{cluster.name} gave a new member no record")
     return taken_ms
 

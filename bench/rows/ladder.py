@@ -125,9 +125,9 @@ class LadderSession:
             for topic, numbers in self._by_topic(partitions)
         ]
         request = ProduceRequest(acks=1, timeout_ms=10_000, topics=topics)
-        answer = self.producing.call(ApiKey.PRODUCE, PRODUCE_VERSION, request)
-        assert isinstance(answer, ProduceResponse)
-        for topic in answer.responses:
+        response = self.producing.call(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+        assert isinstance(response, ProduceResponse)
+        for topic in response.responses:
             for partition in topic.partitions:
                 if partition.error_code != ErrorCode.none:
                     raise PeerError(f"{self.name} refused a record with error {partition.error_code}")

@@ -89,9 +89,9 @@ def _fill(folder: Path, sizes: Sizes, config: dict[str, str]) -> None:
     node.create_topic(TOPIC, sizes.metadata_partitions)
     for first in range(0, sizes.metadata_changes, len(_SETTINGS)):
         values = {name: str(1_000_000 + first + number) for number, name in enumerate(_SETTINGS)}
-        answer = node.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, set_topic_configs_request([TOPIC], values))
-        assert isinstance(answer, IncrementalAlterConfigsResponse)
-        assert not int(answer.responses[0].error_code), answer.responses[0]
+        response = node.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, set_topic_configs_request([TOPIC], values))
+        assert isinstance(response, IncrementalAlterConfigsResponse)
+        assert not int(response.responses[0].error_code), response.responses[0]
     disk.close()
 
 
@@ -135,9 +135,9 @@ class _Alone:
     def note(self, what: str, *fields: tuple[str, int | str]) -> None:
         """Nobody reads the trace."""
 
-    def send(self, *asked: object, **named: object) -> None:
+    def send(self, *args: object, **named: object) -> None:
         """A replica that is only loaded has nobody to ask."""
-        raise AssertionError((asked, named))
+        raise AssertionError((args, named))
 
 
 def _load_s(folder: Path) -> float:

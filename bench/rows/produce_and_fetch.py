@@ -195,15 +195,15 @@ class _Probe:
         return statistics.median(produced), statistics.median(fetched)
 
     def _produce_ms(self, batch: bytes) -> float:
-        answer, taken_ms = self._timed(ApiKey.PRODUCE, PRODUCE_VERSION, produce_request(RECORDS_TOPIC, 0, batch))
-        self.end = base_offset(answer, self.name) + 1
+        response, taken_ms = self._timed(ApiKey.PRODUCE, PRODUCE_VERSION, produce_request(RECORDS_TOPIC, 0, batch))
+        self.end = base_offset(response, self.name) + 1
         return taken_ms
 
     def _fetch_ms(self, record_bytes: int) -> float:
         topic = FetchTopic(RECORDS_TOPIC, NO_TOPIC_ID, [FetchPartition(0, self.end - 1, 2 << 20)])
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=50 << 20, topics=[topic])
-        answer, taken_ms = self._timed(ApiKey.FETCH, FETCH_VERSION, request)
-        records = answer.responses[0].partitions[0].records  # type: ignore[attr-defined]
+        response, taken_ms = self._timed(ApiKey.FETCH, FETCH_VERSION, request)
+        records = response.responses[0].partitions[0].records  # type: ignore[attr-defined]
         if records is None or len(records) < record_bytes:
             raise PeerError(f"{self.name} answered a fetch without the record that it has acknowledged")
         return taken_ms

@@ -1,4 +1,4 @@
-"""When Kafka's consumer read, told by Java's log of loaded classes."""
+"""The time in which Kafka's consumer read, from Java's log of loaded classes."""
 
 import pytest
 

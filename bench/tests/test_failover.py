@@ -23,8 +23,8 @@ from reference_broker.wire.messages import body_class, decode_request, encode_re
 
 
 class Broker:
-    """One node that answers Metadata and CreateTopics as told. ``errors``: of the next creations; ``silent``: it takes
-    requests and says nothing. ``controller``: the node ID that it names; itself is 1."""
+    """One node that responds to Metadata and CreateTopics as the test says. ``errors``: of the next creations;
+    ``silent``: it takes requests and says nothing. ``controller``: the node ID that it names; itself is 1."""
 
     def __init__(self) -> None:
         self.sock = socket.create_server(("127.0.0.1", 0))
@@ -33,7 +33,7 @@ class Broker:
         self.controller = 1
         self.controller_port = self.port
         self.silent = False
-        self.asked: list[str] = []
+        self.created: list[str] = []
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -88,7 +88,7 @@ class Broker:
         from datetime import timedelta
 
         name = body.topics[0].name  # type: ignore[attr-defined]
-        self.asked.append(name)
+        self.created.append(name)
         error = self.errors.pop(0) if self.errors else ErrorCode.none
         response = body_class(ApiKey.CREATE_TOPICS, "response")
         result = __import__(response.__module__, fromlist=["x"]).CreatableTopicResult
@@ -124,7 +124,7 @@ def test_a_node_that_is_no_controller_any_more_is_asked_until_one_is() -> None:
         admin = _client([only.port])
         admin.create_topic("t", 1, 1, 5)
         admin.close()
-        assert only.asked == ["t", "t", "t"]
+        assert only.created == ["t", "t", "t"]
 
 
 def test_a_topic_that_an_unanswered_attempt_made_counts() -> None:
@@ -133,7 +133,7 @@ def test_a_topic_that_an_unanswered_attempt_made_counts() -> None:
         admin = _client([only.port])
         admin.create_topic("t", 1, 1, 5)
         admin.close()
-        assert only.asked == ["t"]
+        assert only.created == ["t"]
 
 
 def test_a_silent_controller_that_others_still_name_is_left_alone_until_it_is_replaced() -> None:
@@ -146,7 +146,7 @@ def test_a_silent_controller_that_others_still_name_is_left_alone_until_it_is_re
         admin.create_topic("t", 1, 1, 5)
         admin.close()
         replaced.join()
-        assert other.asked == ["t"]
+        assert other.created == ["t"]
 
 
 def test_a_cluster_that_never_recovers_is_an_error() -> None:

@@ -21,7 +21,7 @@ def test_ports_are_free_all_different_and_none_that_an_outgoing_connection_may_g
 
 
 @pytest.mark.parametrize(
-    ("answers", "told"),
+    ("answers", "message"),
     [
         ({b"GET": b"HTTP/1.0 200 OK\r\n"}, "speaks HTTP, not the Kafka protocol"),
         ({b"\0\0\0": b"HTTP/1.1 400 Bad Request\r\n"}, "speaks HTTP, not the Kafka protocol"),
@@ -31,7 +31,7 @@ def test_ports_are_free_all_different_and_none_that_an_outgoing_connection_may_g
         ({}, ""),
     ],
 )
-def test_what_speaks_http_or_tls_is_recognised_at_once(answers: Mapping[bytes, bytes], told: str) -> None:
+def test_what_speaks_http_or_tls_is_recognised_at_once(answers: Mapping[bytes, bytes], message: str) -> None:
     """Without an answer to its own protocol a server waits until its client goes."""
 
     def serve(connection: socket.socket) -> None:
@@ -42,8 +42,8 @@ def test_what_speaks_http_or_tls_is_recognised_at_once(answers: Mapping[bytes, b
     began = time.monotonic()
     with serving(serve) as (host, port):
         found = stranger_at(host, port)
-    assert told in found
-    assert bool(told) == bool(found)
+    assert message in found
+    assert bool(message) == bool(found)
     assert time.monotonic() - began < 6
 
 

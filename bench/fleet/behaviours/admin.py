@@ -82,7 +82,7 @@ UNKNOWN_OUTCOME: Final = frozenset({REQUEST_TIMED_OUT, NOT_CONTROLLER})
 
 CONFIG_KEY: Final = "retention.ms"
 FIRST_VALUE: Final = 1_000_000_000_000
-"""Values asked for rise from here by one, so that each names the request that asked for it."""
+"""Requested values rise from here by one, so that each identifies its request."""
 
 MIN_ISR_KEY: Final = "min.insync.replicas"
 ALL_BROKERS: Final = ""
@@ -239,9 +239,9 @@ class Admin(ClusterScript):
             task.broker = self.random.choice([ALL_BROKERS, *map(str, sorted(self.metadata.nodes))])
         elif isinstance(target, LoadedTopic):
             task.settings = self._loaded_setting(change, target)
-        answer = yield from self._carry_out(task)
+        response = yield from self._carry_out(task)
         self._task = None
-        self._settle(task, answer)
+        self._settle(task, response)
 
     def _loaded_setting(self, change: str, topic: LoadedTopic) -> Mapping[str, str | None]:
         """Draws a setting and its value. min.insync.replicas does not go below what the load gives the topic: what a
@@ -271,10 +271,10 @@ class Admin(ClusterScript):
         """Tries until the answer says how the request ended for each topic. Returns None when time is over."""
         while not self.gives_up:
             if (yield from self._to_controller(task)):
-                answer = yield from self._attempt(task)
-                if answer is not None and not UNKNOWN_OUTCOME & set(task.errors.values()):
+                response = yield from self._attempt(task)
+                if response is not None and not UNKNOWN_OUTCOME & set(task.errors.values()):
                     self.succeeded()
-                    return answer
+                    return response
                 task.uncertain = True
                 self._lost_sight = True
                 self.disconnect()  # The next address may know of another controller.
@@ -304,16 +304,16 @@ class Admin(ClusterScript):
                 return None
         task.attempts += 1
         task.operation.partitions_sent = task.target.topics * task.target.partitions
-        answer = yield from self.call(*self._request(task), self.plan.answer_wait_ms * 1000)
-        if isinstance(answer, str):
+        response = yield from self.call(*self._request(task), self.plan.answer_wait_ms * 1000)
+        if isinstance(response, str):
             task.errors = dict.fromkeys(task.names, REQUEST_TIMED_OUT)
             return None
-        task.errors = _errors_of(task.change, answer.body)
-        return answer
+        task.errors = _errors_of(task.change, response.body)
+        return response
 
-    def _settle(self, task: Task, answer: Answered | None) -> None:
+    def _settle(self, task: Task, response: Answered | None) -> None:
         done = [self._is_done(task, task.errors.get(each, -1)) for each in task.names]
-        if answer is None:
+        if response is None:
             kind = "info" if task.uncertain else "fail"
             error = "not_sent" if task.attempts == 0 else "deadline"
         else:
@@ -322,8 +322,8 @@ class Admin(ClusterScript):
             error = "" if all(done) else error_name(wrong) if wrong else "INVALID_ANSWER"
         self._remember(task, kind)
         answered = task.operation.partitions_sent if kind == "ok" else -1
-        rows = tuple(self._change_rows(task, "" if answer is not None else kind))
-        self.journal.end(task.operation, kind, error or None, answer, -1, answered, rows)
+        rows = tuple(self._change_rows(task, "" if response is not None else kind))
+        self.journal.end(task.operation, kind, error or None, response, -1, answered, rows)
 
     @staticmethod
     def _is_done(task: Task, code: int) -> bool:
@@ -369,10 +369,10 @@ class Admin(ClusterScript):
     def _next_level(self) -> Steps[int]:
         """Returns the level after the finalized metadata.version, at most the highest supported, or -1 without an
         answer."""
-        answer = yield from self.call(ApiKey.API_VERSIONS, API_VERSIONS_ASKED, bodies.API_VERSIONS_REQUEST)
-        if isinstance(answer, str):
+        response = yield from self.call(ApiKey.API_VERSIONS, API_VERSIONS_ASKED, bodies.API_VERSIONS_REQUEST)
+        if isinstance(response, str):
             return -1
-        body = cast("ApiVersionsResponse", answer.body)
+        body = cast("ApiVersionsResponse", response.body)
         levels = [int(each.max_version_level) for each in body.finalized_features if each.name == METADATA_VERSION]
         highest = [int(each.max_version) for each in body.supported_features if each.name == METADATA_VERSION]
         return min(levels[0] + 1, highest[0]) if levels and highest else -1

@@ -134,10 +134,10 @@ class ClusterScript(Script):
 
     def _learn_drafts(self, address: Address) -> Steps[bool]:
         """Requests on a new connection whether the node announces the drafts. Returns whether it responded."""
-        answer = yield from self.call(API_VERSIONS, API_VERSIONS_VERSION, API_VERSIONS_REQUEST)
-        if isinstance(answer, str):
+        response = yield from self.call(API_VERSIONS, API_VERSIONS_VERSION, API_VERSIONS_REQUEST)
+        if isinstance(response, str):
             return False
-        self._drafts[address] = announces_drafts(answer.body)
+        self._drafts[address] = announces_drafts(response.body)
         return True
 
     def stay_informed(self) -> Steps[None]:
@@ -174,18 +174,18 @@ class ClusterScript(Script):
         operation = self.journal.begin("metadata")
         drafted = self.connected_to is not None and self._drafts.get(self.connected_to, False)
         version = METADATA_DRAFT if drafted else self.settings.versions.metadata
-        answer = yield from self.call(ApiKey.METADATA, version, metadata_request(self.topics))
-        if isinstance(answer, str):
-            self.journal.end(operation, "fail", answer)
+        response = yield from self.call(ApiKey.METADATA, version, metadata_request(self.topics))
+        if isinstance(response, str):
+            self.journal.end(operation, "fail", response)
             return False
         self._updated_us = self.now.mono_us
-        update = MetadataUpdate.of(cast("MetadataResponse", answer.body))
+        update = MetadataUpdate.of(cast("MetadataResponse", response.body))
         accepted = self._take_metadata(update)
         rows = []
         if drafted:
             seen = (self._connected_node(), update.metadata_epoch, accepted)
             rows.append(MetadataEpochRow(self.process, operation.index, *seen, self.now.mono_us))
-        self.journal.end(operation, "ok", None, answer, rows=tuple(rows))
+        self.journal.end(operation, "ok", None, response, rows=tuple(rows))
         if not accepted:
             self.disconnect()  # So that another node is queried after the backoff (M-5).
         elif self.board is not None:
@@ -235,18 +235,18 @@ class ClusterScript(Script):
         Partitions without a response are omitted."""
         operation = self.journal.begin("list_offsets")
         body = list_offsets_request(partitions, at)
-        answer = yield from self.call(ApiKey.LIST_OFFSETS, self.settings.versions.list_offsets, body)
-        if isinstance(answer, str):
-            self.journal.end(operation, "fail", answer)
+        response = yield from self.call(ApiKey.LIST_OFFSETS, self.settings.versions.list_offsets, body)
+        if isinstance(response, str):
+            self.journal.end(operation, "fail", response)
             return {}
         found: dict[TopicPartition, int] = {}
         error: str | None = None
-        for topic in cast("ListOffsetsResponse", answer.body).topics:
+        for topic in cast("ListOffsetsResponse", response.body).topics:
             for each in topic.partitions:
                 code = int(each.error_code.value)
                 if code == 0:
                     found[TopicPartition(topic.name, int(each.partition_index))] = int(each.offset)
                 else:
                     error = error_name(code)
-        self.journal.end(operation, "fail" if error else "ok", error, answer)
+        self.journal.end(operation, "fail" if error else "ok", error, response)
         return found

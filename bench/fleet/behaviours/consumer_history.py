@@ -142,12 +142,12 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         for where, wanted in held.items():
             self._book.begin(where, wanted.fetch_offset)
 
-    def answering(self, lane: str, answer: Answered) -> None:
+    def answering(self, lane: str, response: Answered) -> None:
         """The consumer is about to get this answer."""
         operation = None if lane in (COMMIT_LANE, COMMITTED_LANE) else self._sent.pop(lane, None)
-        self._outcome = Outcome(answer, operation)
+        self._outcome = Outcome(response, operation)
         if operation is not None:
-            self._outcome.error = _error_in(operation.f, answer.body)
+            self._outcome.error = _error_in(operation.f, response.body)
 
     def answered(self, lane: str) -> None:  # noqa: ARG002
         """The consumer has handled the answer."""
@@ -188,19 +188,19 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
     def fetching(self, node_id: int, plan: FetchPlan, wanted: Mapping[TopicPartition, Wanted]) -> None:
         self._planned[node_id] = plan, wanted
 
-    def fetched(self, answer: FetchAnswer) -> None:
+    def fetched(self, reply: FetchAnswer) -> None:
         outcome, operation = self._answer_to_request()
-        response = answer.response
-        outcome.session_id, outcome.partitions = response.session_id, answer.answered
-        if answer.problem is not None:
+        response = reply.response
+        outcome.session_id, outcome.partitions = response.session_id, reply.answered
+        if reply.problem is not None:
             outcome.error = error_name(response.error_code) if response.error_code else "INVALID_ANSWER"
         reads = Reads(operation.index)
-        wanted = self._planned[answer.node_id][1]
-        outcome.rows += [self._fetched(reads, each, wanted.get(each.where)) for each in answer.partitions]
-        restless = [each.where for each in answer.partitions if each.error or each.batches]
+        wanted = self._planned[reply.node_id][1]
+        outcome.rows += [self._fetched(reads, each, wanted.get(each.where)) for each in reply.partitions]
+        restless = [each.where for each in reply.partitions if each.error or each.batches]
         for where in wanted:
             self.quiet[where] = self.quiet.get(where, 0) + 1
-        self._unquiet(restless if answer.problem is None else wanted)
+        self._unquiet(restless if reply.problem is None else wanted)
 
     def _unquiet(self, partitions: Iterable[TopicPartition]) -> None:
         for where in partitions:

@@ -62,12 +62,12 @@ class LaneClient(Protocol):
 
 
 class LaneHistory:
-    """Is told of each request, and here records nothing. ``ConsumerHistory`` records all of them."""
+    """Called for each request; here it records nothing. ``ConsumerHistory`` records all of them."""
 
     def sent(self, lane: str, request: GroupRequest) -> None:
         """A request goes out."""
 
-    def answering(self, lane: str, answer: Answered) -> None:
+    def answering(self, lane: str, response: Answered) -> None:
         """The client is about to get this answer."""
 
     def answered(self, lane: str) -> None:

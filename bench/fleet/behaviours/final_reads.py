@@ -64,7 +64,7 @@ class FinalReader(ClusterScript):
     that does not exist any more gets an EndRow with its error: that it cannot be read is evidence, not a lack of it.
     Where a log does not begin at 0, the EndRow also has the settings by which records may have been deleted. It waits
     for them until the limit, unless no broker serves DescribeConfigs (``Versions.describe_configs`` is -1).
-    ``operation`` is what the history calls its reads. ``told`` turns the rows of a read into those that are recorded.
+    ``operation`` is what the history calls its reads. ``keep`` turns the rows of a read into those that are recorded.
 
     With ``read_committed`` it reads on until the last stable offset has reached the high watermark, too. A partition in
     which a transaction stays open then gets its EndRow at the limit.
@@ -81,7 +81,7 @@ class FinalReader(ClusterScript):
         reader: BatchReader,
         limit_us: int = 60_000_000,
         operation: str = FINAL_READ,
-        told: Callable[[Sequence[HistoryRow]], list[HistoryRow]] = list,
+        keep: Callable[[Sequence[HistoryRow]], list[HistoryRow]] = list,
         read_committed: bool = False,
     ) -> None:
         super().__init__(process, settings, random, [each.topic for each in partitions])
@@ -89,9 +89,9 @@ class FinalReader(ClusterScript):
         self.reader = reader
         self.limit_us = limit_us
         self._operation = operation
-        self._told = told
+        self._kept = keep
         self._isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
-        self._tells_ends = any(isinstance(each, EndRow) for each in told([EndRow("", 0, 0, 0, 0)]))
+        self._keeps_ends = any(isinstance(each, EndRow) for each in keep([EndRow("", 0, 0, 0, 0)]))
         self._held_back: dict[TopicPartition, EndRow] = {}
         self.unread: dict[TopicPartition, None] = dict.fromkeys(partitions)
         self.consumer = ConsumerState()
@@ -110,11 +110,11 @@ class FinalReader(ClusterScript):
     def missed(self) -> str:
         """Return in words what could not be read to its end, and which topics' retention stayed unknown; or nothing."""
         names = [f"{topic}-{partition}" for topic, partition in self.unread]
-        told = [
+        parts = [
             f"{_listed(names)} could not be read to the end" if names else "",
             f"{_listed(list(self._undescribed))} could not be described" if self._undescribed else "",
         ]
-        return ", and ".join(filter(None, told))
+        return ", and ".join(filter(None, parts))
 
     def run(self) -> Steps[None]:
         self._deadline_us = self.now.mono_us + self.limit_us
@@ -139,7 +139,7 @@ class FinalReader(ClusterScript):
             if self.now.mono_us < self._describe_at_us and all(map(self._waits_for_retention, self.unread)):
                 yield from self.sleep_until(min(self._describe_at_us, self._deadline_us))
         self._undescribed = {each.topic: None for each in self.unread if self._waits_for_retention(each)}
-        self.journal.record(*self._told(list(self._held_back.values())))
+        self.journal.record(*self._kept(list(self._held_back.values())))
         for where in self._held_back:
             self.unread.pop(where, None)
 
@@ -163,7 +163,7 @@ class FinalReader(ClusterScript):
             if where in self.unread and self.now.mono_us - since_us >= min(UNKNOWN_FOR_US, self.limit_us // 2):
                 del self.unread[where]
                 error = error_name(UNKNOWN_TOPIC_OR_PARTITION)
-                self.journal.record(*self._told([EndRow(*where, 0, 0, self.now.mono_us, 0, error)]))
+                self.journal.record(*self._kept([EndRow(*where, 0, 0, self.now.mono_us, 0, error)]))
 
     def _next_leader(self) -> NodeAddress | None:
         for where in self.unread:
@@ -184,7 +184,7 @@ class FinalReader(ClusterScript):
         return len(found) == len(missing)
 
     def _note_start(self, where: TopicPartition, offset: int) -> None:
-        is_wanted = self._tells_ends and self.settings.versions.describe_configs >= 0
+        is_wanted = self._keeps_ends and self.settings.versions.describe_configs >= 0
         if is_wanted and offset > 0 and where.topic not in self._retention:
             self._undescribed.setdefault(where.topic)
 
@@ -200,13 +200,13 @@ class FinalReader(ClusterScript):
             return True
         operation = self.journal.begin("describe_configs")
         body = describe_topic_config_request(list(self._undescribed), *RETENTION)
-        answer = yield from self.call(ApiKey.DESCRIBE_CONFIGS, self.settings.versions.describe_configs, body)
-        if isinstance(answer, str):
-            self.journal.end(operation, "fail", answer)
+        response = yield from self.call(ApiKey.DESCRIBE_CONFIGS, self.settings.versions.describe_configs, body)
+        if isinstance(response, str):
+            self.journal.end(operation, "fail", response)
             self._describe_later()
             return False
         error: str | None = None
-        for each in cast("DescribeConfigsResponse", answer.body).results:
+        for each in cast("DescribeConfigsResponse", response.body).results:
             if each.error_code.value:
                 error = error_name(each.error_code.value)
                 continue
@@ -217,7 +217,7 @@ class FinalReader(ClusterScript):
                 (int(age), int(size), int(segment) if segment else None) if known else UNLIMITED
             )
             self._undescribed.pop(each.resource_name, None)
-        self.journal.end(operation, "fail" if error else "ok", error, answer)
+        self.journal.end(operation, "fail" if error else "ok", error, response)
         if self._undescribed:
             self._describe_later()
         else:
@@ -237,11 +237,11 @@ class FinalReader(ClusterScript):
         operation.node, operation.partitions_sent = leader.node_id, len(wanted)
         version = plan.version(self.settings.versions.fetch)
         request = plan.request(version, MAX_WAIT_MS, 0, MAX_BYTES, isolation_level=self._isolation)
-        answer = yield from self.call(ApiKey.FETCH, version, request, MAX_WAIT_MS * 1000)
-        if isinstance(answer, str):
-            self.journal.end(operation, "info", answer)
+        response = yield from self.call(ApiKey.FETCH, version, request, MAX_WAIT_MS * 1000)
+        if isinstance(response, str):
+            self.journal.end(operation, "info", response)
             return False
-        body = cast(FetchResponse, answer.body)
+        body = cast(FetchResponse, response.body)
         handled = handler.handle_response(body)
         rows: list[HistoryRow] = []
         error = handled.problem and (error_name(body.error_code) if body.error_code else "INVALID_ANSWER")
@@ -250,7 +250,7 @@ class FinalReader(ClusterScript):
                 error = self._take(operation.index, where, data, rows) or error
         count = len(handled.partitions)
         self.journal.end(
-            operation, "fail" if error else "ok", error, answer, body.session_id, count, tuple(self._told(rows))
+            operation, "fail" if error else "ok", error, response, body.session_id, count, tuple(self._kept(rows))
         )
         return error is None
 
@@ -403,13 +403,13 @@ class OffsetsReader(ClusterScript):
     def _send(self, offsets: CommittedOffsets, request: GroupRequest) -> Steps[str | None]:
         """Sends the request, and returns why it brought nothing: a fetch's error, or that nobody answered."""
         to = self._next_address() if request.to is None else Address(request.to.host, request.to.port)
-        answer: Answered | str = "disconnected"
+        response: Answered | str = "disconnected"
         if (yield from self._reach(to)):
-            answer = yield from self.call(request.api_key, request.api_version, request.body)
-        if isinstance(answer, str):
+            response = yield from self.call(request.api_key, request.api_version, request.body)
+        if isinstance(response, str):
             self._failures[request.to] += request.to is not None
             offsets.failed(self.now.mono_us)
-            return answer
-        offsets.answered(self.now.mono_us, answer.body)
-        found = fetched_offsets(answer.body) if request.api_key == ApiKey.OFFSET_FETCH else {}
+            return response
+        offsets.answered(self.now.mono_us, response.body)
+        found = fetched_offsets(response.body) if request.api_key == ApiKey.OFFSET_FETCH else {}
         return None if isinstance(found, dict) else name_of(found)

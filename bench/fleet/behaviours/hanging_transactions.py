@@ -153,11 +153,11 @@ class StrayProducer(ClusterScript):
             return error_name(int(coordinator))
         if not (yield from self.connect_to_node(coordinator)):
             return "refused"
-        asked = init_request(key, self.plan.timeout_us, NOBODY)
-        answer = yield from self.call(ApiKey.INIT_PRODUCER_ID, self.settings.versions.init_producer_id, asked)
-        if isinstance(answer, str):
-            return answer
-        owner = initialized(answer.body)
+        request = init_request(key, self.plan.timeout_us, NOBODY)
+        response = yield from self.call(ApiKey.INIT_PRODUCER_ID, self.settings.versions.init_producer_id, request)
+        if isinstance(response, str):
+            return response
+        owner = initialized(response.body)
         if not isinstance(owner, ProducerIdentity):
             return error_name(int(owner))
         plan, where = self.plan, current.where
@@ -180,13 +180,13 @@ class StrayProducer(ClusterScript):
         topic = ProduceTopic(current.where.topic, NO_TOPIC_ID, written)
         body = ProduceRequest(ALL_REPLICAS, REQUEST_WAIT_MS, [topic], current.transactional_id)
         version = min(UNVERIFIED_VERSION, self.settings.versions.produce)
-        answer = yield from self.call(ApiKey.PRODUCE, version, body, REQUEST_WAIT_MS * 1000)
-        if isinstance(answer, str):
-            return answer
-        (told,) = [each for topic in cast(ProduceResponse, answer.body).responses for each in topic.partitions]
-        if told.error_code != ErrorCode.none:
-            return error_name(told.error_code)
-        current.base_offset = told.base_offset
+        response = yield from self.call(ApiKey.PRODUCE, version, body, REQUEST_WAIT_MS * 1000)
+        if isinstance(response, str):
+            return response
+        (found,) = [each for topic in cast(ProduceResponse, response.body).responses for each in topic.partitions]
+        if found.error_code != ErrorCode.none:
+            return error_name(found.error_code)
+        current.base_offset = found.base_offset
         return ""
 
     def _rows(self, current: Stray) -> list[HistoryRow]:
@@ -282,9 +282,9 @@ def list_transactions(producer_ids: Sequence[int]) -> ListTransactionsRequest:
 
 def transactional_ids(body: object) -> dict[int, str] | Error | int:
     """Maps producer IDs to the transactional IDs that the node coordinates. Returns the error if there is one."""
-    answer = cast("ListTransactionsResponse", body)
-    return error_of(answer.error_code) or {
-        int(each.producer_id): str(each.transactional_id) for each in answer.transaction_states
+    response = cast("ListTransactionsResponse", body)
+    return error_of(response.error_code) or {
+        int(each.producer_id): str(each.transactional_id) for each in response.transaction_states
     }
 
 
@@ -468,10 +468,10 @@ class Janitor(ClusterScript):
         if leader is None or not (yield from self.connect_to_node(leader)):
             return UNKNOWN
         body = abort_request(each)
-        answer = yield from self.call(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, body, MARKERS_WAIT_US)
-        if isinstance(answer, str):
+        response = yield from self.call(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, body, MARKERS_WAIT_US)
+        if isinstance(response, str):
             return UNKNOWN
-        error = abort_error(answer.body)
+        error = abort_error(response.body)
         return "ok" if error == ErrorCode.none else error_name(int(error))
 
     def _query(self, node: NodeAddress, api_key: ApiKey, body: object) -> Steps[object]:
@@ -480,10 +480,10 @@ class Janitor(ClusterScript):
         return (yield from self._call(api_key, OLDEST_VERSION, body))
 
     def _call(self, api_key: ApiKey, version: int, body: object) -> Steps[object]:
-        answer = yield from self.call(api_key, version, body)
-        if isinstance(answer, str):
-            raise SearchFailed(answer)
-        return answer.body
+        response = yield from self.call(api_key, version, body)
+        if isinstance(response, str):
+            raise SearchFailed(response)
+        return response.body
 
     # -- what is recorded ---------------------------------------------------------------------------------------
 

@@ -49,14 +49,14 @@ class Journal:
         operation: Operation,
         kind: str,
         error: str | None = None,
-        answer: Answered | None = None,
+        response: Answered | None = None,
         answered_session_id: int = -1,
         partitions_answered: int = -1,
         rows: tuple[HistoryRow, ...] = (),
     ) -> None:
         """Ends an operation as ok, fail or info. ``rows`` are the rows that belong to it."""
         del self._open[operation.index]
-        row = self._row(operation, kind, error, answer, answered_session_id, partitions_answered)
+        row = self._row(operation, kind, error, response, answered_session_id, partitions_answered)
         self.actions.append(Record((row, *rows)))
 
     def record(self, *rows: HistoryRow) -> None:
@@ -74,7 +74,7 @@ class Journal:
         operation: Operation,
         kind: str,
         error: str | None = None,
-        answer: Answered | None = None,
+        response: Answered | None = None,
         answered_session_id: int = -1,
         partitions_answered: int = -1,
     ) -> OperationRow:
@@ -94,8 +94,8 @@ class Journal:
             answered_session_id,
             operation.partitions_sent,
             partitions_answered,
-            answer.request_bytes if answer is not None else 0,
-            answer.response_bytes if answer is not None else 0,
+            response.request_bytes if response is not None else 0,
+            response.response_bytes if response is not None else 0,
         )
 
 

@@ -74,13 +74,15 @@ class Topics:
         ends it."""
         operation = self.script.journal.begin(f, intended_us)
         operation.node = node.node_id
-        answer = yield from self.script.call(ApiKey.METADATA, self.script.settings.versions.metadata, bodies.ALL_TOPICS)
-        if isinstance(answer, str):
-            self.script.journal.end(operation, "fail", answer)
+        response = yield from self.script.call(
+            ApiKey.METADATA, self.script.settings.versions.metadata, bodies.ALL_TOPICS
+        )
+        if isinstance(response, str):
+            self.script.journal.end(operation, "fail", response)
             return None
-        body = cast("MetadataResponse", answer.body)
+        body = cast("MetadataResponse", response.body)
         self._add_nodes(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in body.brokers)
-        return operation, answer, self._view(body)
+        return operation, response, self._view(body)
 
     def _view(self, body: "MetadataResponse") -> View:
         base = self.base
@@ -91,16 +93,18 @@ class Topics:
         }
 
     def row(self, operation: Operation, topic: str, seen: Seen | None, *, final: bool = False) -> MetadataReadRow:
-        asked = set_of(self.base, topic)
-        assert asked is not None, f"{topic} was recognised as an admin's topic before"
+        admin_set = set_of(self.base, topic)
+        assert admin_set is not None, f"{topic} was recognised as an admin's topic before"
         where = (self.script.process, operation.index, operation.node)
         if seen is None:
-            return MetadataReadRow(*where, topic, *_wanted(asked), 0, False, "", NO_VALUE, final)
-        return MetadataReadRow(*where, topic, *_wanted(asked), seen.partitions, True, seen.topic_id, seen.value, final)
+            return MetadataReadRow(*where, topic, *_wanted(admin_set), 0, False, "", NO_VALUE, final)
+        return MetadataReadRow(
+            *where, topic, *_wanted(admin_set), seen.partitions, True, seen.topic_id, seen.value, final
+        )
 
 
-def _wanted(asked: TopicSet) -> tuple[str, int, int]:
-    return asked.name, asked.topics, asked.partitions
+def _wanted(admin_set: TopicSet) -> tuple[str, int, int]:
+    return admin_set.name, admin_set.topics, admin_set.partitions
 
 
 class MetadataReader(ClusterScript):
@@ -135,8 +139,8 @@ class MetadataReader(ClusterScript):
             return
         found = yield from self.known.ask("metadata_read", due_us, node)
         if found is not None:
-            operation, answer, view = found
-            self.journal.end(operation, "ok", None, answer, rows=tuple(self._news(operation, view)))
+            operation, response, view = found
+            self.journal.end(operation, "ok", None, response, rows=tuple(self._news(operation, view)))
             self.succeeded()
 
     def _news(self, operation: Operation, view: View) -> list[HistoryRow]:
@@ -201,25 +205,25 @@ class FinalDescriber(ClusterScript):
         found = yield from self.known.ask("final_describe", self.now.mono_us, node)
         if found is None:
             return None
-        operation, answer, view = found
+        operation, response, view = found
         if not view:
-            self.journal.end(operation, "ok", None, answer)
+            self.journal.end(operation, "ok", None, response)
             return operation, view
         body = bodies.describe_topic_config_request(tuple(view), CONFIG_KEY)
         configs = yield from self.call(ApiKey.DESCRIBE_CONFIGS, self.settings.versions.describe_configs, body)
         if isinstance(configs, str):
-            self.journal.end(operation, "fail", configs, answer)
+            self.journal.end(operation, "fail", configs, response)
             return None
         results = cast("DescribeConfigsResponse", configs.body).results
         wrong = next((int(each.error_code.value) for each in results if each.error_code.value), 0)
         if wrong:
-            self.journal.end(operation, "fail", error_name(wrong), answer)
+            self.journal.end(operation, "fail", error_name(wrong), response)
             return None
         for each in results:
             value = next((int(one.value) for one in each.configs if one.name == CONFIG_KEY and one.value), NO_VALUE)
             if value >= FIRST_VALUE:  # Else it is the broker's own default.
                 view[each.resource_name] = view[each.resource_name]._replace(value=value)
-        self.journal.end(operation, "ok", None, answer)
+        self.journal.end(operation, "ok", None, response)
         return operation, view
 
     def _write_down(self, last: dict[int, tuple[Operation, View]]) -> None:

@@ -74,17 +74,17 @@ class TopicPreparer(ClusterScript):
         topics = [new_topic(each.name, each.partitions, each.replicas, each.config) for each in self.wanted]
         body = create_topics_request(topics, CREATE_TIMEOUT_MS)
         version = self.settings.versions.create_topics
-        answer = yield from self.call(ApiKey.CREATE_TOPICS, version, body, CREATE_TIMEOUT_MS * 1000)
-        if isinstance(answer, str):
-            self.journal.end(operation, "info", answer)
+        response = yield from self.call(ApiKey.CREATE_TOPICS, version, body, CREATE_TIMEOUT_MS * 1000)
+        if isinstance(response, str):
+            self.journal.end(operation, "info", response)
             return False
-        for result in cast("CreateTopicsResponse", answer.body).topics:
+        for result in cast("CreateTopicsResponse", response.body).topics:
             code = int(result.error_code.value)
             if code not in (0, TOPIC_ALREADY_EXISTS):
                 self.failure = f"Topic {result.name} was not created: {error_name(code)}."
-                self.journal.end(operation, "fail", error_name(code), answer)
+                self.journal.end(operation, "fail", error_name(code), response)
                 return False
-        self.journal.end(operation, "ok", None, answer)
+        self.journal.end(operation, "ok", None, response)
         return True
 
 

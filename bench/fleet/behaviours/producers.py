@@ -153,11 +153,11 @@ class BatchDelivery:
         """Tries until the batch's end is known or the script gives up, and records the end. Returns whether the batch
         is written."""
         self.pending = slot
-        result, error, answer = yield from self._attempts(slot)
+        result, error, response = yield from self._attempts(slot)
         rows = self.rows_in_flight()
         self.pending = None
         kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
-        self.script.journal.end(slot.operation, kind, error, answer, -1, -1 if answer is None else 1, rows)
+        self.script.journal.end(slot.operation, kind, error, response, -1, -1 if response is None else 1, rows)
         return result is Next.DONE
 
     def rows_in_flight(self) -> tuple[HistoryRow, ...]:
@@ -175,9 +175,9 @@ class BatchDelivery:
         error: str | None = "not_sent"
         while not self.script.gives_up:
             if (yield from self._ready(slot)):
-                result, error, answer = yield from self._attempt(slot)
+                result, error, response = yield from self._attempt(slot)
                 if result in (Next.DONE, Next.FAILED, Next.UNKNOWN):
-                    return result, error, answer
+                    return result, error, response
                 if result is Next.RETRY_ELSEWHERE:
                     if self._leads(slot.operation.node, slot.where):  # The answer did not name the new leader.
                         yield from self.script.back_off()
@@ -224,20 +224,20 @@ class BatchDelivery:
         if slot.operation.invoke_us < 0:
             slot.operation.invoke_us = self.script.now.mono_us
         slot.operation.partitions_sent = 1
-        answer = yield from self.script.call(*self._request(slot), self.request_wait_ms * 1000)
-        if isinstance(answer, str):
-            return self.state.lost(batch), answer, None
-        found = _partition_of(cast(ProduceResponse, answer.body))
+        response = yield from self.script.call(*self._request(slot), self.request_wait_ms * 1000)
+        if isinstance(response, str):
+            return self.state.lost(batch), response, None
+        found = _partition_of(cast(ProduceResponse, response.body))
         if found is None:
-            return self.state.lost(batch), "INVALID_ANSWER", answer
+            return self.state.lost(batch), "INVALID_ANSWER", response
         result = self.state.answered(batch, found.error_code, found.base_offset)
         if result is Next.DONE:
             self.script.succeeded()
-            return result, None, answer
+            return result, None, response
         leader = found.current_leader
         if leader is not None and leader.leader_id >= 0:
             self.script.metadata = self.script.metadata.learn_leader(slot.where, leader.leader_id, leader.leader_epoch)
-        return result, error_name(found.error_code), answer
+        return result, error_name(found.error_code), response
 
     def _request(self, slot: Slot) -> tuple[int, int, ProduceRequest]:
         topic_id = self.script.metadata.topic_id(slot.where.topic)
@@ -251,17 +251,17 @@ class BatchDelivery:
     def _init_producer_id(self) -> Steps[bool]:
         operation = self.script.journal.begin("init_producer_id")
         version = self.script.settings.versions.init_producer_id
-        answer = yield from self.script.call(ApiKey.INIT_PRODUCER_ID, version, init_producer_id_request())
-        if isinstance(answer, str):
-            self.script.journal.end(operation, "fail", answer)
+        response = yield from self.script.call(ApiKey.INIT_PRODUCER_ID, version, init_producer_id_request())
+        if isinstance(response, str):
+            self.script.journal.end(operation, "fail", response)
             return False
-        body = cast("InitProducerIdResponse", answer.body)
+        body = cast("InitProducerIdResponse", response.body)
         code = int(body.error_code.value)
         if code:
-            self.script.journal.end(operation, "fail", error_name(code), answer)
+            self.script.journal.end(operation, "fail", error_name(code), response)
             return False
         self.state.assign(int(body.producer_id), int(body.producer_epoch))
-        self.script.journal.end(operation, "ok", None, answer)
+        self.script.journal.end(operation, "ok", None, response)
         return True
 
 

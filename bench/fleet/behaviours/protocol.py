@@ -45,7 +45,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The connection that was asked for is open."""
+    """The requested connection is open."""
 
     lane: int = 0
 

@@ -363,15 +363,15 @@ class SessionFetcher(ClusterScript):
         wait_ms = self.plan.max_wait_ms
         version = plan.version(self._newest)
         request = plan.request(version, wait_ms, self.plan.min_bytes, self.plan.max_bytes)
-        answer = yield from self.call(ApiKey.FETCH, version, request, wait_ms * 1000)
-        if isinstance(answer, str):
-            self.journal.end(operation, "info", answer)
+        response = yield from self.call(ApiKey.FETCH, version, request, wait_ms * 1000)
+        if isinstance(response, str):
+            self.journal.end(operation, "info", response)
             session.quiet_polls = 0
             self._lost(session, plan)
             self._stale_metadata = True  # A proxy goes on accepting for a leader that is dead.
             yield from self.back_off()
             return
-        if not self._take(session, operation, answer, cast(FetchResponse, answer.body)):
+        if not self._take(session, operation, response, cast(FetchResponse, response.body)):
             yield from self.back_off()
 
     def _lost(self, session: NodeSession, plan: FetchPlan) -> None:
@@ -391,8 +391,8 @@ class SessionFetcher(ClusterScript):
             return
         held = session.handler.partitions
         for where, data in handled.partitions:
-            asked = held.get(where)
-            if asked is not None and asked.fetch_offset == self.reading.consumer.positions[where].offset:
+            requested = held.get(where)
+            if requested is not None and requested.fetch_offset == self.reading.consumer.positions[where].offset:
                 self._take_partition(where, data, found)
         self._unassign_gone()
 

@@ -80,7 +80,7 @@ class Sent:
 @dataclass(slots=True)
 class Open:
     """A transaction whose end is not recorded yet. ``wants`` is how the client means to end it, ``asked`` what it has
-    asked for, and ``outcome`` what it knows of that. ``rows`` holds further rows of its own."""
+    requested, and ``outcome`` what it knows of that. ``rows`` holds further rows of its own."""
 
     operation: Operation
     identity: ProducerIdentity
@@ -188,7 +188,7 @@ class TransactionalClient(ABC):
 
     def _begin(self) -> Life:
         settings, habits = self.settings, self.habits
-        told = settings.versions
+        versions = settings.versions
         transaction = TransactionConfig(
             habits.process, habits.timeout_us, settings.backoff_us, settings.request_timeout_us
         )
@@ -199,7 +199,7 @@ class TransactionalClient(ABC):
             request_timeout_us=settings.request_timeout_us + habits.request_wait_ms * 1000,
             replicas_timeout_ms=habits.request_wait_ms,
             backoff_us=settings.backoff_us,
-            metadata_version=told.metadata,
+            metadata_version=versions.metadata,
         )
         producer = TransactionalProducer(config)
         for topic in habits.topics:
@@ -259,7 +259,7 @@ class TransactionalClient(ABC):
                 return
             for lane, request in life.producer.next_requests(self.now_us):
                 if request.api_key == ApiKey.END_TXN and life.current is not None and not life.current.is_end_sent:
-                    # A commit waits for the records' answers. Until then nobody has asked the coordinator for it.
+                    # A commit waits for the responses to the records. Until then it is not sent to the coordinator.
                     life.current.asked_us, life.current.is_end_sent = self.now_us, True
                 life.lanes.send(lane, request)
 
@@ -338,7 +338,8 @@ class TransactionalClient(ABC):
             life.current.error = name_of(life.producer.error.error)
 
     def _record_end(self, life: Life, outcome: Outcome) -> None:
-        """Records the end of the transaction, if there is one. An error before the end has told its outcome already."""
+        """Records the end of the transaction, if there is one. An error before the end has already given its
+        outcome."""
         current, life.current = life.current, None
         if current is None:
             return

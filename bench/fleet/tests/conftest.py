@@ -137,7 +137,8 @@ class Session:
 
 class FakeBroker:
     """``requests``: all that came, in order. Producers and fetchers see one node that leads everything, or those that
-    ``leaders`` names; they share all state. ``tells``: who is asked for a partition of another says who leads it."""
+    ``leaders`` names; they share all state. ``tells``: a node that gets a request for another's partition names its
+    leader."""
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.ids = {name: uuid.UUID(int=number + 1) for number, name in enumerate(topics)}
@@ -160,8 +161,8 @@ class FakeBroker:
         self.epochs[where] += 1
 
     def hint(self, where: TopicPartition) -> LeaderIdAndEpoch | None:
-        told = self.tells and where in self.elsewhere
-        return LeaderIdAndEpoch(self.leaders[where], self.epochs[where]) if told else None
+        found = self.tells and where in self.elsewhere
+        return LeaderIdAndEpoch(self.leaders[where], self.epochs[where]) if found else None
 
     def handle_at(self, node: int, request: Request) -> object:
         """Partitions that another node leads are refused."""
@@ -172,7 +173,7 @@ class FakeBroker:
     def handle(self, request: Request) -> object:
         self.requests.append(request)
         self.by_name = request.api_version <= LAST_VERSION_BY_NAME
-        answers: dict[int, Callable[[Any], object]] = {
+        responses: dict[int, Callable[[Any], object]] = {
             ApiKey.METADATA: self.metadata,
             ApiKey.FETCH: self.fetch,
             ApiKey.PRODUCE: self.produce,
@@ -181,7 +182,7 @@ class FakeBroker:
             ApiKey.CREATE_TOPICS: self.create_topics,
             ApiKey.DESCRIBE_CONFIGS: lambda body: described(body, self.configs),
         }
-        return answers[request.api_key](request.body)
+        return responses[request.api_key](request.body)
 
     def name(self, topic_id: bytes) -> str:
         return next(name for name, each in self.ids.items() if each.bytes == topic_id)
@@ -268,7 +269,7 @@ class FakeBroker:
         )
 
     def produce(self, body: ProduceRequest) -> ProduceResponse:
-        answers = []
+        responses = []
         for topic in body.topics:
             name = topic.topic or self.name(topic.topic_id)
             parts = []
@@ -277,8 +278,8 @@ class FakeBroker:
                 refused = self.elsewhere.get(where, self.errors.get(where))
                 error, base = (refused, -1) if refused else self.logs[where].append(bytes(each.records or b""))
                 parts.append(ProducePartitionResponse(each.partition, error, base, current_leader=self.hint(where)))
-            answers.append(ProduceTopicResponse(name, topic.topic_id, parts))
-        return ProduceResponse(answers)
+            responses.append(ProduceTopicResponse(name, topic.topic_id, parts))
+        return ProduceResponse(responses)
 
     def fetch(self, body: FetchRequest) -> FetchResponse:
         named = {

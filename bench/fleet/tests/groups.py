@@ -138,14 +138,14 @@ class GroupsBroker(FakeBroker):
             error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, supported_features=known
         )
 
-    def _tell_epoch(self, request: Request, answer: Any, epoch: int) -> object:
+    def _tell_epoch(self, request: Request, response: Any, epoch: int) -> object:
         if request.api_key != ApiKey.METADATA or request.api_version < FIRST_DRAFT_VERSION:
-            return answer
+            return response
         return MetadataResponse1001(
             brokers=tuple(
-                MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port) for each in answer.brokers
+                MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port) for each in response.brokers
             ),
-            controller_id=answer.controller_id,
+            controller_id=response.controller_id,
             metadata_epoch=epoch,
             topics=tuple(
                 MetadataTopic1001(
@@ -155,7 +155,7 @@ class GroupsBroker(FakeBroker):
                         for each in topic.partitions
                     ),
                 )
-                for topic in answer.topics
+                for topic in response.topics
             ),
         )
 
@@ -285,7 +285,7 @@ class GroupWorld(World):
             behaviour, request, _ = joins[each]
             body: Any = request.body
             member.join = None
-            answer = JoinGroupResponse(
+            response = JoinGroupResponse(
                 throttle_time=NO_WAIT,
                 error_code=ErrorCode.none,
                 generation_id=i32(group.generation),
@@ -295,7 +295,7 @@ class GroupWorld(World):
                 member_id=each,
                 members=everybody if each == group.leader else (),
             )
-            self.answer(behaviour, answer, request.lane)
+            self.answer(behaviour, response, request.lane)
 
     def sync(self, behaviour: Behaviour, node: int, request: Request) -> SyncGroupResponse | None:
         body: Any = request.body
@@ -311,11 +311,11 @@ class GroupWorld(World):
         if group.assignments:
             for each, member in group.members.items():
                 if member.sync is not None:
-                    (whose, asked), member.sync = member.sync, None
-                    answer = SyncGroupResponse(
+                    (whose, request), member.sync = member.sync, None
+                    response = SyncGroupResponse(
                         throttle_time=NO_WAIT, error_code=ErrorCode.none, assignment=group.assignments[each]
                     )
-                    self.answer(whose, answer, asked.lane)
+                    self.answer(whose, response, request.lane)
         return None
 
     def heartbeat(self, _behaviour: Behaviour, node: int, request: Request) -> HeartbeatResponse:
@@ -369,13 +369,13 @@ class GroupWorld(World):
             ),
         )
 
-    def _write(self, body: Any, where: TopicPartition, asked: Any, draft: bool) -> int:
+    def _write(self, body: Any, where: TopicPartition, partition: Any, draft: bool) -> int:
         offsets = self._group(body.group_id).offsets
-        epoch = asked.metadata_epoch if draft else -1
+        epoch = partition.metadata_epoch if draft else -1
         if draft and epoch < offsets.get(where, (0, 0, -1))[2]:
             return INVALID_METADATA_EPOCH
-        offsets[where] = (asked.committed_offset, getattr(asked, "committed_leader_epoch", -1), epoch)
-        self.commits.append((self.now_us, body.member_id, where, asked.committed_offset, epoch))
+        offsets[where] = (partition.committed_offset, getattr(partition, "committed_leader_epoch", -1), epoch)
+        self.commits.append((self.now_us, body.member_id, where, partition.committed_offset, epoch))
         return 0
 
     def offset_fetch(
@@ -383,11 +383,11 @@ class GroupWorld(World):
     ) -> OffsetFetchResponse | OffsetFetchResponse1001:
         draft = request.api_version >= FIRST_DRAFT_VERSION
         body: Any = request.body
-        asked = body if draft else body.groups[0]
-        offsets = self._group(asked.group_id).offsets
+        wanted = body if draft else body.groups[0]
+        offsets = self._group(wanted.group_id).offsets
         found = {
             TopicPartition(topic.name, each): offsets.get(TopicPartition(topic.name, each), (-1, -1, -1))
-            for topic in asked.topics
+            for topic in wanted.topics
             for each in topic.partition_indexes
         }
         if draft:
@@ -407,7 +407,7 @@ class GroupWorld(World):
                     for where, (offset, leader_epoch, epoch) in found.items()
                 )
             )
-        error = ErrorCode.unstable_offset_commit if asked.group_id in self.fake.unstable else ErrorCode.none
+        error = ErrorCode.unstable_offset_commit if wanted.group_id in self.fake.unstable else ErrorCode.none
         topics = tuple(
             OffsetFetchResponseTopics(
                 name=TopicName(where.topic),
@@ -423,5 +423,5 @@ class GroupWorld(World):
             )
             for where, (offset, leader_epoch, _) in found.items()
         )
-        group = OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+        group = OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics)
         return OffsetFetchResponse(throttle_time=NO_WAIT, groups=(group,))

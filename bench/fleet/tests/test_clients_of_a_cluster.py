@@ -85,12 +85,12 @@ def test_a_node_that_hangs_delays_only_its_own_partitions(
     load, subject = producer(settings), fetcher("incremental", settings)
     world.start(load, subject)
     world.run(1)
-    asked = world.now_us
+    since_us = world.now_us
     world.fault = lambda request: (
         "lose_request" if world.at_node.get((subject.process, request.lane)) == 1 and request.api_key == 1 else None
     )
     world.run(2)
-    since = [each for each in operations(world, "fetch") if each.invoke_us > asked and each.type == "ok"]
+    since = [each for each in operations(world, "fetch") if each.invoke_us > since_us and each.type == "ok"]
     assert {each.node for each in since} == {0, 2}
     assert len(since) > 100
     world.fault = lambda _: None
@@ -117,8 +117,8 @@ def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
     assert sum(spread.logs[where].end for where in HOT) == 3 * len(sent), "a record was written twice or lost"
     assert {each.type for each in operations(world, "produce")} == {"ok"}
     if tells:
-        asked = [each for each in operations(world, "metadata") if each.process == subject.process]
-        assert len(asked) <= 3, "it asked for metadata although each answer named the leader"
+        requests = [each for each in operations(world, "metadata") if each.process == subject.process]
+        assert len(requests) <= 3, "it requested metadata although each response named the leader"
 
 
 @pytest.mark.thorough
@@ -194,8 +194,8 @@ def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(
     world.stop(subject)
     world.run(20)
     assert subject.process in world.finished, "the fetcher never finished"
-    asked = operations(world, "list_offsets")
-    assert [each.type for each in asked] == ["ok"]
+    lookups = operations(world, "list_offsets")
+    assert [each.type for each in lookups] == ["ok"]
     assert subject.reading.consumer.positions[HOT[1]].offset == 6
 
 
@@ -257,6 +257,6 @@ def test_the_first_request_of_each_revision(world: World, settings: ClientSettin
     world.start(subject)
     world.run(0.1)
     assert {each.api_version for each in sent} == {1000 if revision == "first" else settings.versions.fetch}
-    asked: list[Any] = [each.body for each in sent]
-    assert {(each.session_id, each.session_epoch) for each in asked} == {(0, -1 if revision == "none" else 0)}
+    bodies: list[Any] = [each.body for each in sent]
+    assert {(each.session_id, each.session_epoch) for each in bodies} == {(0, -1 if revision == "none" else 0)}
     assert len(sent) == 3, "a request to each leader, at the same time"

@@ -34,8 +34,8 @@ def test_a_batch_that_is_encoded_again_holds_the_same_and_the_rows_say_it() -> N
     made = records.make(WHERE, 7, 20, 1)
     assert records.make(WHERE, 7, 20, 1) == made
     rows = records.rows(WRITER, 3, WHERE, 7, 20)
-    told = [(row.sequence, row.key.encode(), row.is_tombstone) for row in rows]
-    assert told == [(7 + step, each.key, each.value is None) for step, each in enumerate(made)]
+    found = [(row.sequence, row.key.encode(), row.is_tombstone) for row in rows]
+    assert found == [(7 + step, each.key, each.value is None) for step, each in enumerate(made)]
     assert {row.delete_retention_us for row in rows} == {9}
     assert len({row.key for row in rows}) == 5
 

@@ -59,8 +59,8 @@ class Server:
                 if self.delay_s is not None:
                     time.sleep(self.delay_s)
                     # Version 0: error code, no API keys.
-                    answer = frame[4:8] + b"\0\0" + b"\0\0\0\0"
-                    connection.sendall(len(answer).to_bytes(4, "big") + answer)
+                    response = frame[4:8] + b"\0\0" + b"\0\0\0\0"
+                    connection.sendall(len(response).to_bytes(4, "big") + response)
 
 
 class Scripted:
@@ -129,10 +129,10 @@ def test_the_answer_that_comes_first_is_given_first(serve: Serve) -> None:
         return [Finished()] if seen == 3 else []
 
     events, times = played(connecting([slow, quick], then))
-    answers = [each for each in events if isinstance(each, Answered)]
-    assert [each.lane for each in answers] == [1, 0]
+    responses = [each for each in events if isinstance(each, Answered)]
+    assert [each.lane for each in responses] == [1, 0]
     assert times[-1] - times[-2] > 200_000, "the quick answer waited for the slow one"
-    assert all(each.response_bytes == 14 for each in answers)
+    assert all(each.response_bytes == 14 for each in responses)
 
 
 def test_a_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(serve: Serve) -> None:

@@ -26,13 +26,13 @@ Made: TypeAlias = Callable[[ClientSettings, bool], ClusterScript]
 
 
 class Broker(GroupsBroker):
-    """Each topic that is asked for is there."""
+    """Each requested topic exists."""
 
     def create_topics(self, body: CreateTopicsRequest) -> CreateTopicsResponse:
         self.ids.update({each.name: UUID(int=9) for each in body.topics})
-        answer = super().create_topics(body)
-        created = [replace(each, error_code=ErrorCode.none) for each in answer.topics]
-        return replace(answer, topics=tuple(created))
+        response = super().create_topics(body)
+        created = [replace(each, error_code=ErrorCode.none) for each in response.topics]
+        return replace(response, topics=tuple(created))
 
 
 def producer(settings: ClientSettings, metadata_epoch: bool) -> ClusterScript:

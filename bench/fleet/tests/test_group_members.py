@@ -124,8 +124,8 @@ def test_what_is_fetched_names_the_leader_epoch_only_where_it_is_wanted(
         fetches: list[Any] = [
             each.body for each in broker.requests if each.api_key == 1 and each.client_id == one.process
         ]
-        asked = {part.current_leader_epoch for body in fetches for topic in body.topics for part in topic.partitions}
-        assert asked == wanted
+        epochs = {part.current_leader_epoch for body in fetches for topic in body.topics for part in topic.partitions}
+        assert epochs == wanted
 
 
 def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_twice(
@@ -162,9 +162,9 @@ def test_a_member_closes_its_sessions_when_it_leaves_and_when_it_is_done(
         if each.api_key == ApiKey.FETCH and each.body.session_epoch == -1  # type: ignore[attr-defined]
     ]
     assert {each.client_id for each in closed} == {each.process for each in members}
-    told = [each for each in world.rows("operations") if each.f == "fetch" and each.process != "final"]
-    assert told
-    assert all(each.session_epoch >= 0 for each in told), "what closes a session is no operation"
+    found = [each for each in world.rows("operations") if each.f == "fetch" and each.process != "final"]
+    assert found
+    assert all(each.session_epoch >= 0 for each in found), "what closes a session is no operation"
 
 
 @pytest.mark.clause("F-8")
@@ -213,8 +213,8 @@ def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(
     finish(world, load, *members)
     all_read(world, broker, members)
     assert all(broker.groups["g"].offsets[where][0] == broker.logs[where].end for where in HOT)
-    asked = [each for each in world.rows("operations") if each.f in ("offset_commit", "heartbeat")]
-    assert {each.node for each in asked if each.type == "ok"} == {0, 1}
+    calls = [each for each in world.rows("operations") if each.f in ("offset_commit", "heartbeat")]
+    assert {each.node for each in calls if each.type == "ok"} == {0, 1}
 
 
 def test_a_member_that_is_unknown_loses_all_and_joins_again(
@@ -392,10 +392,10 @@ def test_without_a_committed_offset_the_policy_says_where_to_begin(
     rows = world.rows("resets")
     assert {each.reason for each in rows} == {"no_offset"}
     assert {each.from_offset for each in rows} == {-1}
-    # The fake's ListOffsets knows log starts only; what matters is what was asked.
+    # The fake's ListOffsets knows log starts only; what matters is the request.
     lookups: list[Any] = [each.body for each in broker.requests if each.api_key == 2]
-    asked = {part.timestamp for body in lookups for topic in body.topics for part in topic.partitions}
-    assert asked == {"earliest": {-2}, "latest": {-1}, "none": set()}[reset]
+    timestamps = {part.timestamp for body in lookups for topic in body.topics for part in topic.partitions}
+    assert timestamps == {"earliest": {-2}, "latest": {-1}, "none": set()}[reset]
 
 
 def test_with_the_policy_none_a_position_out_of_range_is_kept(

@@ -76,21 +76,21 @@ class Admin(FakeBroker):
         super().__init__({"hot": 2})
 
     def handle(self, request: Request) -> object:
-        answers: dict[int, Callable[[Any], object]] = {
+        responses: dict[int, Callable[[Any], object]] = {
             ApiKey.DESCRIBE_PRODUCERS: self.producers,
             ApiKey.LIST_TRANSACTIONS: self.listed,
             ApiKey.DESCRIBE_TRANSACTIONS: self.described,
             ApiKey.FIND_COORDINATOR: self.coordinators,
             ApiKey.WRITE_TXN_MARKERS: self.written,
         }
-        answer = answers.get(request.api_key)
-        if answer is None:
+        response = responses.get(request.api_key)
+        if response is None:
             return super().handle(request)
         self.requests.append(request)
-        return answer(request.body)
+        return response(request.body)
 
     def producers(self, body: DescribeProducersRequest) -> DescribeProducersResponse:
-        def told(where: TopicPartition) -> PartitionResponse:
+        def partition_response(where: TopicPartition) -> PartitionResponse:
             states = tuple(
                 ProducerState(
                     producer_id=ProducerId(each.producer_id),
@@ -111,7 +111,9 @@ class Admin(FakeBroker):
             topics=tuple(
                 TopicResponse(
                     name=each.name,
-                    partitions=tuple(told(TopicPartition(each.name, int(one))) for one in each.partition_indexes),
+                    partitions=tuple(
+                        partition_response(TopicPartition(each.name, int(one))) for one in each.partition_indexes
+                    ),
                 )
                 for each in body.topics
             ),
@@ -137,17 +139,18 @@ class Admin(FakeBroker):
         )
 
     def described(self, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-        (asked,) = body.transactional_ids
+        (transactional_id,) = body.transactional_ids
         state = Described(
             error_code=ErrorCode.none,
-            transactional_id=asked,
+            transactional_id=transactional_id,
             transaction_state="Ongoing",
             transaction_timeout=NO_WAIT,
             transaction_start_time=None,  # type: ignore[arg-type]
             producer_id=ProducerId(0),
             producer_epoch=i16(0),
             topics=tuple(
-                TopicData(topic=TopicName(topic), partitions=(i32(index),)) for topic, index in self.expected[asked]
+                TopicData(topic=TopicName(topic), partitions=(i32(index),))
+                for topic, index in self.expected[transactional_id]
             ),
         )
         return DescribeTransactionsResponse(throttle_time=NO_WAIT, transaction_states=(state,))
@@ -171,8 +174,10 @@ class Admin(FakeBroker):
         where = TopicPartition(topic.name, int(topic.partition_indexes[0]))
         self.held[where] = [each for each in self.held[where] if each.producer_id != marker.producer_id]
         result = WritableTxnMarkerPartitionResult(partition_index=i32(where.partition), error_code=ErrorCode.none)
-        told = WritableTxnMarkerTopicResult(name=topic.name, partitions=(result,))
-        return WriteTxnMarkersResponse(markers=(WritableTxnMarkerResult(producer_id=ProducerId(0), topics=(told,)),))
+        topic_result = WritableTxnMarkerTopicResult(name=topic.name, partitions=(result,))
+        return WriteTxnMarkersResponse(
+            markers=(WritableTxnMarkerResult(producer_id=ProducerId(0), topics=(topic_result,)),)
+        )
 
 
 @pytest.fixture
@@ -190,7 +195,7 @@ def janitor() -> Janitor:
     return made
 
 
-def told(world: World) -> list[ToldTransactionRow]:
+def told_transactions(world: World) -> list[ToldTransactionRow]:
     return [each for each in world.rows("told_transactions") if each.producer_id >= 0]
 
 
@@ -199,11 +204,13 @@ def test_what_no_coordinator_expects_is_aborted_at_the_second_look(world: World,
     admin.owners, admin.expected = {8: "b", 9: "c"}, {"b": (HOT1,), "c": (HOT1,)}
     world.start(janitor())
     world.run(3)
-    found = {(each.producer_id, each.start_offset, each.transactional_id, each.found) for each in told(world)}
+    found = {
+        (each.producer_id, each.start_offset, each.transactional_id, each.found) for each in told_transactions(world)
+    }
     assert found == {(7, 3, "", "hanging"), (8, 5, "b", "hanging"), (9, 0, "c", "known")}
-    aborted = [each for each in told(world) if each.abort]
+    aborted = [each for each in told_transactions(world) if each.abort]
     assert [(each.producer_id, each.abort) for each in aborted] == [(7, "ok"), (8, "ok")]
-    assert len({each.index for each in told(world) if each.producer_id == 7}) == 2
+    assert len({each.index for each in told_transactions(world) if each.producer_id == 7}) == 2
     assert [(each.producer_id, each.coordinator_epoch) for each in admin.markers] == [(7, 0), (8, 2)]
     assert {each.producer_epoch for each in admin.markers} == {4}
     assert not any(each.transaction_result for each in admin.markers)
@@ -213,7 +220,7 @@ def test_a_young_one_is_left_alone_and_not_looked_up(world: World, admin: Admin)
     admin.held = {HOT0: [Held(7, 3, written_ms=10**9)]}
     world.start(janitor())
     world.run(3)
-    assert {each.found for each in told(world)} == {"young"}
+    assert {each.found for each in told_transactions(world)} == {"young"}
     assert ApiKey.LIST_TRANSACTIONS not in {each.api_key for each in admin.requests}
 
 
@@ -225,7 +232,7 @@ def test_a_look_without_an_answer_counts_for_nothing(world: World, admin: Admin)
     world.run(3)
     looks = [each for each in world.rows("operations") if each.f == "look"]
     assert [each.error for each in looks[:4]] == ["COORDINATOR_LOAD_IN_PROGRESS"] * 3 + [None]
-    hanging = [each for each in told(world) if each.found == "hanging"]
+    hanging = [each for each in told_transactions(world) if each.found == "hanging"]
     assert [bool(each.abort) for each in hanging] == [False, True]
 
 
@@ -241,7 +248,7 @@ def test_each_look_asks_who_leads(world: World, admin: Admin) -> None:
     admin.requests.clear()
     world.run(3)
     assert 1 in {each.node for each in world.rows("operations") if each.f == "connect" and each.type == "ok"}
-    assert [each.abort for each in told(world) if each.producer_id == 8 and each.abort] == ["ok"]
+    assert [each.abort for each in told_transactions(world) if each.producer_id == 8 and each.abort] == ["ok"]
 
 
 def test_it_ends_once_nothing_is_open(world: World, admin: Admin) -> None:

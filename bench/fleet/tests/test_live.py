@@ -185,12 +185,12 @@ def test_locusts_page_starts_and_stops_the_load_again_and_again(tmp_path: Path, 
         for _ in range(2):
             wait_until_workers(opened["url"], 2)
             form = urlencode({"user_count": 8, "spawn_rate": 8}).encode()
-            with urlopen(f"{opened['url']}/swarm", form, timeout=10) as answer:
-                assert json.load(answer)["success"]
+            with urlopen(f"{opened['url']}/swarm", form, timeout=10) as response:
+                assert json.load(response)["success"]
             time.sleep(PAGE_MEMORY_S)
             assert wait_for(lambda: fetches_counted(opened["url"]) > 20), "the page shows no fetches"
-            with urlopen(f"{opened['url']}/stop", b"", timeout=30) as answer:
-                assert json.load(answer)["success"]
+            with urlopen(f"{opened['url']}/stop", b"", timeout=30) as response:
+                assert json.load(response)["success"]
         fleet.stdin.write('{"cmd": "stop"}\n')
         fleet.stdin.close()
         events = [json.loads(line) for line in fleet.stdout]
@@ -218,8 +218,8 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30) -> bool:
 
 
 def statistics(url: str) -> Any:
-    with urlopen(f"{url}/stats/requests", timeout=10) as answer:
-        return json.load(answer)
+    with urlopen(f"{url}/stats/requests", timeout=10) as response:
+        return json.load(response)
 
 
 def fetches_counted(url: str) -> int:
@@ -251,7 +251,7 @@ def changed(table: str, **values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"colour": 1}, "unknown field `colour`"),
         (changed("fetchers", behaviour="lazy"), "'lazy'; allowed: full"),
@@ -261,6 +261,6 @@ def changed(table: str, **values: Any) -> dict[str, Any]:
         (changed("topics", partitions=2), "wants 3 partitions of 'hot', which has 2"),
     ],
 )
-def test_a_wrong_spec_is_refused_in_one_sentence(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(SpecError, match=told.replace("`", ".")):
+def test_a_wrong_spec_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message.replace("`", ".")):
         parse_spec(json.dumps({**SPEC, "bootstrap": ["127.0.0.1:1"], **changes}).encode())

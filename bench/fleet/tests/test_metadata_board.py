@@ -77,5 +77,5 @@ def test_leaders_that_move_are_followed_with_few_questions(
     for each in readers:
         assert each.process in world.finished
         assert_all_read_once_in_order(world, spread, each.process)
-    asked = [each for each in operations(world, "metadata") if each.process != load.process]
-    assert len(asked) < 6 * 4
+    requests = [each for each in operations(world, "metadata") if each.process != load.process]
+    assert len(requests) < 6 * 4

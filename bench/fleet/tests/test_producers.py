@@ -283,9 +283,9 @@ def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     assert (limits, ends[cut].size_bytes) == (noted, 0)
     assert (ends[whole].retention_ms, ends[whole].retention_bytes) == (None, None)
     assert ends[whole].size_bytes == sum(map(len, broker.logs[whole].batches)) > 0
-    asked = [each.body for each in broker.requests if each.api_key == ApiKey.DESCRIBE_CONFIGS]
-    assert {each.resource_name for body in asked for each in body.resources} == {"hot"}  # type: ignore[attr-defined]
-    assert len(asked) == 1
+    bodies = [each.body for each in broker.requests if each.api_key == ApiKey.DESCRIBE_CONFIGS]
+    assert {each.resource_name for body in bodies for each in body.resources} == {"hot"}  # type: ignore[attr-defined]
+    assert len(bodies) == 1
     assert subject.missed == ""
 
 
@@ -375,7 +375,7 @@ def test_a_reader_that_leaves_the_ends_to_another_does_not_describe(
 ) -> None:
     written(world, broker, settings)
     broker.logs[HOT[2]].start = 1
-    assert last_look(world, settings, told=without_ends).missed == ""
+    assert last_look(world, settings, keep=without_ends).missed == ""
     assert descriptions(broker) == 0
 
 

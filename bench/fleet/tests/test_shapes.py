@@ -32,7 +32,7 @@ def test_a_soak_ramps_up_in_its_first_tenth_and_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "seconds", "told"),
+    ("shape", "seconds", "message"),
     [
         ({"kind": "wave"}, 5, "no load shape 'wave'"),
         ({"kind": "step"}, 0, "seconds must be at least 1"),
@@ -40,9 +40,9 @@ def test_a_soak_ramps_up_in_its_first_tenth_and_stays() -> None:
         ({"kind": "spike", "base_percent": 101}, 5, "base_percent from 1 to 100"),
     ],
 )
-def test_a_wrong_shape_is_refused_in_one_sentence(shape: dict[str, int | str], seconds: int, told: str) -> None:
+def test_a_wrong_shape_is_refused_in_one_sentence(shape: dict[str, int | str], seconds: int, message: str) -> None:
     spec = {"bootstrap": ["127.0.0.1:1"], "load": {"seconds": seconds}, "shape": shape}
-    with pytest.raises(SpecError, match=told):
+    with pytest.raises(SpecError, match=message):
         parse_spec(json.dumps(spec).encode())
 
 

@@ -54,8 +54,8 @@ class Driver:
         if request.api_key == API_VERSIONS:
             return protocol.Answered(self.broker.versions(), lane=request.lane)
         self.ends_us += [self.now_us] if request.api_key == ApiKey.END_TXN else []
-        asked = GroupRequest(request.api_key, request.api_version, request.body, request.timeout_us)
-        body = self.broker.answer(asked)
+        sent = GroupRequest(request.api_key, request.api_version, request.body, request.timeout_us)
+        body = self.broker.answer(sent)
         if body is None:
             self.now_us += request.timeout_us
             return protocol.TimedOut(request.lane)
@@ -132,7 +132,7 @@ def test_one_that_never_comes_back_leaves_its_transaction_open() -> None:
     played.run(5_000_000)
     ended = [row for row in played.rows if isinstance(row, TransactionRow)]
     assert [row.asked for row in ended] in ([], ["nothing"]), "it died once"
-    asked = len(played.broker.asked)
+    requests = len(played.broker.asked)
     played.give(protocol.Stopping())
     played.run(played.now_us + 5_000_000)
-    assert (played.finished, len(played.broker.asked)) == (True, asked)
+    assert (played.finished, len(played.broker.asked)) == (True, requests)

@@ -46,16 +46,16 @@ def test_reports_are_added_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"failure": "the history could not be written: disk full"}, "worker failed: the history could not be written"),
-        ({"ended_early": 2}, "2 of the clients ended before they were told to"),
+        ({"ended_early": 2}, "2 of the clients ended before they were stopped"),
     ],
 )
 def test_a_failure_is_not_forgotten_by_the_next_report(
-    tmp_path: Path, changes: dict[str, int | str], told: str
+    tmp_path: Path, changes: dict[str, int | str], message: str
 ) -> None:
-    with pytest.raises(WorkerDiedError, match=told):
+    with pytest.raises(WorkerDiedError, match=message):
         processes_that_reported(tmp_path, **changes).report()
 
 
@@ -76,8 +76,10 @@ def test_a_worker_that_is_silent_for_a_while_does_not_end_the_load(tmp_path: Pat
     write_spec(FleetSpec(["127.0.0.1:1"], Load(seconds=1)), spec)
     surroundings = {**os.environ, SPEC_VARIABLE: str(spec)}
     command = [sys.executable, "-c", SILENCE, str(free_port())]
-    told = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=60, check=True)
-    assert int(told.stdout.split()[-1]) >= 50
+    printed = subprocess.run(
+        command, cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert int(printed.stdout.split()[-1]) >= 50
 
 
 def test_the_load_s_begin_is_told_with_all_kinds_of_clients(
@@ -87,5 +89,5 @@ def test_the_load_s_begin_is_told_with_all_kinds_of_clients(
     run = FleetRun(FleetSpec(["127.0.0.1:1"], Load(seconds=0.01), out_dir=str(tmp_path), workers=3), hold=False)
     locust: Any = SimpleNamespace(wait_until_ready=lambda: None, tell=lambda _: None, report=lambda: None)
     run._load(locust)
-    told = json.loads(capsys.readouterr().out.splitlines()[0])
-    assert (told["event"], told["workers"], told["producers"], told["transactional_workers"]) == ("load", 3, 0, 0)
+    line = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (line["event"], line["workers"], line["producers"], line["transactional_workers"]) == ("load", 3, 0, 0)

@@ -40,7 +40,7 @@ def test_without_the_bound_of_memory_the_course_is_red(tmp_path: Path) -> None:
     assert [each for each in outcome.broken if "MiB" in each], str(outcome)
 
 
-def test_what_was_acknowledged_and_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_acknowledged_and_is_gone_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def held(ports: Sequence[int]) -> list[int]:
         return [0, 2, 2, -1] if ports == [9] else []
 
@@ -50,7 +50,7 @@ def test_what_was_acknowledged_and_is_gone_is_told(monkeypatch: pytest.MonkeyPat
     assert honest.missing() == [1]
 
 
-def test_a_node_that_ended_and_a_client_that_was_not_served_are_told(
+def test_a_node_that_ended_and_a_client_that_was_not_served_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("bench.hostile.honest.read_back", lambda _: [])
@@ -92,12 +92,12 @@ def test_linux_tells_how_long_a_thread_worked() -> None:
 
 
 def test_the_two_nodes_that_starved_longest_count() -> None:
-    told = [
+    found = [
         {pid: Used() for pid in (1, 2, 3)},
         {1: Used(1.0, 0.1), 2: Used(2.0, 0.4), 3: Used(3.0, 0.2), 4: Used(9, 9)},
     ]
-    since = Since(lambda: told.pop(0))
-    used = since.told()
+    since = Since(lambda: found.pop(0))
+    used = since.used()
     assert used.worked_s == 6.0
     assert used.starved_s == pytest.approx(0.6, abs=0.1), "and what this thread waited for a processor"
 

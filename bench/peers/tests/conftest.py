@@ -17,8 +17,8 @@ class Metrics:
         self.port = port
 
     def value(self, name: str) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-            rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
+            rows = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines() if line[0] != "#")
         return float(rows[name])
 
     def fetch_sessions(self) -> int:

@@ -65,8 +65,8 @@ class Side:
 
     def _knows(self, connection: Connection, topics: Mapping[str, int]) -> bool:
         everything = MetadataRequest(topics=None, include_topic_authorized_operations=False)
-        answer = connection.call(ApiKey.METADATA, METADATA_VERSION, everything)
-        found = {str(topic.name): topic for topic in answer.topics}
+        response = connection.call(ApiKey.METADATA, METADATA_VERSION, everything)
+        found = {str(topic.name): topic for topic in response.topics}
         led = {name: sum(int(each.leader_id) >= 0 for each in topic.partitions) for name, topic in found.items()}
         if led == topics:
             self.topic_ids |= {name: topic.topic_id.bytes for name, topic in found.items()}
@@ -91,12 +91,12 @@ class Side:
             assignments=placed,
             configs=(),
         )
-        answer = self.leader.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, create_topics_request([topic], TIMEOUT_MS))
-        assert [int(each.error_code) for each in answer.topics] == [0], answer
+        response = self.leader.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, create_topics_request([topic], TIMEOUT_MS))
+        assert [int(each.error_code) for each in response.topics] == [0], response
 
     def delete(self, name: str) -> None:
-        answer = self.leader.call(ApiKey.DELETE_TOPICS, DELETE_VERSION, delete_topics_request([name], TIMEOUT_MS))
-        assert [int(each.error_code) for each in answer.responses] == [0], answer
+        response = self.leader.call(ApiKey.DELETE_TOPICS, DELETE_VERSION, delete_topics_request([name], TIMEOUT_MS))
+        assert [int(each.error_code) for each in response.responses] == [0], response
 
     def await_replicas(self, topic: str, partition: int, start: int, end: int) -> None:
         """Waits until each node serves all records from ``start`` to ``end``, all of them committed, and until the
@@ -155,7 +155,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``session``: none, same as asked for, or new."""
+    """``session``: none, the requested one, or new."""
 
     error_code: int
     session: str
@@ -181,9 +181,9 @@ def fetch(side: Side, ask: Ask) -> tuple[Answer, int]:
         forgotten=forgotten,
         rack_id=ask.rack,
     )
-    answer = side.connections[ask.node].call(ApiKey.FETCH, ask.version, request)
-    assert isinstance(answer, FetchResponse)
-    session = "none" if answer.session_id == 0 else "same" if answer.session_id == asked_id else "new"
+    response = side.connections[ask.node].call(ApiKey.FETCH, ask.version, request)
+    assert isinstance(response, FetchResponse)
+    session = "none" if response.session_id == 0 else "same" if response.session_id == asked_id else "new"
     rows = [
         Row(
             side.label(topic.topic, topic.topic_id),
@@ -197,10 +197,10 @@ def fetch(side: Side, ask: Ask) -> tuple[Answer, int]:
             data.preferred_read_replica,
             tuple((each.base_offset, each.leader_epoch, each.crc) for _, each in iterate(data.records or b"")),
         )
-        for topic in answer.responses
+        for topic in response.responses
         for data in topic.partitions
     ]
-    return Answer(answer.error_code, session, tuple(rows)), answer.session_id
+    return Answer(response.error_code, session, tuple(rows)), response.session_id
 
 
 def one_batch(records: int, value_bytes: int) -> bytes:
@@ -211,9 +211,9 @@ def produce(side: Side, topic: str, partition: int, batches: int, batch: bytes) 
     """Each batch in a request of its own, as brokers take one a partition."""
     for _ in range(batches):
         named = [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])]
-        answer = side.leader.call(ApiKey.PRODUCE, 9, ProduceRequest(-1, TIMEOUT_MS, named))
-        assert isinstance(answer, ProduceResponse)
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.none
+        response = side.leader.call(ApiKey.PRODUCE, 9, ProduceRequest(-1, TIMEOUT_MS, named))
+        assert isinstance(response, ProduceResponse)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.none
 
 
 def delete_records(side: Side, topic: str, partition: int, offset: int) -> None:
@@ -222,6 +222,6 @@ def delete_records(side: Side, topic: str, partition: int, offset: int) -> None:
         topics=(DeleteRecordsTopic(name=TopicName(topic), partitions=(one,)),),
         timeout=i32Timedelta.parse(timedelta(milliseconds=TIMEOUT_MS)),
     )
-    answer = side.leader.call(ApiKey.DELETE_RECORDS, 2, request)
-    assert [int(each.error_code) for each in answer.topics[0].partitions] == [0], answer
-    assert [int(each.low_watermark) for each in answer.topics[0].partitions] == [offset], answer
+    response = side.leader.call(ApiKey.DELETE_RECORDS, 2, request)
+    assert [int(each.error_code) for each in response.topics[0].partitions] == [0], response
+    assert [int(each.low_watermark) for each in response.topics[0].partitions] == [offset], response

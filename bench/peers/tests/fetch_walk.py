@@ -2,7 +2,7 @@
 
 Between the requests records come and go, and topics are deleted and created again. All batches have one size, and
 limits are multiples of it, so that no answer ends inside a batch (Kafka cuts there, the reference broker before it).
-With more than one node the followers are asked, too, once they have heard of each change.
+With more than one node the followers get requests, too, once they have applied each change.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ STRANGE_IDS = (-1, -77, 424_242_424)
 """Of no session. Kafka's shards fail on the ends of the range, with UNKNOWN_SERVER_ERROR."""
 NOT_THERE = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 REMEMBERED = 2
-"""So many deleted topics are still asked for by their IDs."""
+"""Number of deleted topics that are still requested by their IDs."""
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Walk:
             side.learn_ids(self.topics)
         return f"{name} deleted, its ID is now {label}"
 
-    # What is asked
+    # Requests
 
     def ask(self) -> Ask:
         """A fetch: mostly a valid one of an open session, else each kind of session ID and epoch."""
@@ -171,20 +171,20 @@ class Walk:
         """One answer a side; the sessions go on."""
         self.requests += 1
         given = [fetch(side, ask) for side in self.sides]
-        answer = given[0][0]
-        if ask.session is not None and answer.error_code == 0 and ask.epoch > 0:
+        response = given[0][0]
+        if ask.session is not None and response.error_code == 0 and ask.epoch > 0:
             self.sessions[ask.session].epoch += 1
-        if answer.session == "new":
+        if response.session == "new":
             for side, (_, session_id) in zip(self.sides, given, strict=True):
                 side.session_ids[len(self.sessions)] = session_id
             versions = next(each for each in VERSIONS if ask.version in each)
-            misses = any(row.error_code in NOT_THERE and row.topic != UNKNOWN for row in answer.rows)
-            self.sessions.append(Session(versions, not misses and not answer.order_of_data(), ask.node))
+            misses = any(row.error_code in NOT_THERE and row.topic != UNKNOWN for row in response.rows)
+            self.sessions.append(Session(versions, not misses and not response.order_of_data(), ask.node))
         return [each for each, _ in given]
 
     def _place(self, version: int, quiet: bool = False) -> tuple[str, int]:
-        """A partition, mostly one that is there. Deleted topics are asked for by their IDs. With ``quiet`` nothing that
-        is deleted is asked for."""
+        """A partition, mostly one that is there. Deleted topics are requested by their IDs. With ``quiet`` nothing that
+        is deleted is requested."""
         there = quiet or version >= 13
         names = [name for name in [*"aaabbc", UNKNOWN] if not there or name == UNKNOWN or name in self.topics]
         if not quiet and version >= 13 and self.deleted and self.random.random() < 0.1:

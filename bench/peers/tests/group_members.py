@@ -136,8 +136,8 @@ class KafkaPython(Member):
         )
         try:
             while not self.ending:
-                answer = consumer.poll(timeout_ms=int(POLL_S * 1000))
-                offsets = self.note([(each.partition, each.offset) for rows in answer.values() for each in rows])
+                response = consumer.poll(timeout_ms=int(POLL_S * 1000))
+                offsets = self.note([(each.partition, each.offset) for rows in response.values() for each in rows])
                 self.owned = len(consumer.assignment())
                 if offsets:
                     self._commit(consumer, offsets)
@@ -177,8 +177,8 @@ class Aiokafka(Member):
         await consumer.start()
         try:
             while not self.ending:
-                answer = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=BATCH)
-                offsets = self.note([(each.partition, each.offset) for rows in answer.values() for each in rows])
+                response = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=BATCH)
+                offsets = self.note([(each.partition, each.offset) for rows in response.values() for each in rows])
                 self.owned = len(consumer.assignment())
                 if offsets:
                     await self._commit(consumer, offsets)

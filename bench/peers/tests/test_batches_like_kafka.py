@@ -101,9 +101,9 @@ def _error(connection: Connection, topic: str, data: bytes, transactional_id: st
     request = ProduceRequest(-1, TIMEOUT_MS, named, transactional_id)
     deadline = time.monotonic() + 20
     while True:
-        answer = connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, request)
-        assert isinstance(answer, ProduceResponse)
-        name = error_name(answer.responses[0].partitions[0].error_code)
+        response = connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+        assert isinstance(response, ProduceResponse)
+        name = error_name(response.responses[0].partitions[0].error_code)
         if name not in ("UNKNOWN_TOPIC_OR_PARTITION", "NOT_LEADER_OR_FOLLOWER") or time.monotonic() > deadline:
             return name
 

@@ -63,7 +63,7 @@ def test_each_client_is_captured() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_clients_write_is_taken(world: NodeWorld, path: Path, codec: str) -> None:
     refused = {
-        client_id: error_name(told.error_code) for client_id, told in answers(world, path, codec) if told.error_code
+        client_id: error_name(found.error_code) for client_id, found in answers(world, path, codec) if found.error_code
     }
     assert not refused
 

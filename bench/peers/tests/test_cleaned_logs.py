@@ -33,9 +33,9 @@ def test_kafka_reads_a_cleaned_segment_with_its_empty_batches_and_horizons(tmp_p
         disk.synchronise(disk.open_for_sync(step.sync))
     log.close_cleanly()
     disk.close()
-    told = dump_segments([tmp_path / "t-0" / f"{0:020d}.log"], "--print-data-log", "--deep-iteration")
-    batches = [line for line in told.splitlines() if line.startswith("baseOffset")]
-    records = [line for line in told.splitlines() if line.lstrip("| ").startswith("offset")]
+    found = dump_segments([tmp_path / "t-0" / f"{0:020d}.log"], "--print-data-log", "--deep-iteration")
+    batches = [line for line in found.splitlines() if line.startswith("baseOffset")]
+    records = [line for line in found.splitlines() if line.lstrip("| ").startswith("offset")]
     assert [line.split("count: ")[1].split()[0] for line in batches] == ["0", "1", "1", "1", "1", "1"]
     assert all("isvalid: true" in line for line in batches)
     assert [line.split("offset: ")[1].split()[0] for line in records] == ["35", "36", "37", "38", "39"]

@@ -86,8 +86,8 @@ def _kafka_python_reads(bootstrap: str, topic: str, count: int) -> list[bytes]:
     consumer.assign([partition])
     consumer.seek_to_beginning()
     read: list[bytes] = []
-    while len(read) < count and (answer := consumer.poll(timeout_ms=5000)):
-        read += [record.value for record in answer[partition]]
+    while len(read) < count and (response := consumer.poll(timeout_ms=5000)):
+        read += [record.value for record in response[partition]]
     consumer.close()
     return read
 
@@ -99,8 +99,8 @@ def _aiokafka_reads(bootstrap: str, topic: str, count: int) -> list[bytes]:
         partition = aiokafka.TopicPartition(topic, 0)
         consumer.assign([partition])
         read: list[bytes] = []
-        while len(read) < count and (answer := await consumer.getmany(timeout_ms=5000)):
-            read += [record.value for record in answer[partition]]
+        while len(read) < count and (response := await consumer.getmany(timeout_ms=5000)):
+            read += [record.value for record in response[partition]]
         await consumer.stop()
         return read
 
@@ -150,8 +150,8 @@ def test_kafka_python_keeps_one_fetch_session(node: BrokerNode, metrics: "Metric
             assert consumer.poll(timeout_ms=300) == {}
         _librdkafka_writes(node.bootstrap, "session", codec)
         read: list[bytes] = []
-        while len(read) < EACH and (answer := consumer.poll(timeout_ms=5000)):
-            read += [record.value for record in answer[partition]]
+        while len(read) < EACH and (response := consumer.poll(timeout_ms=5000)):
+            read += [record.value for record in response[partition]]
         assert read == _values(codec)
         assert metrics.fetch_sessions() == before + 1
     consumer.close()

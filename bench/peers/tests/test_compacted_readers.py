@@ -171,20 +171,20 @@ def _kcat(table: Table, fetch_bytes: int) -> dict[bytes, bytes]:
     return _pairs(subprocess.run([*command, *limits], capture_output=True, check=True, timeout=LIMIT_S).stdout, b"=")
 
 
-def _pairs(told: bytes, between: bytes) -> dict[bytes, bytes]:
-    split = (line.partition(between) for line in told.splitlines())
+def _pairs(printed: bytes, between: bytes) -> dict[bytes, bytes]:
+    split = (line.partition(between) for line in printed.splitlines())
     return {key: value for key, _, value in split}
 
 
 def _java(table: Table, fetch_bytes: int) -> dict[bytes, bytes]:
-    told = run_tool(
+    found = run_tool(
         CONSUMER,
         *("--bootstrap-server", table.bootstrap, "--topic", TOPIC, "--from-beginning"),
         *("--max-messages", str(len(table.expected))),
         *("--isolation-level", "read_committed", "--timeout-ms", "30000", "--property", "print.key=true"),
         *("--consumer-property", f"max.partition.fetch.bytes={fetch_bytes}"),
     )
-    return _pairs(told.encode(), b"\t")
+    return _pairs(found.encode(), b"\t")
 
 
 def _kafka_go(program: Path) -> "Reads":

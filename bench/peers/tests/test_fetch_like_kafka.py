@@ -100,8 +100,8 @@ def _steps(walk: Walk, steps: int) -> Counter[str]:
         ask = walk.ask()
         trail.append(ask)
         ours, theirs = walk.take(ask)
-        told = f"seed {SEED}, after {walk.requests} requests"
-        assert not _differences(ours, theirs, ask, walk), "\n".join([told, *map(str, trail[-SHOWN:])])
+        found = f"seed {SEED}, after {walk.requests} requests"
+        assert not _differences(ours, theirs, ask, walk), "\n".join([found, *map(str, trail[-SHOWN:])])
         seen["accepted"] += ask.epoch > 0 and ours.error_code == 0
         for row in ours.rows:
             seen["of a deleted topic"] += OF_DELETED in row.topic
@@ -167,12 +167,12 @@ def test_topics_that_come_go_and_come_back_get_the_same_answers(sides: tuple[Sid
     session_ids = [fetch(side, Ask(version, None, 0, 0, wanted))[1] for side in sides]
 
     def look(epoch: int) -> list[dict[str, int]]:
-        answers = [
+        responses = [
             fetch(side, Ask(version, None, session_id, epoch))[0]
             for side, session_id in zip(sides, session_ids, strict=True)
         ]
-        assert [answer.error_code for answer in answers] == [0, 0]
-        return [{row.topic: row.error_code for row in answer.rows} for answer in answers]
+        assert [response.error_code for response in responses] == [0, 0]
+        return [{row.topic: row.error_code for row in response.rows} for response in responses]
 
     _settle(sides, topics)
     assert look(1) == [{late: 0} if by_name else {}] * 2

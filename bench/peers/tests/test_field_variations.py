@@ -120,8 +120,8 @@ def test_error_codes_lengths_flags_and_nulls_are_compared() -> None:
 
     partition = OffsetDeleteResponsePartition(partition_index=i32(7), error_code=ErrorCode.group_subscribed_to_topic)
     topic = OffsetDeleteResponseTopic(name=TopicName("t"), partitions=(partition, partition))
-    told = OffsetDeleteResponse(error_code=ErrorCode.none, throttle_time=NO_THROTTLE, topics=(topic,))
-    assert summary(told) == {
+    found = OffsetDeleteResponse(error_code=ErrorCode.none, throttle_time=NO_THROTTLE, topics=(topic,))
+    assert summary(found) == {
         "error_code=NONE": 1,
         "topics has 1": 1,
         "topics.partitions has 2": 1,

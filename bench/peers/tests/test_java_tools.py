@@ -121,11 +121,11 @@ def test_every_compression_comes_back_in_order(tools: JavaTools, metrics: "Metri
     """The console producer is idempotent with acks=all; offsets are dense, a start inside a batch works."""
     topic = f"codecs-{isolation}"
     tools.create_topic(topic)
-    asked = metrics.requests("InitProducerId")
+    requests = metrics.requests("InitProducerId")
     sent = [f"{codec}-{number}" for codec in CODECS for number in range(EACH)]
     for codec in CODECS:
         tools.produce(topic, [value for value in sent if value.startswith(codec)], codec)
-    assert metrics.requests("InitProducerId") == asked + len(CODECS)
+    assert metrics.requests("InitProducerId") == requests + len(CODECS)
     words = ("--isolation-level", isolation, "--max-messages")
     read = tools.consume(topic, 0, "earliest", *words, str(len(sent)))
     assert [(record.offset, record.value) for record in read] == list(enumerate(sent))

@@ -43,10 +43,10 @@ def rows_of(node: BrokerNode, *words: str) -> list[dict[str, str]]:
 
 
 def read_committed(raw: Connection) -> tuple[int, list[tuple[int, int]]]:
-    """How far a reader of committed records gets, and which transactions it is told as aborted."""
+    """How far a reader of committed records gets, and which aborted transactions it gets."""
     wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, 0, 1 << 20)])
-    answer: Any = raw.call(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0, isolation_level=1, topics=[wanted]))
-    data = answer.responses[0].partitions[0]
+    response: Any = raw.call(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0, isolation_level=1, topics=[wanted]))
+    data = response.responses[0].partitions[0]
     return data.last_stable_offset, [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
 
 
@@ -65,8 +65,8 @@ def test_a_transaction_that_hangs_is_found_and_aborted(
             is_transactional=True,
         )
         topics = [ProduceTopic(TOPIC, NO_TOPIC_ID, [ProducePartition(0, batch)])]
-        answer: Any = raw.call(ApiKey.PRODUCE, 9, ProduceRequest(-1, 10_000, topics, transactional_id="nobody"))
-        assert answer.responses[0].partitions[0].error_code == 0
+        response: Any = raw.call(ApiKey.PRODUCE, 9, ProduceRequest(-1, 10_000, topics, transactional_id="nobody"))
+        assert response.responses[0].partitions[0].error_code == 0
         assert read_committed(raw) == (0, [])
 
         (producer,) = rows_of(node, "describe-producers", "--topic", TOPIC, "--partition", "0")

@@ -44,7 +44,7 @@ def all_caught_up(cluster: Cluster) -> bool:
 
 
 def test_every_node_describes_the_quorum(cluster: Cluster) -> None:
-    """Whoever is asked: a node that does not lead asks the leader."""
+    """On any node: one that does not lead forwards the request to the leader."""
     shown = [status(cluster, node) for node in NODES]
     assert len({(each["ClusterId"], each["LeaderId"], each["LeaderEpoch"]) for each in shown}) == 1
     for each in shown:

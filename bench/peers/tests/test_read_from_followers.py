@@ -155,7 +155,7 @@ class Ours:
 
 
 class Reader(threading.Thread):
-    """Reads until it is told to end. What it read and where it reads now is kept."""
+    """Reads until it is ended. What it read and where it reads now is kept."""
 
     def __init__(self, library: Library) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ def _kill_coordinators(nodes: ThreeNodes, group: str, members: tuple[Member, ...
 
 
 def _await_commits(members: tuple[Member, ...]) -> None:
-    """Some commit that is asked for after this call began is taken."""
+    """Some commit that is sent after this call began is accepted."""
     before = [dict(each.committed) for each in members]
 
     def moved() -> bool:

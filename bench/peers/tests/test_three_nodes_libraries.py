@@ -32,7 +32,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeNodes]:
 
 
 class Writer(threading.Thread):
-    """librdkafka, idempotent, acks=all: numbers to one partition, without end until told. What it was told is kept."""
+    """librdkafka, idempotent, acks=all: numbers to one partition, without end until stopped. The outcomes are kept."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__()

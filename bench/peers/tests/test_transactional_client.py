@@ -145,7 +145,7 @@ def test_offsets_count_with_their_transaction_and_for_the_right_member(node: Nod
 
 def test_lost_connections_leave_whole_transactions(node: NodeAddress, topic: str) -> None:
     """Connections break at random moments, so that answers are lost. Kafka says what became of each transaction."""
-    chance, told = Random(topic), dict[bytes, Outcome | None]()
+    chance, seen = Random(topic), dict[bytes, Outcome | None]()
     with producer(node, topic) as writer:
         for number in range(60):
             value = str(number).encode()
@@ -161,12 +161,12 @@ def test_lost_connections_leave_whole_transactions(node: NodeAddress, topic: str
                 if chance.random() < 0.5:
                     break_one(writer, chance)
             writer._end(30_000, "the transaction")
-            told[value] = writer.producer.outcome if is_to_commit else Outcome.FAILED
+            seen[value] = writer.producer.outcome if is_to_commit else Outcome.FAILED
     found = values(node, topic)
-    assert {value: found.count(value) for value in told} == {
-        value: PARTITIONS if outcome is Outcome.OK else 0 for value, outcome in told.items()
+    assert {value: found.count(value) for value in seen} == {
+        value: PARTITIONS if outcome is Outcome.OK else 0 for value, outcome in seen.items()
     }
-    assert list(told.values()).count(Outcome.OK) > 20
+    assert list(seen.values()).count(Outcome.OK) > 20
 
 
 def break_one(writer: BlockingTransactionalProducer, chance: Random) -> None:

@@ -1,4 +1,4 @@
-"""Transactions of all client libraries: what each is told, and what all of them read, also while nodes are killed."""
+"""Transactions of all client libraries: the outcome of each, and what all of them read, also while nodes are killed."""
 
 import threading
 from collections.abc import Iterator
@@ -158,8 +158,8 @@ def _await_commits(writers: list[TransactionalWriter]) -> None:
     try:
         until("commits", all_went_on, LIMIT_S)
     except AssertionError as failure:
-        told = [f"{each.name}: {each.committed - wanted[each.name]}, {each.errors[-3:]}" for each in writers]
-        raise AssertionError(f"{failure}: {told}") from failure
+        found = [f"{each.name}: {each.committed - wanted[each.name]}, {each.errors[-3:]}" for each in writers]
+        raise AssertionError(f"{failure}: {found}") from failure
 
 
 def _judge(found: readers.Found, writers: list[TransactionalWriter]) -> None:
@@ -167,10 +167,12 @@ def _judge(found: readers.Found, writers: list[TransactionalWriter]) -> None:
     none."""
     values = {partition: [value for _, value in rows] for partition, rows in found.items()}
     for writer in writers:
-        own = {partition: [each for each in rows if each in writer.told] for partition, rows in values.items()}
+        own = {partition: [each for each in rows if each in writer.outcomes] for partition, rows in values.items()}
         assert own[0] == own[1]
-        assert own[0] == [each for each in writer.told if each in set(own[0])]
-        by_outcome = {outcome: {each for each, told in writer.told.items() if told is outcome} for outcome in Outcome}
+        assert own[0] == [each for each in writer.outcomes if each in set(own[0])]
+        by_outcome = {
+            outcome: {each for each, seen in writer.outcomes.items() if seen is outcome} for outcome in Outcome
+        }
         assert by_outcome[Outcome.COMMITTED] <= set(own[0])
         assert not by_outcome[Outcome.ABORTED] & set(own[0])
     numbers = [int(value) for rows in values.values() for value in rows if value.isdigit()]

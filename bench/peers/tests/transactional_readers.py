@@ -134,7 +134,7 @@ LIBRARIES: Mapping[str, Reads] = {
 
 
 def java(bootstrap: str, topic: str, counts: Mapping[int, int], isolation: str) -> Found:
-    """Kafka's console consumer, which must be told how many records there are in each partition."""
+    """Kafka's console consumer, which needs the number of records in each partition."""
     tools = JavaTools(bootstrap)
     return {
         partition: [

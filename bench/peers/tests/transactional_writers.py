@@ -233,17 +233,17 @@ class Outcome(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNDECIDED = "undecided"
-    """The library told of an error when it was asked to commit."""
+    """The library reported an error of the commit."""
 
 
 class TransactionalWriter(threading.Thread):
     """Writes a record with the same value to each partition in each transaction, and aborts every fourth on purpose.
-    After an error it aborts, or makes its producer anew where that fails. ``told``: the outcome by value, in order.
-    ``failure``: what ended it, None while all is well."""
+    After an error it aborts, or recreates its producer where that fails. ``outcomes``: by value, in order. ``failure``:
+    what ended it, None while all is well."""
 
     def __init__(self, kind: type[Producer], bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(name=kind.__name__, daemon=True)
-        self.told: dict[bytes, Outcome] = {}
+        self.outcomes: dict[bytes, Outcome] = {}
         self.errors: list[str] = []
         self.failure: BaseException | None = None
         self._kind, self._servers, self._topic, self._partitions = kind, bootstrap, topic, partitions
@@ -251,13 +251,13 @@ class TransactionalWriter(threading.Thread):
 
     @property
     def committed(self) -> int:
-        return sum(outcome is Outcome.COMMITTED for outcome in list(self.told.values()))
+        return sum(outcome is Outcome.COMMITTED for outcome in list(self.outcomes.values()))
 
     def run(self) -> None:
         try:
             self._producer = self._kind(self._servers, self.name)
             while not self._ends.is_set():
-                self._write(len(self.told))
+                self._write(len(self.outcomes))
                 time.sleep(PAUSE_S)
             self._producer.close()
         except BaseException as failure:
@@ -285,7 +285,7 @@ class TransactionalWriter(threading.Thread):
         except self._kind.errors as error:
             self.errors.append(f"{value.decode()}: {error!r}")
             self._recover()
-        self.told[value] = outcome
+        self.outcomes[value] = outcome
 
     def _recover(self) -> None:
         try:

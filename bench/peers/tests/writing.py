@@ -11,7 +11,7 @@ PAUSE_S = 0.002
 
 
 class Writer(threading.Thread):
-    """librdkafka, idempotent, acks=all: numbers to all partitions in turn, without end until told."""
+    """librdkafka, idempotent, acks=all: numbers to all partitions in turn, without end until stopped."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(daemon=True)
