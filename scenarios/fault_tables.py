@@ -175,6 +175,8 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("code_in", f"means nothing for {fault.kind}; only for response_error")
     if fault.kind == "response_truncated" and fault.cut_bytes.low < 1:
         raise reader.refusal("cut_bytes", "is needed for response_truncated: the bytes that are still sent, at least 1")
+    if fault.kind == "response_lost_by_proxy" and (fault.match.role == "peer" or fault.match.from_node is not None):
+        raise reader.refusal("match", "names other nodes, but response_lost_by_proxy is only of responses to clients")
     if fault.kind == "host_lost" and fault.restart_after_s <= 0:
         raise reader.refusal("restart_after_s", "must be above 0 for host_lost: its links are silent until it is back")
     if fault.alone and not fault.timed:

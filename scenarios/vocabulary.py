@@ -25,6 +25,7 @@ _NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off", "host_lost")
 _REQUESTS = ("request_dropped", "request_duplicated", "request_delayed", "request_damaged")
 _RESPONSES = (
     "response_dropped",
+    "response_lost_by_proxy",
     "response_delayed",
     "response_duplicated",
     "response_damaged",
@@ -55,7 +56,9 @@ when its answer reaches the node:
 - ``store_listed_late``: a list lacks what this node has put less than ``delay_ms`` ago.
 """
 
-LINK_STRIKES = tuple(kind for kind in (*_REQUESTS, *_RESPONSES) if kind != "request_damaged")
+LINK_STRIKES = tuple(
+    kind for kind in (*_REQUESTS, *_RESPONSES) if kind not in ("request_damaged", "response_lost_by_proxy")
+)
 """What a fault at a request or a reply can be on a link between two nodes, where a proxy strikes the frames."""
 
 DISK_OPERATIONS = ("open", "stat", "read", "write", "truncate", "rename", "delete", "list", "sync")
@@ -152,7 +155,7 @@ NEEDED_BY_KIND = {
 }
 """What these kinds need. Others need ``interceptor`` at a state, and at a time ``signals`` or (for links) ``proxy``."""
 
-WITH_PROXY = ("host_lost",)
+WITH_PROXY = ("host_lost", "response_lost_by_proxy")
 """Kinds that need the links through Toxiproxy as well."""
 
 BEHAVIOURS = ("full", "incremental", "forgetting", "emptying", "rotating", "refetching", "resending", "presuming")

@@ -68,6 +68,9 @@ class ProxyFaultActions:
         if found is not None:
             found.discard()
 
+    def lose_by_proxy(self, reply: Reply) -> None:
+        raise AssertionError(f"no Toxiproxy stands between this proxy and connection {reply.connection}")
+
     def deliver_later(self, event: Event, delay_us: int) -> None:
         if isinstance(event, Request):
             held = self._front.conversations.get(event.connection)

@@ -18,6 +18,7 @@ NEED_A_PROCESS = ("node_killed", "node_paused")
 INSIDE_ONLY = {
     "request_damaged": "what a node makes of damaged bytes is known only inside the node",
     "node_powered_off": "there is no machine to switch off",
+    "response_lost_by_proxy": "no Toxiproxy stands between it and its clients",
     "host_lost": "a proxy of frames cannot silence a node's links; give it at a time (at_s)",
     "clock_stepped": "there is no clock to step",
 }

@@ -40,6 +40,11 @@ class FaultActions(Protocol):
         Closed, as for any other lost connection."""
         ...
 
+    def lose_by_proxy(self, reply: Reply) -> None:
+        """Lets a proxy on the way lose the reply, whose hit was reported last. Its connection is closed. What waits on
+        it is the same to the client as in ``discard_connection``."""
+        ...
+
     def deliver_later(self, event: Event, delay_us: int) -> None:
         """Gives this very object to the node after the delay, through the hooks' ``before``. The event is forgotten if
         the node ends."""

@@ -148,6 +148,9 @@ class FrameFaults:
         if rule.kind == "response_dropped":
             self._actions.discard_connection(reply.connection)
             return None
+        if rule.kind == "response_lost_by_proxy":
+            self._actions.lose_by_proxy(reply)
+            return None
         if rule.kind == "response_delayed":
             self._actions.reply_later(reply, self._book.delay_us(rule))
             return None
@@ -195,6 +198,8 @@ def _offers(tag: Tag, body: object, rule: Rule) -> bool:
         return body is not None and has_part(rule.part, value_of(body))
     if rule.kind == "response_error":
         return stamped(tag.api_key, tag.api_version, value_of(body), rule.code, rule.code_in) is not None
+    if rule.kind == "response_lost_by_proxy":
+        return body is not None and tag.role == "client"
     return rule.kind not in ("response_truncated", "response_duplicated") or body is not None
 
 

@@ -12,6 +12,8 @@ from bench.fleet.spec import IDLE_TOPIC
 from chaos.faults import disk_faults, host_lost, link_faults, node_faults, request_faults
 from chaos.faults.disk_damage import DamageCheck
 from chaos.faults.kinds import KINDS
+from chaos.faults.proxied_losses import KIND as LOST_BY_PROXY_KIND
+from chaos.faults.proxied_losses import ProxiedLosses
 from chaos.faults.timed import Begin, End, Hit
 from chaos.interceptor import roles
 from chaos.live.cluster import Cluster
@@ -19,7 +21,7 @@ from chaos.live.external.cluster import ExternalCluster
 from chaos.live.external.node import ShellNode, TargetNode
 from chaos.live.links import Links
 from chaos.live.node_side.checks_inside import Findings
-from chaos.live.node_side.evidence import DISK, FAULT, MUTANT_REACHED
+from chaos.live.node_side.evidence import DISK, FAULT, LOST_BY_PROXY, MUTANT_REACHED
 from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.processes import Child
 from chaos.live.targets import Target
@@ -68,6 +70,7 @@ class FaultScheduler:
         self._scenario = scenario
         self._cluster = cluster
         self._links = links
+        self._losses = ProxiedLosses(links, self._order, now_us)
         self._progress = progress
         self._agenda = Agenda()
         self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
@@ -122,6 +125,11 @@ class FaultScheduler:
         struck = self._cluster.nodes[node]
         return struck.running and struck.is_ready
 
+    def _order(self, node: int, order: dict[str, Any]) -> None:
+        child = self.child(node)
+        assert not isinstance(child, ShellNode)
+        child.order(**order)
+
     def order_disk(self, node: int, order: dict[str, object]) -> None:
         """Gives the node's disk an order (``chaos.live.node_side.inside.DiskFaults.order``)."""
         self._disk_evidence = {key: what for key, what in self._disk_evidence.items() if key[0] != node}
@@ -144,6 +152,7 @@ class FaultScheduler:
                 self._planned.append((at_us, fault.name))
 
     def do_due(self) -> None:
+        self._losses.do_due()
         self._agenda.do_due(self.now_us())
 
     def next_fault(self) -> tuple[str, float] | None:
@@ -156,6 +165,7 @@ class FaultScheduler:
         """Notes that the load is over. No fault begins any more, and those that last end now."""
         self.is_over = True
         self._agenda.do_all()
+        self._losses.end_all()
 
     def evidence_line(self, node: int, line: dict[str, Any]) -> None:
         """Records one line of a node's evidence."""
@@ -164,6 +174,8 @@ class FaultScheduler:
             self.mutant_reached = True
         if FAULT in line:
             self._fired(node, FaultRow(*line[FAULT]))
+        if LOST_BY_PROXY in line:
+            self.rows += self._losses.lost(node, line[LOST_BY_PROXY])
         if DISK in line:
             kind, what = line[DISK]
             self._disk_evidence[node, kind] = what
@@ -222,6 +234,10 @@ class FaultScheduler:
         fault = self._faults.get(row.name)
         if fault is not None and fault.kind == row.kind == "host_lost":
             self._lose_host(node, fault, row)
+            return
+        if row.kind == LOST_BY_PROXY_KIND:
+            if not self.is_over:
+                self._losses.held(node, row)
             return
         place = len(self.rows)
         self.rows.append(row)

@@ -249,6 +249,9 @@ class MachineFaultActions:
         machine.network.discard(connection)
         self._agenda.after(0, machine.give, machine.incarnation, Closed(connection))
 
+    def lose_by_proxy(self, reply: Reply) -> None:
+        self.discard_connection(reply.connection)
+
     def deliver_later(self, event: Event, delay_us: int) -> None:
         self._agenda.after(delay_us, self._machine.give, self._machine.incarnation, event)
 

@@ -54,6 +54,9 @@ class Log:
     def discard_connection(self, connection: int) -> None:
         self.asked.append(("discard", connection))
 
+    def lose_by_proxy(self, reply: Reply) -> None:
+        self.asked.append(("lose_by_proxy", reply))
+
     def deliver_later(self, event: Event, delay_us: int) -> None:
         self.asked.append(("deliver_later", event, delay_us))
 

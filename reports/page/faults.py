@@ -74,6 +74,7 @@ _ENDED = {
 }
 _FRAMES = {
     "dropped": "lost",
+    "lost_by_proxy": "lost in Toxiproxy",
     "delayed": "late",
     "duplicated": "doubled",
     "damaged": "damaged by one bit",

@@ -56,6 +56,7 @@ def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
         ),
         (fault("a", "response_dropped", api_key=1, hits=6), "6 answers to fetches were lost"),
         (fault("a", "response_dropped", api_key=1), "An answer to a fetch was lost"),
+        (fault("a", "response_lost_by_proxy", api_key=1), "An answer to a fetch was lost in Toxiproxy"),
         (fault("a", "request_delayed", api_key=26, hits=2), "2 requests to end a transaction were late"),
         (fault("a", "link_cut", "link client-node-1"), "The link between clients and node 1 was cut for 2.0 s"),
         (

@@ -250,6 +250,46 @@ match = { api = "fetch" }
 """
 
 
+ALL = LARGE.replace('needs = ["interceptor"', 'needs = ["signals", "proxy", "interceptor"')
+VANISHED = """
+[[fault]]
+name = "vanished"
+kind = "host_lost"
+node = "leader"
+at_s = 1
+restart_after_s = 2
+"""
+SWALLOWED = LOST.replace("response_dropped", "response_lost_by_proxy").replace('link = "1>leader"\n', "")
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "words"),
+    [
+        (VANISHED, "restart_after_s = 2", "restart_after_s = 0", ["fault[3].restart_after_s", "above 0 for host_lost"]),
+        (VANISHED, "restart_after_s = 2", "restart_after_s = -1", ["fault[3].restart_after_s", "above 0"]),
+        (VANISHED, "restart_after_s = 2", "clients = true", ["fault[3].clients", "only for node_isolated"]),
+        (VANISHED, "restart_after_s = 2", 'link = "1>2"', ["fault[3].link", "means nothing for host_lost"]),
+        (SWALLOWED, '"fetch" }', '"fetch", role = "peer" }', ["fault[3].match", "only of responses to clients"]),
+        (SWALLOWED, '"fetch" }', '"fetch", from_node = 1 }', ["fault[3].match", "only of responses to clients"]),
+        (SWALLOWED, 'on = "reply"', 'on = "reply"\nlink = "1>leader"', ["fault[3].link", "means nothing for"]),
+        (SWALLOWED, 'on = "reply"', 'on = "request"', ["fault[3].kind", "'response_lost_by_proxy'"]),
+        (SWALLOWED, 'on = "reply"', "at_s = 1", ["fault[3].kind", "'response_lost_by_proxy'"]),
+    ],
+)
+def test_what_the_kinds_with_a_proxy_refuse_is_one_sentence(text: str, old: str, new: str, words: list[str]) -> None:
+    assert read(ALL + text).faults[-1].kind in ("host_lost", "response_lost_by_proxy")
+    with pytest.raises(ScenarioError) as refused:
+        read(ALL + text.replace(old, new))
+    assert "\n" not in str(refused.value)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_a_lost_host_and_a_swallowed_response_need_the_links() -> None:
+    assert needed_by(read(ALL + VANISHED).faults[-1]) == ("signals", "proxy")
+    assert needed_by(read(ALL + SWALLOWED).faults[-1]) == ("interceptor", "proxy")
+
+
 def test_a_fault_at_a_state_may_name_a_link_between_nodes() -> None:
     lost = read(LARGE + LOST).faults[-1]
     assert (lost.link, lost.node, lost.timed) == (Link(1, "leader"), "leader", False)

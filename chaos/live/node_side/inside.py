@@ -22,9 +22,10 @@ from chaos.interceptor.watched_disk import WatchedDisk, WriteFault
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.node_side.evidence import DISK, FAULT, ROLE, Evidence
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
+from chaos.live.node_side.proxied_losses import ProxiedLosses
 from chaos.live.run_folder import TraceSpool, costs_beside
 from chaos.seeds import random_for
-from reference_broker.core.events import Effect, Event, Hooks, Note, Request
+from reference_broker.core.events import Effect, Event, Hooks, Note, Reply, Request
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.driver import DriverFaultActions
@@ -142,14 +143,16 @@ class Inside:
         self._hooks: list[Hooks] = []
         self._interceptor: Interceptor | None = None
         self._disk_faults: DiskFaults | None = None
+        self._losses: ProxiedLosses | None = None
 
     def attach(self, actions: DriverFaultActions, disk: Disk) -> Attached:
         spec, cluster = self._spec, self._scenario.cluster
         rules = rules_for(self._scenario, spec.node_id, random_for(spec.seed, "rules"))
+        losses = self._losses = ProxiedLosses(lambda reply: actions.reply_later(reply, 0), self._evidence)
         self._interceptor = Interceptor(
             spec.node_id,
             [rule for rule in rules if not at_a_link(rule)],
-            ReportingFaultActions(actions, self._evidence),
+            ReportingFaultActions(actions, self._evidence, losses),
             random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"),
             spec.origin_us,
             FileHitCounter(Path(spec.hit_counts)),
@@ -160,7 +163,9 @@ class Inside:
         disk = self._interceptor.watch(disk)
         if any(fault.kind == "disk_full" for fault in self._scenario.faults):
             disk = self._disk_faults.watch(disk)
-        watching = (self._recorder, self._checks, self._interceptor, self._disk_faults)
+        watching: tuple[Hooks, ...] = (self._recorder, self._checks, self._interceptor, self._disk_faults)
+        if any(fault.kind == "response_lost_by_proxy" for fault in self._scenario.faults):
+            watching = (*watching, losses)
         if any(fault.kind in NODE_REQUESTS for fault in self._scenario.faults):
             self._hooks.append(RequestsKept(kept_at(Path(spec.hit_counts), spec.node_id), spec.origin_us))
         roles = (RoleTeller(self.role, self._evidence),) if cluster.total > 1 else ()
@@ -186,6 +191,7 @@ class Inside:
         needed."""
         assert self._interceptor is not None
         assert self._disk_faults is not None
+        assert self._losses is not None
         load_from_us, disk = order.get("load_from_us"), order.get("disk")
         if isinstance(load_from_us, int):
             self._interceptor.load_from(load_from_us)
@@ -193,6 +199,9 @@ class Inside:
             self._node.broker.replica.generator.count_from(self._spec.origin_us + load_from_us)
         if order.get("disarm"):
             self._interceptor.disarm()
+            self._losses.disarm()
+        if "toxic" in order:
+            self._losses.toxic(bool(order["toxic"]))
         if isinstance(disk, dict):
             self._disk_faults.order(**disk)
 
@@ -223,8 +232,10 @@ class RoleTeller(PassiveHook):
 class ReportingFaultActions:
     """Implements chaos.interceptor.actions.FaultActions: the driver's own, with the report going to the pipe."""
 
-    def __init__(self, actions: DriverFaultActions, evidence: Evidence) -> None:
+    def __init__(self, actions: DriverFaultActions, evidence: Evidence, losses: ProxiedLosses) -> None:
         self._evidence = evidence
+        self._losses = losses
+        self._last_row: FaultRow | None = None
         self.kill = actions.kill
         self.power_off = actions.power_off
         self.pause = actions.pause
@@ -239,5 +250,10 @@ class ReportingFaultActions:
     def sync_fails(self, paths: Sequence[str]) -> None:
         """The real disk has not failed, so nothing is lost."""
 
+    def lose_by_proxy(self, reply: Reply) -> None:
+        assert self._last_row is not None
+        self._losses.hold(self._last_row, reply)
+
     def report(self, row: FaultRow) -> None:
+        self._last_row = row
         self._evidence.tell(FAULT, list(row.values()))

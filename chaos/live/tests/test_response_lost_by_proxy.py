@@ -1,0 +1,80 @@
+"""The fault ``response_lost_by_proxy`` with real processes: Toxiproxy swallows the response that the node held."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from chaos.faults import proxied_losses
+from chaos.live.runner import play
+from chaos.live.tests.small_scenario import faults_of, text_of, written
+from reports.manifest import read_manifest
+from scenarios.loader import load
+
+pytestmark = pytest.mark.live
+
+LOAD = """
+[load]
+seconds = 4
+request_timeout_ms = 5000
+
+[[load.topics]]
+name = "hot"
+partitions = 2
+
+[[load.fetchers]]
+name = "incremental"
+behaviour = "incremental"
+count = 4
+topic = "hot"
+partitions = 2
+max_wait_ms = 100
+poll_interval_ms = 50
+"""
+FAULT = """
+[[fault]]
+name = "lost"
+kind = "response_lost_by_proxy"
+on = "reply"
+match = { api = "fetch", client_id = "fetcher-*", session = true, error = 0 }
+nth = 2
+every = 4
+times = 3
+"""
+
+
+def played(folder: Path) -> Path:
+    path = written(folder, "lost", text_of("Toxiproxy loses answers", 10, LOAD, 50, FAULT))
+    return play(load(path), folder / "run", seed=1, progress=print).path
+
+
+def operations(folder: Path) -> list[dict[str, Any]]:
+    files = (folder / "history").glob("operations*.parquet")
+    return [row for path in files for row in pq.read_table(path).to_pylist()]
+
+
+def test_toxiproxy_swallows_the_held_answers_and_no_others(tmp_path: Path) -> None:
+    folder = played(tmp_path)
+    assert read_manifest(folder).crash == ""
+    rows = faults_of(folder)
+    assert len(rows) == 12
+    for row in rows:
+        assert "toxic swallow (limit_data 0)" in row["detail"]
+        assert "client-node-0" in row["detail"]
+    lost = [each for each in operations(folder) if each["error"] == "disconnected"]
+    for row in rows:
+        assert any(
+            each["process"] == row["client_id"]
+            and each["session_epoch"] == row["session_epoch"]
+            and each["invoke_us"] <= row["at_us"] <= each["complete_us"] <= row["until_us"] + 100_000
+            for each in lost
+        )
+    assert len(lost) <= len(rows) + 2, "hardly any other response was lost"
+
+
+def test_without_a_toxic_the_answers_pass_and_nothing_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxied_losses, "poison", lambda *_: None)
+    folder = played(tmp_path)
+    assert read_manifest(folder).crash == ""
+    assert faults_of(folder) == []
