@@ -1,10 +1,10 @@
 """Batches and records of a log, read from their bytes without the broker's own reader.
 
-A check that read with the broker's reader could not see what that reader skips. Source: Kafka's documentation,
-"Record Batch" and "Record" (message format 2).
+A check that read with the broker's reader could not detect batches that the reader skips. Source: Kafka's
+documentation, "Record Batch" and "Record" (message format 2).
 
-The bytes come from the log's own ``read``, which serves fetches too. What it omitted would be missing for every client
-as well: poll-skip, lost-write and fetch-gap judge that from what clients saw.
+The bytes come from the log's own ``read``, which serves fetches too. A batch that it omits would be missing for every
+client as well: poll-skip, lost-write and fetch-gap judge that from what clients saw.
 """
 
 import gzip
@@ -51,7 +51,7 @@ class Readable(Protocol):
 def batches_of(data: bytes) -> Iterator[tuple[Batch, bytes]]:
     """Yield the whole batches in ``data``, each with its bytes.
 
-    The walk ends at a length that no batch has: a client's bytes may be damaged, and what follows cannot be found.
+    The walk ends at a length that no batch has: a client's bytes may be damaged, and the next batch cannot be found.
     """
     position, size = 0, len(data)
     while position + _PREFIX.size <= size:
@@ -94,7 +94,7 @@ _LENGTH = Struct(">i")
 
 
 class Producing(NamedTuple):
-    """What the header of a batch says of its producer."""
+    """The fields of a batch's header about its producer."""
 
     producer_id: int
     """-1 if it has none"""
@@ -113,7 +113,7 @@ def producing_of(batch: bytes) -> Producing:
 def last_sequence_of(batch: bytes) -> tuple[int, int, int]:
     """Return the producer ID, the producer epoch and the last sequence of one whole batch.
 
-    After the sequence 2^31 - 1 comes 0. A batch without sequences has -1, however many records it has.
+    Sequence 0 follows 2^31 - 1. A batch without sequences has -1, however many records it has.
     """
     header = _HEADER.unpack_from(batch)
     producer_id, epoch, first = header[9:12]

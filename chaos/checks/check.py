@@ -1,8 +1,9 @@
 """The base of all checks. A check watches one guarantee while a run goes on, and collects its violations.
 
-Checks of the mechanisms judge trace rows, and the state of a node after every event. That costs only what the event
-touched. Checks of what clients saw judge the recorded history at the run's end. Checks run in the simulator; the Spark
-jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check only for the methods that it overrides.
+Checks of the mechanisms judge trace rows, and the state of a node after every event. Their cost is proportional to what
+the event changed. Checks of clients' observations judge the recorded history at the run's end. Checks run in the
+simulator; the Spark jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check only for the methods
+that it overrides.
 """
 
 from bisect import insort
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the checks must know of the cluster.
+    """The settings of the cluster that checks need.
 
-    The times say for how long no fault may have touched a node before it is judged.
+    A node is judged only if no fault has affected it for these times.
     """
 
     first_session_epoch: int = 1
@@ -44,7 +45,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What a check is made from: the cluster's settings, and the views of it that all checks share."""
+    """The arguments of a check: the cluster's settings, and the views of it that all checks share."""
 
     settings: Settings
     quorum: QuorumView
@@ -64,7 +65,7 @@ MAX_VIOLATIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A breach of a guarantee that a check has seen."""
+    """A violation of a guarantee that a check has found."""
 
     guarantee: str
     """public name of the guarantee"""
@@ -74,7 +75,7 @@ class Violation:
 
 
 class Check:
-    """Base of all checks. A check overrides the methods for what it must see."""
+    """Base of all checks. A check overrides the methods for the observations that it needs."""
 
     guarantee: str = ""
     """name of a guarantee of ``reports/guarantees.py``; a base class has none"""
@@ -104,24 +105,24 @@ class Check:
         """Called with each trace row of its ``rows``, in order."""
 
     def note(self, at_us: int, member: Member, note: Note) -> None:
-        """Called with each note of its ``notes``, before it sees the state that the note is about."""
+        """Called with each note of its ``notes``, before ``node`` is called with the state that the note is about."""
 
     def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
         """Called when a node has published an image. ``fields`` are those of the trace's row."""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
-        """Called with what a node did with an event (None for its start), before ``node`` is called. An event may touch
+        """Called with a node's effects for an event (None for its start), before ``node`` is called. An event may touch
         none of ``acts_on``."""
 
     def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
         """Called with each answered fetch of a client without a top-level error; see ``judges_followers``."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
-        """Called after each event (None after the start). With ``thorough`` the check must compare everything, and not
-        only what the event touched."""
+        """Called after each event (None after the start). With ``thorough`` the check must compare everything, not only
+        what the event touched."""
 
     def whole(self, at_us: int, incarnation: int, node: "Node") -> None:
-        """Called now and then, and at the end, for what would take too long after each event."""
+        """Called occasionally, and at the end, for comparisons that would take too long after each event."""
 
     def viewed(self, at_us: int, node: "Node") -> None:
         """Called after each event, when the views have the node's new state."""

@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[str, str, int]
 """(group, topic, partition). Each of them has one committed offset."""
 
 NEVER_US = 2**62
-"""The end of a request that is not known to have ended. Its effect may come at any time."""
+"""The end of a request of unknown outcome. It may take effect at any time."""
 COMMIT, FETCHED = "commit", "fetched"
 REFUSED = (
     "INVALID_METADATA_EPOCH",
@@ -86,7 +86,7 @@ def requests(history: History, kind: str) -> Iterator[OffsetRequest]:
 
 
 def deleted(history: History) -> dict[str, int]:
-    """Return when somebody first requested to delete a topic, by topic. A refused deletion does not count.
+    """Return the time of the first request to delete each topic. A rejected deletion does not count.
 
     Kafka's coordinator forgets the offsets of a deleted topic.
     """
@@ -120,7 +120,7 @@ class CommitRegression(Check):
             self._smaller_epochs(written)
             self._older_generations(written)
         for key, fetches in effective_requests(history, FETCHED).items():
-            # Kafka: with a topic go its offsets. A fetch that ended before anybody requested that is judged.
+            # Kafka deletes a topic's offsets with the topic. A fetch that ended before any such request is judged.
             judged = [each for each in fetches if each.until_us < gone.get(key[1], NEVER_US)]
             self._older_values(commits.get(key, []), judged)
 
@@ -192,10 +192,10 @@ NO_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 class CommitsAccepted(Check):
-    """commits-accepted: no commit is refused that should pass.
+    """commits-accepted: no valid commit is rejected.
 
     INVALID_METADATA_EPOCH is right only if the last commit may have had a greater epoch (M-7). An unknown topic is
-    right only once somebody has requested to delete the topic. An unknown version or an unknown server error has no
+    correct only once somebody has requested to delete the topic. An unknown version or an unknown server error has no
     excuse at all.
     """
 
@@ -239,7 +239,7 @@ OFFSET_COMMIT = 8
 class CommitsFenced(Check):
     """commits-fenced: a coordinator acknowledges a commit only to a member of the group's current generation.
 
-    A commit does not change the generation. So the generation after the request was handled is the one in which it was
+    A commit does not change the generation. So the generation after the request was handled is the one by which it was
     judged. The check reads the group's state from the broker, and compares by itself.
     """
 
@@ -290,7 +290,7 @@ COMMITTED = "offset_committed"
 class NoCommittedLost(Check):
     """no-committed-lost: an offset that a coordinator acknowledged as committed survives any failover of coordinators.
 
-    At the end the coordinator of each group must hold the offset that was committed last, or one that a client
+    At the end the coordinator of each group must have the offset that was committed last, or one that a client
     requested to commit and that may have been committed after it. commit-regression judges that clients see it too.
     """
 
@@ -317,9 +317,9 @@ class NoCommittedLost(Check):
         for key, (offset, at_us) in self._committed.items():
             group, topic, index = key
             if topic in gone or self.context.replicas.offsets_excused(group):
-                continue  # Kafka: with a topic go its offsets. E-7: nobody had kept the group's commits.
+                continue  # Kafka deletes offsets with their topic. E-7: no replica had kept the group's commits.
             found = self._held(key)
-            # Physical: a commit may be written although its coordinator died before it said so.
+            # Physical: a commit may be written although its coordinator died before it responded.
             later = [each.row.offset for each in written.get(key, ()) if each.until_us >= at_us]
             if found not in (offset, *later):
                 now = "nothing" if found is None else f"offset {found}"
@@ -353,10 +353,9 @@ class FirstRead(NamedTuple):
 
 
 class Redelivery(Check):
-    """redelivery: a member that is given a partition does not begin to read below the offset that its group has
-    committed.
+    """redelivery: a member does not begin to read an assigned partition below the offset that its group has committed.
 
-    Records that were read but not committed may be read again: the promise is at least once. ``rewinds`` judges
+    Records that were read but not committed may be read again: the guarantee is at least once. ``rewinds`` judges
     positions that were out of range.
     """
 
@@ -393,7 +392,7 @@ class Redelivery(Check):
 
 
 def assigned_times(history: History) -> int:
-    """Return how often a partition was given to a member."""
+    """Return how often a partition was assigned to a member."""
     return sum(row.event == "assigned" for row in history.memberships)
 
 

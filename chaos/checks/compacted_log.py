@@ -1,7 +1,7 @@
-"""A compacted partition: what was committed in it, and what of that a replica may lack.
+"""A compacted partition: its committed records, and those of them that a replica may lack.
 
-Each replica is cleaned by itself, and one that fetches late copies what its leader has cleaned already. So replicas
-hold different batches, but all hold the newest committed record of each key (X-11).
+Each replica is cleaned separately, and one that fetches late copies batches that its leader has cleaned already. So
+replicas have different batches, but all have the newest committed record of each key (X-11).
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -57,7 +57,7 @@ def records_of(batch: bytes, at_us: int) -> Iterator[tuple[int, CommittedRecord]
 
 
 def marker_in(batch: bytes) -> PlainRecord | None:
-    """Return the record of a control batch. Once a cleaner has emptied the batch there is none."""
+    """Return the record of a control batch, or None if a cleaner has emptied the batch."""
     return next(records_in(batch), None)
 
 
@@ -161,7 +161,7 @@ class Compacted:
         )
 
     def stable_end(self, committed_end: int) -> int:
-        """Return the last stable offset of who knows all that is committed (X-4)."""
+        """Return the last stable offset of a node that knows all committed records (X-4)."""
         return min((each.batches[0] for each in self._open.values() if each.batches), default=committed_end)
 
     def between(self, begin: int, end: int) -> Sequence[int]:
@@ -196,7 +196,8 @@ class Compacted:
         return offsets[-1] if offsets else -1
 
     def may_lack(self, offset: int, at_us: int) -> bool:
-        """Return whether a replica may lack this record, because its cleaner or that of its leader took it (X-11)."""
+        """Return whether a replica may lack this record, because its cleaner or that of its leader removed it
+        (X-11)."""
         if offset >= self.cleanable_end:
             return False
         newer = self.next_of_key(offset)
@@ -229,7 +230,7 @@ class Remains:
 
 
 def wrongly_cleaned(at_us: int, compacted: Compacted, remains: Remains) -> str:
-    """Return what the replica lacks and must hold, or holds and must lack; empty if nothing."""
+    """Return which record or marker the replica lacks or has wrongly; empty if none."""
     return (
         _records(at_us, compacted, remains) or _markers(at_us, compacted, remains) or _last_batches(compacted, remains)
     )

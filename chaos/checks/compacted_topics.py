@@ -1,8 +1,8 @@
-"""Compacted topics as clients see them: what was written under which key, and what a reader must hold of it.
+"""Compacted topics as clients see them: the writes of each key, and those that a reader must have.
 
 X-11: from some time on a reader may miss a record, because a cleaner may have removed it.
 
-``OperationRow.type`` says what is known of a write: ok (it took effect), fail (it never did, or was aborted), info.
+``OperationRow.type`` is the known outcome of a write: ok (it took effect), fail (it never did, or was aborted), info.
 """
 
 from bisect import bisect_left, bisect_right
@@ -81,8 +81,8 @@ def _read(history: History) -> dict[Value, tuple[int, int]]:
 
 
 def _found(run: RunRow, outcome: str, in_transaction: bool, read: dict[Value, tuple[int, int]]) -> tuple[int, str]:
-    """Return the first offset of a run that was sent (-1 if unknown), and its fate. A batch is written whole, so what
-    was read of it holds for all of it."""
+    """Return the first offset of a run that was sent (-1 if unknown), and its outcome. A batch is written whole, so
+    what was read of it holds for all of it."""
     first = run.first_offset
     seen = [
         (read[key][0] - step, read[key][1])
@@ -127,7 +127,7 @@ def missable(history: History) -> dict[Value, int]:
 def excused(history: History) -> dict[int, dict[Value, None]]:
     """Return by isolation level the records that need not have been read, whoever read their partition.
 
-    A cleaner may have taken them before the first reader got past them. At level 1 only readers with read_committed
+    A cleaner may have removed them before the first reader got past them. At level 1 only readers with read_committed
     count. A reader gets all records that are there between its positions before and after a response (F-16, X-4), so
     one that passed while the record had to be there should have read it.
     """
@@ -193,14 +193,14 @@ def newest_below(writes: list[KeyedWrite], position: int) -> KeyedWrite | None:
 
 
 class MaterializedView(Check):
-    """materialized-view: a reader of a whole compacted topic holds of each key what the committed writes leave of it.
+    """materialized-view: a reader of a whole compacted topic has for each key the result of the committed writes.
 
-    What it holds when it has read up to a position is the fold of the writes below: the newest value of each key, and
-    nothing where the newest is a tombstone. A key is not judged while a newer write may be beyond the position,
-    because then a cleaner may have taken what it supersedes.
+    The view of a reader at a position is the fold of the writes below: the newest value of each key, and nothing where
+    the newest is a tombstone. A key is not judged while a newer write may be beyond the position, because then a
+    cleaner may have taken what it supersedes.
 
-    A reader that was sent the tombstone horizon has begun again where it may have missed tombstones (H-3 to H-7). So it
-    holds nothing that was deleted, however late it came.
+    A reader that received the tombstone horizon has restarted if it may have missed tombstones (H-3 to H-7). So it has
+    no deleted key, however late it read.
     """
 
     guarantee = "materialized-view"
@@ -244,7 +244,7 @@ def _named(write: KeyedWrite) -> str:
 
 
 def _may_be_superseded(writes: list[KeyedWrite], head: ViewRow, at_end: bool) -> bool:
-    """X-11: a cleaner takes what a newer record supersedes, also one that this reader has not reached."""
+    """X-11: a cleaner removes a superseded record, also if this reader has not reached the newer one."""
     return any(
         each.fate != "fail"
         and each.from_us <= head.at_us
@@ -266,7 +266,7 @@ def _is_hidden(writes: list[KeyedWrite], newest: KeyedWrite, head: ViewRow) -> b
 
 
 def _passed_late(history: History, head: ViewRow, newest: KeyedWrite) -> bool:
-    """Kafka, ``delete.retention.ms``: a reader that takes longer to get behind a tombstone may never see it."""
+    """Kafka, ``delete.retention.ms``: a reader that takes longer to get past a tombstone may never see it."""
     if (head.process, partition_of(head)) in _readers_with_horizon(history):
         return False
     responses = _responses(history).get((head.process, partition_of(head)), [])

@@ -50,11 +50,11 @@ class Graph:
         return Graph(after, {each: self.at_us[each] for each in events if each in self.at_us})
 
     def core(self) -> "Graph":
-        """Return what remains once events with none before them, or none after them, are dropped again and again."""
+        """Return the graph without events that have no predecessor or no successor in it."""
         return self._without_sources()._turned()._without_sources()._turned()
 
     def until(self, at_us: int) -> "Graph":
-        """Return the graph without what is known to be later."""
+        """Return the graph without events that are known to be later."""
         return self.only({each: None for each in self.after if self.at_us.get(each, at_us) <= at_us})
 
     def _without_sources(self) -> "Graph":
@@ -158,22 +158,22 @@ class DependencyCycle(Check):
     - *wr*: a record was appended before anybody had it. Its transaction took effect before a reader with read_committed
       had a value of it, and before a worker requested the commit of what it had made of that value.
     - Within an operation: it begins, its records are appended, its commit is requested and takes effect, it ends.
-    - *process* and *realtime*: what had ended before something else began came first.
+    - *process* and *realtime*: an operation that had ended before another began came first.
 
     X-4 isolates readers, not writers. Records of open transactions interleave as they arrive, in each partition by
     itself. So events are appends and commits, not whole transactions, and what two concurrent transactions form by the
     offsets of two partitions is no circle.
 
-    Events with none before them, or none after them, are dropped until there are no such events. In a legal history
-    nothing remains, in linear time. What remains is searched for strongly connected components (Tarjan), and each of
-    these for the moment at which its first circle is closed and for a shortest one.
+    Events without a predecessor or a successor are dropped repeatedly. In a legal history nothing remains, in linear
+    time. The remaining graph is searched for strongly connected components (Tarjan), and each of these for the time at
+    which its first circle is closed and for a shortest one.
     """
 
     guarantee = "dependency-cycle"
 
     def end(self, history: History) -> None:
         if not history.transactions or not history.writes_guaranteed:
-            return  # Physical: a log that lost what it held is written again from there.
+            return  # Physical: a log that lost records is written again from there.
         self.evidence += sum(row.asked == "commit" for row in history.transactions)
         order = order_of(history)
         add_time(order)
@@ -184,8 +184,8 @@ class DependencyCycle(Check):
 
 
 def add_time(graph: Graph) -> None:
-    """Let all that begins come after what had ended before. One event for each moment at which something begins keeps
-    the number of edges linear."""
+    """Order each beginning after all earlier ends. One event for each time at which an operation begins keeps the
+    number of edges linear."""
     starts = sorted({at_us for each, at_us in graph.at_us.items() if each.kind != ENDED})
     timed = list(graph.at_us.items())
     moments = [Event(TIME, "", at_us) for at_us in starts]
@@ -312,7 +312,7 @@ class _Order:
             (seen[key][0] for key, _ in transaction.values() if key in seen), key=lambda each: each.at_us, default=None
         )
         is_done = transaction.fate is Fate.COMMITTED
-        # X-3: nobody knows the fate of an EndTxn without a response, until somebody reads what it committed.
+        # X-3: the outcome of an EndTxn without a response is unknown until somebody reads a record that it committed.
         if transaction.fate is Fate.NEVER or not (is_done or first is not None):
             return
         begun = self._timed(BEGUN, row.process, row.index, row.from_us)
@@ -333,8 +333,8 @@ class _Order:
     def _plain(self, run: RunRow) -> None:
         operation = self._history.operation_of.get((run.process, run.index))
         if operation is None or operation.type == "fail" or operation.invoke_us < 0:
-            return  # Physical: nobody knows when it began, or it was never written.
-        # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
+            return  # Physical: its beginning is unknown, or it was never written.
+        # E-7 is about acks=all. What only the leader acknowledged may be truncated.
         is_known = operation.type == "ok" and run.first_offset >= 0 and run.acks != LEADER_ONLY
         begun = self._timed(BEGUN, run.process, run.index, operation.invoke_us)
         for first_offset, last_offset in self._placed(run, is_known=is_known):

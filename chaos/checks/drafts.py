@@ -125,15 +125,15 @@ HEADERS: Mapping[str, Layout] = {
 
 
 class DraftLayout(Check):
-    """draft-layout-exact: frames of draft versions have the layout that their pages say, and are not flexible (D-1).
+    """draft-layout-exact: frames of draft versions have the layout of their pages, and are not flexible (D-1).
 
     Sources: KIP-227's first schema on the layout of Fetch 6 (G-12), KIP-630's earlier FetchSnapshot (S-17), KIP-232's
-    OffsetCommit and OffsetFetch on version 3 and Metadata on version 5. A request begins with header version 1, and an
-    response with header version 0: neither has tagged fields. Version 1000 is judged, where a page says the layout.
+    OffsetCommit and OffsetFetch on version 3 and Metadata on version 5. A request begins with header version 1, and a
+    response with header version 0: neither has tagged fields. Version 1000 is judged, whose layout is on a page.
 
-    A node encodes what it says with the codec that it uses. The bytes are read here by the tables below, without any of
-    the codec's own reading, and must hold what was to be said, to the last byte. Of each kind of message the first few
-    are read, and then one in ``THEN_EACH``.
+    A node encodes messages with its own codec. Here the bytes are decoded by the tables below, without the codec's own
+    reading, and must contain the message, to the last byte. Of each kind of message the first few are read, and then
+    one in ``THEN_EACH``.
     """
 
     guarantee = "draft-layout-exact"
@@ -213,8 +213,8 @@ def _number(kind: Struct, frame: bytes, at: int) -> tuple[Any, int]:
 
 
 def difference(said: Any, meant: Any, place: str) -> str:
-    """Return where the bytes say something else than what was meant, or nothing. What the value does not have by that
-    name is not compared: the class of another version may name it differently."""
+    """Return where the bytes differ from the value, or nothing. A field that the value does not have by that name is
+    not compared: the class of another version may name it differently."""
     if isinstance(said, dict):
         pairs = [(f"{place}.{name}", each, getattr(meant, name)) for name, each in said.items() if hasattr(meant, name)]
     elif isinstance(said, list):

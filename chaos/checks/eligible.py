@@ -1,13 +1,12 @@
-"""Who keeps what is committed, by clauses E-1, E-4, E-5 and E-7, determined without the broker's own lists.
+"""The replicas that keep committed records by clauses E-1, E-4, E-5 and E-7, without the broker's own lists.
 
-A record that is acknowledged with acks=all is kept by all members of the ISR of that moment. They keep it until enough
-replicas are in the ISR without them: then E-1 clears the ELR, and they may be elected no more. A change of
-min.insync.replicas clears it, too, unless the ISR is empty (E-8). A member keeps it no longer when it comes back after
-an unclean shutdown (E-4, E-7).
+All members of the current ISR keep a record that is acknowledged with acks=all, until enough other replicas are in the
+ISR: then E-1 clears the ELR, and they may not be elected any more. A change of min.insync.replicas clears it, too,
+unless the ISR is empty (E-8). A member no longer counts when it restarts after an unclean shutdown (E-4, E-7).
 
 A loss is excused only if both hold when a leader is elected:
 - No member keeps the records any more (E-7), as E-1 and E-4 count them. E-5 then elects the last leader. A member whose
-  files were damaged while it was away keeps them no more than one that lost its directory.
+  files were damaged while it was down counts like one that lost its directory.
 - That leader has lost unsynced bytes with its power. A killed process loses nothing, because the page cache stays.
 
 A leader whose directory was replaced is never excused, since E-6 forbids to elect it.
@@ -36,7 +35,7 @@ def min_isr_of(image: MetadataImage, topic: str, otherwise: int) -> int:
 
 @dataclass(slots=True)
 class Eligible:
-    """The replicas that may keep what is committed in one partition.
+    """The replicas that may keep the committed records of one partition.
 
     Nodes publish several changes at once if they were committed at once. If the ISR shrank in such a jump, it may have
     had just the minimum in between, or the minimum may have changed after that. Either clears other members.
@@ -66,13 +65,13 @@ class Eligible:
         return sum(member not in self.unclean for member in self.members) <= self.uncertain
 
     def lost_bytes(self, node_id: int, end_offset: int) -> None:
-        """Note that a replica lost its power when its log ended at ``end_offset``. It may be joining the ISR."""
+        """Record that a replica lost its power when its log ended at ``end_offset``. It may be joining the ISR."""
         known = 0 if node_id in self.registered else self.tainted.get(node_id, 0)
         self.tainted[node_id] = max(known, end_offset)
         self.registered.pop(node_id, None)
 
     def had(self, node_id: int, end_offset: int) -> bool:
-        """Return whether the node held all below ``end_offset`` until it lost its power.
+        """Return whether the node had all records below ``end_offset`` until it lost its power.
 
         Physical: a leader may count a member whose unsynced bytes are gone, because the member held them when it
         reported how far it was. The loss is not known before the member registers (E-4).
@@ -84,7 +83,7 @@ class Eligible:
             self.unclean[node_id] = None
 
     def came_back_damaged(self, node_id: int) -> None:
-        """Note that files of the replica were damaged. E-7: that is a directory which no longer holds the records."""
+        """Record that files of the replica were damaged. E-7: its directory no longer has the records."""
         if node_id in self.members:
             self.unclean[node_id] = self.damaged[node_id] = None
 
@@ -109,7 +108,8 @@ class Eligible:
         is_new_leader = now.leader != NO_LEADER and now.leader_epoch > before.leader_epoch
         excuses = is_new_leader and now.leader in self.tainted and self.are_all_gone
         for member in now.isr:
-            # E-4: who lost its power while it joined is a member until it registers. What it held is gone all the same.
+            # E-4: a replica that lost its power while it joined is a member until it registers, but its records are
+            # gone.
             if member not in before.isr and (excuses or member not in self.tainted or member in self.registered):
                 self._forget(member)
             self.members[member] = None
@@ -130,10 +130,10 @@ class Eligible:
 
 @dataclass(slots=True)
 class UncleanEnds:
-    """Starts and registrations that follow an unclean shutdown, by what was on the nodes' disks.
+    """Starts and registrations after an unclean shutdown, by the contents of the nodes' disks.
 
-    A node registers some time after its start. The controller acts upon that before the metadata shows the
-    registration, so both moments are reported.
+    A node registers some time after its start. The controller acts on that before the metadata shows the registration,
+    so both moments are reported.
     """
 
     _epochs: dict[int, int] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Times until which faults have touched nodes and the links between them.
+"""Times until which faults have affected nodes and the links between them.
 
-Some guarantees hold only for nodes that no fault has touched for a while: a leader stays leader, and a broker is not
-fenced. The simulator records here what it has done to which node.
+Some guarantees hold only for nodes that no fault has affected for some time: a leader stays leader, and a broker is not
+fenced. The simulator records here its faults by node and link.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class FaultTimes:
         self.nodes[node_id] = max(self.nodes.get(node_id, NEVER_US), until_us)
 
     def back(self, node_id: int, until_us: int) -> None:
-        """Note that a node that was gone restarts."""
+        """Record that a node restarts."""
         self.nodes[node_id] = until_us
 
     def link(self, source: int, target: int, until_us: int) -> None:

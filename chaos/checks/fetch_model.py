@@ -1,4 +1,4 @@
-"""A model of fetch sessions: what each fetch requests and what each session holds, from requests and responses alone.
+"""A model of fetch sessions: the partitions of each fetch and of each session, from requests and responses alone.
 
 Fetches of followers are modelled if they belong to a session. All others are fetches of clients.
 """
@@ -20,10 +20,10 @@ FETCH = 1
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_REVISION = 1000
 FIRST_REVISIONS = (FIRST_REVISION, 1002)
-"""The drafts of Fetch that carry the first revision of sessions: the page's, and that of followers."""
+"""The drafts of Fetch for the first revision of sessions: the page's, and that of followers."""
 READ_COMMITTED = 1
 EVICTED = "session_evicted"
-"""The note of a node that makes room for another session. Whether it may is judged by eviction-rules."""
+"""The note of a node that evicts a session for another one. eviction-rules judges whether it may."""
 FIRST_FROM_FOLLOWERS = 11
 """The least version of Fetch with which a consumer may read from a follower (KIP-392)."""
 
@@ -62,7 +62,7 @@ KeptT = TypeVar("KeptT")
 
 @dataclass(slots=True)
 class Session:
-    """A session's partitions, and what checks keep of the session, so that it ends with it."""
+    """A session's partitions, and the state of checks about the session, which ends with it."""
 
     partitions: WantedPartitions = field(default_factory=dict)
     number: int | None = None
@@ -70,7 +70,7 @@ class Session:
     _kept: dict[type, Any] = field(default_factory=dict)
 
     def kept(self, kind: type[KeptT]) -> KeptT:
-        """Return what a check keeps under this class of its own; it is made at the first call."""
+        """Return a check's object of this class, which is created at the first call."""
         if kind not in self._kept:
             self._kept[kind] = kind()
         found: KeptT = self._kept[kind]
@@ -148,7 +148,7 @@ class FetchModel:
     """last incarnation of each node"""
 
     def acted(self, node: "Node", event: Event | None, effects: Sequence[Effect]) -> Iterator[AnsweredFetch]:
-        """Follow what a node did with an event, and yield the fetches that it answered."""
+        """Follow a node's effects for an event, and yield the fetches that got a response."""
         node_id = node.broker.node_id
         if event is None:  # It starts, or it was requested to shut down and goes on for a while.
             if self._nodes.get(node_id) is not node:
@@ -186,7 +186,7 @@ class FetchModel:
         held = {} if session is None else session.partitions
         for key, wanted in named.items():
             if key in held:
-                wanted.sent = held[key].sent  # F-13: being named again overwrites only what the fetcher says.
+                wanted.sent = held[key].sent  # F-13: naming a partition again overwrites only the fetcher's own fields.
         partitions = {**held, **named}
         for key, _ in partitions_of(version, body.forgotten):
             partitions.pop(key, None)

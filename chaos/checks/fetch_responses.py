@@ -1,6 +1,6 @@
 """Fetch responses: which partitions and records a response must have, and which it must not have.
 
-``fetch_model.py`` says what each request names and what its session holds.
+``fetch_model.py`` has the partitions of each request and of its session.
 """
 
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ LOOKS_AT_ONCE = 64
 
 @dataclass(slots=True)
 class _Turns:
-    """Whose turn it is in a session. Responses are counted from 1."""
+    """The turns of a session's partitions. Responses are counted from 1."""
 
     responses: int = 0
     counted_from: int = 0
@@ -78,7 +78,7 @@ class NoStarvation(Check):
     needs_one_node = True
 
     def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
-        # F-15 and G-7 speak of sessions. G-6: a response that is sent again is the same one.
+        # F-15 and G-7 are about sessions. G-6: a response that is sent again is the same one.
         if fetch.session_id == 0 or fetch.repeated:
             return
         partitions = fetch.request.partitions

@@ -1,4 +1,4 @@
-"""The cache of fetch sessions: who gets a slot, who is evicted, and what the metrics show."""
+"""The cache of fetch sessions: admission, eviction, and metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,8 +76,8 @@ class EvictionRules(Check):
     The broker also limits the partitions of all sessions together. A newcomer beyond that limit is treated as if all
     slots were taken. In the first revision it may get a session that holds nothing (G-10).
 
-    The check knows each session from requests, responses and the node's clock alone: who made it, what it holds, when
-    it was made and last used. From the node's notes it takes only which session ended.
+    The check models each session from requests, responses and the node's clock alone: its creator, its partitions, the
+    times of its creation and last use. It uses the node's notes only for the end of sessions.
     """
 
     guarantee = "eviction-rules"
@@ -137,7 +137,7 @@ class EvictionRules(Check):
         fetch: _PendingFetch,
         response: FetchResponse,
     ) -> None:
-        """Judge a full fetch outside any session, which was given one or declined (ID 0)."""
+        """Judge a full fetch outside any session, which got one or was declined (ID 0)."""
         node_id, wall_ms, config = node.broker.node_id, node.broker.now.wall_ms, node.broker.config
         slots, most = config.max_incremental_fetch_session_cache_slots, config.crucible_fetch_session_cache_partitions
         size = len(fetch.named)
@@ -205,7 +205,7 @@ def _use(
 
 
 def _victim(alive: Mapping[int, _Session], newcomer: _PendingFetch, wall_ms: int) -> int | None:
-    """The session that F-18 takes for the newcomer, or None."""
+    """Return the session that F-18 evicts for the new one, or None."""
     idle = [
         (one.used_ms, session_id) for session_id, one in alive.items() if wall_ms - one.used_ms > one.min_ms
     ]  # rule (b)

@@ -1,7 +1,7 @@
-"""Fetch sessions: which epoch a session accepts, when it ends, and what a node reports of it.
+"""Fetch sessions: the epochs that a session accepts, its end, and a node's log lines about it.
 
-``SessionTrace`` follows sessions through a trace, so its checks have models of their own and never look into the
-broker.
+``SessionTrace`` follows sessions through a trace, so its checks have models of their own and never read the broker's
+state.
 """
 
 import json
@@ -28,7 +28,7 @@ LARGEST_EPOCH = 2**31 - 1
 
 
 class SessionTrace(Check):
-    """Base of the checks of sessions. All that it knows of a node ends with the node's process."""
+    """Base of the checks of sessions. Its state about a node ends with the node's process."""
 
     rows: ClassVar[tuple[str, ...]] = ("request", "reply", "session_created", "session_closed", "session_evicted")
 
@@ -43,7 +43,7 @@ class SessionTrace(Check):
         if row.what == "request":
             self._request(row)
         elif row.what == "reply":
-            if row.api_key == FETCH:  # A search of seeds makes no rows of other replies.
+            if row.api_key == FETCH:  # A search of seeds records no rows of other responses.
                 self._reply(row)
         else:
             fields = json.loads(row.detail)
@@ -54,21 +54,21 @@ class SessionTrace(Check):
 
     @abstractmethod
     def _restarted(self, node_id: int) -> None:
-        """Forget what it knows of the node, which has a new process."""
+        """Forget the state about the node, which has a new process."""
 
     def _request(self, row: TraceRow) -> None:
         """Follow a request of any API."""
 
     def _reply(self, row: TraceRow) -> None:
-        """Follow the reply to a fetch."""
+        """Follow the response to a fetch."""
 
     @abstractmethod
     def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
-        """Follow that a session begins."""
+        """Follow the creation of a session."""
 
     @abstractmethod
     def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
-        """Follow that a session was closed or evicted."""
+        """Follow the close or eviction of a session."""
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ TOPIC_ID_ERROR = 106
 
 
 class SessionOrder(OrderTrace):
-    """session-epoch-order: a session accepts the epoch that it expects, and refuses any other.
+    """session-epoch-order: a session accepts the epoch that it expects, and rejects any other.
 
     The check has a model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow. A new session expects epoch
     1. Each accepted request raises that by one, and 1 follows 2^31-1. A wrong epoch gets INVALID_FETCH_SESSION_EPOCH
@@ -363,14 +363,14 @@ class _Sent(NamedTuple):
 
 
 class SessionLines(Check):
-    """session-lines-exact: what a node logs of its fetch sessions names them and their makers.
+    """session-lines-exact: a node's log lines about fetch sessions contain their IDs and their creators.
 
     F-23: the lines of a fetch's request and of its response carry the session ID and the epoch (or number) of the
     request. The trace and the request log take both from the tag of the message, so the tag is compared with the
     message.
 
-    G-2: a session remembers who made it, which is a follower's number or a consumer's client ID. So the line of a new
-    session says it, and so do the lines of its end.
+    G-2: a session stores its creator, which is a follower's number or a consumer's client ID. The lines of its creation
+    and of its end contain it.
     """
 
     guarantee = "session-lines-exact"
@@ -460,8 +460,8 @@ class FirstAnswers(Check):
     closed the session or made none. An error that belongs to the revision has a text beside it, and a response without
     an error has none.
 
-    Which sessions there are is known from the node's notes. From a full request until its response it is not known what
-    may follow, since the request replaces all that the session holds (G-4).
+    The node's notes say which sessions exist. From a full request until its response it is unknown which requests may
+    follow, since the request replaces all partitions of the session (G-4).
     """
 
     guarantee = "first-answers-exact"
@@ -502,7 +502,7 @@ class FirstAnswers(Check):
                         self.violated(at_us, f"node-{node_id} answered {who}: {wrong}")
 
     def _wrong(self, node_id: int, request: _FirstFetch, response: FetchResponse) -> list[str]:
-        """Return what is wrong with a response, and follow what it says."""
+        """Return what is wrong with a response, and update the model."""
         wrong, flags, error = [], response.response_flags, response.error_code
         if bool(flags & IS_INCREMENTAL) != request.incremental or flags & ~(IS_INCREMENTAL | MAY_FOLLOW):
             wrong.append(f"flags {flags}, to {'an incremental' if request.incremental else 'a full'} request")

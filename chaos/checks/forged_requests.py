@@ -21,12 +21,12 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 class ForgedRefused(Check):
-    """forged-refused: a request with a lie that its receiver can see is answered with an error, or not at all.
+    """forged-refused: a request with a wrong field that its receiver can detect gets an error, or no response.
 
     Kafka (KIP-595, KIP-631): INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET and STALE_BROKER_EPOCH are what a node
     responds to a request of another cluster, of a node that is no voter, or of a broker in another life. Here an epoch
-    above the limit and a missing cluster ID are refused, too (``reference_broker/quorum/README.md``). What such a
-    request would have moved depends on when it came. Its response does not.
+    above the limit and a missing cluster ID are refused, too (``docs/quorum.md``). What such a request would have moved
+    depends on when it came. Its response does not.
 
     A client that adds partitions to its transaction gets TOPIC_AUTHORIZATION_FAILED for those of an internal topic,
     whether it exists or not (KafkaApis.handleAddPartitionsToTxnRequest). Another error would come from what was looked

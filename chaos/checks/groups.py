@@ -137,9 +137,10 @@ class AllAssigned(Check):
 class GroupSkip(Check):
     """group-skip: the members of a group together omit no record between two records that they read.
 
-    A partition's next owner goes on at the group's committed offset, so nothing may be omitted between owners. Offsets
-    over which a reset moved a member's position forward do not count (by a reset policy of ``latest``, or because they
-    were deleted). Neither do records that a cleaner may have taken before a member read on behind them (X-11).
+    A partition's next owner continues at the group's committed offset, so nothing may be omitted between owners.
+    Offsets over which a reset moved a member's position forward do not count (by a reset policy of ``latest``, or
+    because they were deleted). Neither do records that a cleaner may have removed before a member read the offsets
+    behind them (X-11).
     """
 
     guarantee = "group-skip"
@@ -201,8 +202,8 @@ class GroupsConsistent(Check):
 
     Asks the coordinator itself (``GroupCoordinator.validate``), in the thorough comparison only.
 
-    That shares the judge with what it judges. It can hide no breach of a promise to clients, because it only adds to
-    the checks of what clients see: one-group-leader, commits-fenced, commit-regression and no-committed-lost.
+    The judged code is its own judge here. That can hide no violation from clients, because it only adds to the checks
+    of what clients see: one-group-leader, commits-fenced, commit-regression and no-committed-lost.
     """
 
     guarantee = "groups-consistent"

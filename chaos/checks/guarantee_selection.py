@@ -1,7 +1,7 @@
-"""What a run is judged for: the guarantees that its scenario promises, and the history tables that its load can write.
+"""Selection of the guarantees of a run, from its scenario, and of the history tables that its load can write.
 
-The ``scenarios`` package does not know the guarantees (``reports/guarantees.py``). It only reads their names, as it
-does with mutants and presets.
+The ``scenarios`` package does not import the guarantees (``reports/guarantees.py``). It only reads their names, like
+those of mutants and presets.
 """
 
 from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from, unknown_among
@@ -14,10 +14,10 @@ from scenarios.vocabulary import DAMAGES
 LIES = "response_error"
 
 OF_STORED_EPOCHS = frozenset({"commit-regression"})
-"""What compares the epoch of a stored offset with the one that a client sent (M-8, M-9)."""
+"""Guarantees that compare the epoch of a stored offset with the one that a client sent (M-8, M-9)."""
 
 OF_DRAFTS = frozenset({"nonmonotonic-metadata-epoch", "no-fetch-before-epoch", "rewinds"})
-"""What needs metadata epochs, which clients get only under draft versions."""
+"""Guarantees that need metadata epochs, which clients get only with draft versions."""
 
 
 def checked(scenario: Scenario) -> Scenario:
@@ -28,32 +28,32 @@ def checked(scenario: Scenario) -> Scenario:
 
 
 def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
-    """Returns those of its guarantees that clients can judge alone. If the scenario names none, all guarantees that
-    have evidence are judged anyway."""
+    """Return those of its guarantees that clients' observations suffice to judge. If the scenario lists none, all
+    guarantees that have evidence are judged anyway."""
     seen = names_seen_from(SeenFrom.CLIENTS)
     return tuple(each for each in scenario.guarantees if each in seen)
 
 
 def promised_outside(scenario: Scenario) -> tuple[str, ...]:
-    """Returns those of them that can be judged of a broker that is not ours, and of clients that speak no draft."""
+    """Return those of them that can be judged on an external target, with clients that use no draft."""
     return tuple(each for each in promised_to_clients(scenario) if each not in OF_DRAFTS)
 
 
 def promised_on_the_wire(scenario: Scenario) -> tuple[str, ...]:
-    """Returns those of its guarantees that the frames before a broker show, and its clients alone do not."""
+    """Return those of its guarantees that the frames in front of a broker show, and its clients alone do not."""
     seen = names_on_the_wire()
     return tuple(each for each in scenario.guarantees if each in seen)
 
 
 def is_judged(scenario: Scenario, guarantee: str) -> bool:
-    """Returns whether a run of the simulator is judged for the guarantee.
+    """Return whether a run of the simulator is judged for the guarantee.
 
-    All guarantees are judged, whatever the scenario lists, with three exceptions. Where a bit may be turned over in any
-    byte of a frame, a frame that can still be decoded says something else. Nobody can know, since frames have no
-    checksum. Such a scenario is judged only for what it promises, and for what is ``always`` due: values do have a
-    checksum. So is one in which answers tell errors that the node did not mean: clients then take for refused what was
-    done. Where the metadata epoch is switched off, offsets are stored without it (M-14), so what rests on stored epochs
-    is judged only if it is promised.
+    All guarantees are judged, whatever the scenario lists, with three exceptions. If a bit may be flipped in any byte
+    of a frame, a frame that can still be decoded has another meaning, which cannot be detected, since frames have no
+    checksum. Such a scenario is judged only by the guarantees that it lists, and by those that are ``always`` due:
+    values do have a checksum. The same holds if errors are put into responses: clients then treat requests as rejected
+    that were carried out. If the metadata epoch is disabled, offsets are stored without it (M-14), so guarantees about
+    stored epochs are judged only if they are listed.
     """
     if guarantee in scenario.guarantees or GUARANTEES[guarantee].always:
         return True
@@ -66,7 +66,7 @@ _GROUP = ("commits", "memberships", "resets", "metadata_epochs")
 
 
 def tables_left(load: Load) -> frozenset[str]:
-    """Names of SELDOM. A run that leaves another table takes longer to judge."""
+    """Return names of SELDOM. A run that writes another table takes longer to judge."""
     parts: tuple[tuple[object, tuple[str, ...]], ...] = (
         (load.admins, ("changes", "metadata_reads")),
         (load.metadata_readers, ("metadata_reads",)),

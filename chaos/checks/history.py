@@ -1,4 +1,4 @@
-"""The recorded history of a run, which checks of what clients saw judge at its end, and the values in its rows."""
+"""The recorded history of a run, which checks of clients' observations judge at its end, and the values in its rows."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -129,8 +129,8 @@ class History:
     """results of the functions that are ``computed_once``"""
 
     def without(self, places: Iterable[TopicPartition], is_lost: Callable[[str], bool]) -> "History":
-        """Return the history without what was read and written in these partitions, and without the commits of the
-        groups that ``is_lost`` names."""
+        """Return the history without the reads and writes of these partitions, and without the commits of the groups
+        that ``is_lost`` names."""
         gone = frozenset(places)
         if not gone:
             return self
@@ -172,7 +172,7 @@ class History:
 
 
 def computed_once(look: Callable[[History], Found]) -> Callable[[History], Found]:
-    """Let several checks share what ``look`` finds in a history. All rows must be there before the first call."""
+    """Let several checks share the result of ``look`` for a history. All rows must be there before the first call."""
 
     @wraps(look)
     def found(history: History) -> Found:

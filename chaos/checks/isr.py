@@ -1,4 +1,4 @@
-"""In-sync replicas and eligible leader replicas (KIP-966): who may be among them, and who stays."""
+"""In-sync replicas and eligible leader replicas (KIP-966): which replicas may be in these sets, and which must stay."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class IsrHonest(ReplicaCheck):
-    """isr-honest: each in-sync replica and each eligible leader replica holds all that is committed.
+    """isr-honest: each in-sync replica and each eligible leader replica has all committed records.
 
-    The check looks when the newest leader's high watermark moves, and when the metadata adds a replica to one of the
-    two sets. A replica that registered after an unclean shutdown may not be eligible (E-4).
+    The check compares logs when the newest leader's high watermark moves, and when the metadata adds a replica to one
+    of the two sets. A replica that registered after an unclean shutdown may not be eligible (E-4).
     """
 
     guarantee = "isr-honest"
@@ -45,7 +45,7 @@ class IsrHonest(ReplicaCheck):
 
     def _holds(self, at_us: int, partition: Replicated, member: int, offset: int, what: str) -> None:
         if partition.excused:
-            return  # E-7: nobody had kept what was committed, and the leader elected then has not taken over yet.
+            return  # E-7: no replica had kept the committed records, and the new leader has not taken over yet.
         copy = partition.copies.get(member)
         end_offset = 0 if copy is None else copy.held.end_offset
         if end_offset < offset and not partition.eligible.had(member, offset):
@@ -123,12 +123,12 @@ ALL_BROKERS = ""
 
 
 class MinIsrKept(Check):
-    """min-isr-kept: where eligible leader replicas are kept, the whole cluster means one min.insync.replicas.
+    """min-isr-kept: with eligible leader replicas, the whole cluster has one min.insync.replicas.
 
     KIP-966: while ``eligible.leader.replicas.version`` is 1 the cluster has a min.insync.replicas, no broker has one of
     its own, and a change of it clears the eligible leader replicas that were kept by the old one (E-8).
 
-    One excuse: a partition whose ISR is empty keeps its list, since only who is in it could lead without loss (E-3).
+    One excuse: a partition whose ISR is empty keeps its list, since only its members could lead without loss (E-3).
 
     Compares each image that a node publishes with the one before.
     """

@@ -20,7 +20,7 @@ UNSET = -1
 
 @dataclass(slots=True)
 class _Topic:
-    """What was requested of one topic, and what was seen of it."""
+    """The requests of administrators about one topic, and its observed state."""
 
     created: str = ""
     """type of the creation's operation (ok, fail or info), empty if nobody requested the topic"""
@@ -41,9 +41,8 @@ class _Topic:
 class LostMetadata(Check):
     """lost-metadata: each acknowledged change has its effect at the end and has it once, and no other change has any.
 
-    Each topic's name is used once. So a second ID, or a return after the topic was gone, is a second effect. A change
-    whose end is unknown may have happened or not. A setting that was sent more than once may take effect late once
-    more.
+    Each topic's name is used once. So a second ID, or a reappearance of the topic, is a second effect. A change of
+    unknown outcome may have happened or not. A setting that was sent more than once may take effect late once more.
     """
 
     guarantee = "lost-metadata"
@@ -110,7 +109,7 @@ def _follow_change(topic: _Topic, row: ChangeRow, sent_us: int) -> None:
 
 
 class _Image(NamedTuple):
-    """What was published of an offset, by the node that was the first."""
+    """The metadata published at an offset, by the node that was the first."""
 
     at_us: int
     node_id: int
@@ -121,9 +120,9 @@ class TornMetadata(Check):
     """torn-metadata: no reader sees only a part of a change that was written as a whole.
 
     The topics of a set are created and deleted together. So if a response shows a change of some of them, it must show
-    the change of all, and each topic must have all of its partitions. A creation that was sent again must find all of
-    its topics or none. All nodes that publish an offset of the metadata log must publish the same, and none publishes
-    an offset inside a transaction (T-8).
+    the change of all, and each topic must have all of its partitions. A retried creation must find all of its topics or
+    none. All nodes that publish an offset of the metadata log must publish the same, and none publishes an offset
+    inside a transaction (T-8).
     """
 
     guarantee = "torn-metadata"

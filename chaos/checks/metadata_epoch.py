@@ -1,4 +1,4 @@
-"""The metadata epoch (KIP-232): who learns it when, and what it protects consumers from."""
+"""The metadata epoch (KIP-232): its propagation to nodes and clients, and the protection of consumers."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,12 @@ EPOCH_COMMITTED, APPLIED = "metadata_epoch", "update_metadata_applied"
 
 
 class NonmonotonicMetadataEpoch(Check):
-    """nonmonotonic-metadata-epoch: no client and no node takes metadata that is older than its own, and the metadata
-    log holds each epoch once.
+    """nonmonotonic-metadata-epoch: no client and no node accepts metadata that is older than its own, and the metadata
+    log has each epoch once.
 
-    A client that left and came back starts from none (M-12: -1 before any response), and so does a node's new process,
-    because M-1 makes the log durable and not what a node has applied. The log's epochs grow with its offsets.
+    A client that left and came back starts without an epoch (M-12: -1 before any response), and so does a node's new
+    process, because M-1 makes the log durable and not the applied state of a node. The log's epochs grow with its
+    offsets.
     """
 
     guarantee = "nonmonotonic-metadata-epoch"
@@ -73,7 +74,7 @@ class NonmonotonicMetadataEpoch(Check):
             if not each.accepted:
                 continue
             self.evidence += 1
-            # Metadata that the client requested before it left, or in that microsecond, belongs to its life before,
+            # Metadata that the client requested before it left, or in that microsecond, belongs to its earlier life,
             # even if the response came later.
             operation = history.operation_of.get((each.process, each.index))
             from_us = each.at_us if operation is None else operation.invoke_us
@@ -100,7 +101,7 @@ class OneContentPerEpoch(Check):
     is made in slices, so that may be any epoch from the request on. While no controller has sent the node anything,
     there is no epoch to compare.
 
-    A live node's process sees no other node. So it judges the responses only.
+    A live node's process sees no other node, so it judges only the responses.
     """
 
     guarantee = "one-content-per-epoch"
@@ -163,8 +164,8 @@ class NoFetchBeforeEpoch(Check):
     """no-fetch-before-epoch: a consumer fetches from a partition only once its metadata is new enough.
 
     Its metadata must be at least as new as the metadata epoch that was stored with the offset where the consumer
-    begins. The offset comes from a commit (M-10) or from a store outside Kafka (M-13). A client that left has forgotten
-    all epochs.
+    begins. The offset comes from a commit (M-10) or from a store outside Kafka (M-13). A client that left has lost all
+    epochs.
     """
 
     guarantee = "no-fetch-before-epoch"
@@ -189,7 +190,7 @@ class NoFetchBeforeEpoch(Check):
             first_us, first = min(starts)
             since_us = max((each.at_us for each in left.get(row.process, ()) if each.at_us <= first_us), default=-1)
             if since_us > row.at_us:
-                continue  # The client left meanwhile, and learnt the offset again when it came back.
+                continue  # The client left meanwhile, and received the offset again when it came back.
             known = [each.metadata_epoch for each in accepted.get(row.process, ()) if since_us < each.at_us <= first_us]
             had = max(known, default=-1)
             if had < row.metadata_epoch:
@@ -201,7 +202,7 @@ class NoFetchBeforeEpoch(Check):
 
 
 def received_offsets(history: History) -> Iterator[CommitRow]:
-    """Yield the rows that bring a consumer an offset, from its coordinator or from outside."""
+    """Yield the rows with which a consumer receives an offset, from its coordinator or from outside."""
     return (row for row in history.commits if row.kind in ("fetched", "loaded") and row.error is None)
 
 
@@ -209,14 +210,16 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 
 class Rewinds(Check):
-    """rewinds: no client that keeps metadata epochs gets OFFSET_OUT_OF_RANGE at a position that its partition holds.
+    """rewinds: no client that keeps metadata epochs gets OFFSET_OUT_OF_RANGE at a position that exists in its
+    partition.
 
     Some positions do not count:
     - Below a log start that was seen, because those records were deleted. The log start may have moved before the reset
       although it was first seen after it.
-    - Above the log's end once all is quiet, or above an offset where a replica cut its log after a client had read up
-      to the position and before the reset: M-15 speaks of logs without truncation. An earlier cut explains nothing,
-      since the log has grown again since then. Nor does a later one, by a stale leader that comes back.
+    - Above the log's end once all is quiet, or above an offset where a replica truncated its log after a client had
+      read up to the position and before the reset: M-15 is about logs without truncation. An earlier truncation
+      explains nothing, since the log has grown again since then. Nor does a later one, by a stale leader that comes
+      back.
     - Those of clients without the metadata epoch (-1): their rewind is the failure that the epoch prevents (M-15).
     - Those of a client that began at an offset which was committed without an epoch (M-11): it has no epoch to wait
       for.
@@ -258,7 +261,8 @@ class Rewinds(Check):
                 )
 
     def _was_cut_off(self, reset: ResetRow, history: History) -> bool:
-        """Return whether a replica cut its log below the position between the first read up to there and the reset."""
+        """Return whether a replica truncated its log below the position between the first read up to there and the
+        reset."""
         name = f"{reset.topic}-{reset.partition}"
         cuts = [at_us for partition, offset, at_us in self._cuts if partition == name and offset < reset.from_offset]
         if not cuts:
@@ -289,17 +293,17 @@ WITH_EPOCH = 4
 
 class SwitchRespected(Check):
     """switch-respected: nothing uses the metadata epoch before ``crucible.metadata.epoch`` is finalized or after it was
-    switched off, and clients that know an epoch go on then (M-14).
+    disabled, and clients with an epoch continue then (M-14).
 
     A node whose image has the feature at level 0 sends no UpdateMetadata, and stores offsets in Kafka's own schema,
     without the epoch. From level 0 on no epoch is written, so the one in its image stays. Until some node has seen the
     feature finalized, no offset has an epoch.
 
     A node that has sent clients an epoch sends no smaller one while its process lives. Clients drop metadata with a
-    smaller one (M-5), so they would take none any more.
+    smaller one (M-5), so they would accept none any more.
 
-    With ``alone`` the check sees one node only, and judges only what is appended while this node leads. So it does once
-    a node has seen the feature finalized: that one may have stored epochs before this one took over the lead.
+    With ``alone`` the check sees one node only, and judges only what is appended while this node leads. It also does so
+    once a node has seen the feature finalized: that one may have stored epochs before this one became leader.
     """
 
     guarantee = "switch-respected"
@@ -310,7 +314,7 @@ class SwitchRespected(Check):
         super().__init__(context)
         self._alone = context.alone
         self._on = False
-        """Some node has seen the feature finalized."""
+        """whether some node has seen the feature finalized"""
         self._off: dict[int, tuple[int, int]] = {}
         """For each node with the feature at level 0: since when it was seen so, and the metadata epoch of its image."""
         self._read_to: dict[tuple[int, int, str, int, int], int] = {}
@@ -333,7 +337,8 @@ class SwitchRespected(Check):
                     self.violated(at_us, f"node {node.broker.node_id} sent UpdateMetadata while {FEATURE} was at 0")
 
     def _see(self, at_us: int, node: "Node") -> None:
-        """Note whether the node's image has the feature, and that its epoch stays while it has not."""
+        """Record whether the node's image has the feature, and check that the epoch does not change while it has
+        not."""
         if not node.listening:
             return  # It has no image yet.
         node_id, image = node.broker.node_id, node.broker.loader.image
@@ -342,7 +347,7 @@ class SwitchRespected(Check):
             self._off.pop(node_id, None)
             return
         _, epoch = self._off.setdefault(node_id, (at_us, image.metadata_epoch))
-        if epoch and image.metadata_epoch != epoch:  # 0: it may have read all at once what another node did before.
+        if epoch and image.metadata_epoch != epoch:  # 0: it may have read all changes of another node at once.
             self.violated(at_us, f"node {node_id} read metadata epoch {image.metadata_epoch} while {FEATURE} was at 0")
             self._off[node_id] = at_us, image.metadata_epoch
 
@@ -366,8 +371,8 @@ class SwitchRespected(Check):
                 self._look(at_us, (node_id, incarnation, f"{topic}-{index}", *term), partition.log)
 
     def _look(self, at_us: int, key: tuple[int, int, str, int, int], log: PartitionLog) -> None:
-        """Read what was appended since the last look. If other nodes may store epochs, that is what this node has
-        appended while it leads and knows level 0."""
+        """Read the records appended since the last call. If other nodes may store epochs, these are the records that
+        this node has appended while it leads and knows level 0."""
         node_id, name = key[0], key[2]
         first = log.log_end_offset if self._alone or self._on else 0
         offset = max(self._read_to.setdefault(key, first), log.log_start_offset)
@@ -393,35 +398,35 @@ def _version(data: bytes | None) -> int:
 
 METADATA_COMMITTED = "metadata_committed"
 MOST_US = 300_000
-"""bounds how long an update may wait for nothing; it is made in slices of a few milliseconds"""
+"""limits how long an update may wait without a reason; it is made in slices of a few milliseconds"""
 STILL_US = 250_000
-"""A process that has done nothing for so long may have been stopped."""
+"""A process that has done nothing for this time may have been stopped."""
 LONGEST_PAUSE_US = 800_000
 
 
 @dataclass(slots=True)
 class _Controller:
-    """What one process has sent in one term."""
+    """The updates that one process has sent in one term."""
 
     node: "Node"
     seen_us: int
     term: int = -1
     held_us: int = 0
-    """until when something kept it from sending at all"""
+    """time until which it could not send at all"""
     content_us: int = 0
     sent: dict[int, Send] = field(default_factory=dict)
-    """update that each broker has not answered"""
+    """the unacknowledged update of each broker"""
     sent_us: dict[int, int] = field(default_factory=dict)
-    """when that was sent"""
+    """the time at which it was sent"""
     due_us: dict[int, int] = field(default_factory=dict)
-    """since when each broker lacks an update that it could be sent"""
+    """the time since which each broker lacks an update that could be sent"""
 
 
 class UpdatesSentAtOnce(Check):
     """updates-sent-at-once: UpdateMetadata goes to all live brokers at the same time (M-3).
 
-    No broker waits until another one has answered. So the controller sends a broker an update soon after its newest
-    content was committed, or soon after the broker has answered the update before, or after the pause that follows a
+    No broker waits for the response of another one. So the controller sends a broker an update soon after its newest
+    content was committed, or soon after the broker's response to the previous update, or after the pause that follows a
     failure.
 
     Physical: nothing is sent while a metadata transaction is being written (M-2). A process that is stopped sends

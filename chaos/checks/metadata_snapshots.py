@@ -1,4 +1,4 @@
-"""Snapshots of the metadata log (KIP-630): where they end, what they hold, and how nodes transfer them."""
+"""Snapshots of the metadata log (KIP-630): their ends, their contents, and their transfer between nodes."""
 
 import json
 import re
@@ -98,7 +98,7 @@ class SnapshotEqualsReplay(QuorumCheck):
 
 
 class LeaderNeverLoadsSnapshot(QuorumCheck):
-    """leader-never-loads-snapshot: a leader never takes its state from a snapshot, its own or another's."""
+    """leader-never-loads-snapshot: a leader never loads a snapshot, its own or another's."""
 
     guarantee = "leader-never-loads-snapshot"
     notes = ("snapshot_loaded", "download_started", "download_finished")
@@ -112,11 +112,11 @@ class LeaderNeverLoadsSnapshot(QuorumCheck):
 MOST_BEGUN = 3
 """No clause gives this number. S-15 keeps a superseded snapshot as long as its download advances, and S-10 lets a
 leader name a newer one after each error. So two such changes are allowed for, and a download that never ends is red.
-The newer ones may be larger, so what they may cost is their own size."""
+The newer ones may be larger, so their limit is their own size."""
 
 
 DAMAGE = re.compile(r"\.checkpoint\.part at byte \d+")
-"""The words with which a node describes what is wrong inside a file that it has fetched."""
+"""The words with which a node describes an error inside a file that it has fetched."""
 
 
 class _Source(NamedTuple):
@@ -164,13 +164,11 @@ class _Catching:
 
 
 class SnapshotTransfer(Check):
-    """snapshot-transfer-bounded: a download resumes at its position, holds bytes of one snapshot of one leader, and
-    ends.
+    """snapshot-transfer-bounded: a download resumes at its position, has bytes of one snapshot of one leader, and ends.
 
     The check reads the downloading node's own notes. From one leader a node fetches at most a snapshot's size, plus one
-    chunk for each time that it began again (S-11). Until it has a whole snapshot it fetches from one leader at most as
-    many bytes as the first three have that it began, plus a chunk for each beginning, whatever appears meanwhile
-    (S-15).
+    chunk for each restart (S-11). Until it has a whole snapshot it fetches from one leader at most as many bytes as the
+    first three have that it began, plus a chunk for each beginning, whatever appears meanwhile (S-15).
     """
 
     guarantee = "snapshot-transfer-bounded"
@@ -270,7 +268,7 @@ class _SnapshotRequest(NamedTuple):
 
 
 class _SnapshotResponse(NamedTuple):
-    """What a response says of the snapshot."""
+    """The fields of a response about the snapshot."""
 
     error: int
     position: int
@@ -285,12 +283,12 @@ class SnapshotAnswers(Check):
     """snapshot-answers-exact: each request for bytes of a snapshot gets those bytes, or the error that fits it.
 
     KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that
-    does not lead says so (S-7), or that the epoch in the request is older or newer than its own. The leader says that
-    it has no such snapshot (S-5), or that the position is outside of it (S-6). Otherwise it sends bytes from the
-    position on (S-2, S-3), and says how large the snapshot is, or whether more remains (S-4). Fetch responses to
-    clients name no snapshot (S-13).
+    does not lead responds with that error (S-7), or that the epoch in the request is older or newer than its own. The
+    leader responds that it has no such snapshot (S-5), or that the position is outside of it (S-6). Otherwise it sends
+    bytes from the position on (S-2, S-3), with the size of the snapshot, or whether more remains (S-4). Fetch responses
+    to clients name no snapshot (S-13).
 
-    Some cases are excused: a node that leaves does not respond (KIP-595), damaged bytes are not served (S-9), and a
+    Some cases are excused: a node in shutdown does not respond (KIP-595), damaged bytes are not served (S-9), and a
     node does not respond to requests that do not name its cluster.
     """
 
@@ -412,20 +410,21 @@ class _Snapshots:
     started_us: dict[_Id, int] = field(default_factory=dict)
     """when the node began to make each"""
     made_ms: list[int] = field(default_factory=list)
-    """how long each took that is complete"""
+    """the duration of each complete one"""
     loaded: int = 0
     is_damaged: bool = False
     metrics: tuple[Gauge, Histogram, Histogram] | None = None
 
 
 class SnapshotMetricsExact(Check):
-    """snapshot-metrics-exact: the three metrics of KIP-630 count the snapshots that the node made, loaded and holds.
+    """snapshot-metrics-exact: the three metrics of KIP-630 count the snapshots that the node made, loaded and has.
 
-    ``SnapshotSizeBytes`` is the size of the newest snapshot that the node holds. ``GenSnapshotLatencyMs`` has an entry
-    for each snapshot that the node has made, and ``LoadSnapshotLatencyMs`` one for each that it has loaded (S-14). What
-    an attempt took is known from the note of its start and the event after which the snapshot is there.
+    ``SnapshotSizeBytes`` is the size of the newest snapshot of the node. ``GenSnapshotLatencyMs`` has an entry for each
+    snapshot that the node has made, and ``LoadSnapshotLatencyMs`` one for each that it has loaded (S-14). The duration
+    of an attempt is known from the note of its start and the event after which the snapshot is there.
 
-    What a damaged snapshot's successor of the same ID took is not judged, since nothing shows when it is there.
+    The duration of a snapshot that replaces a damaged one of the same ID is not judged, since nothing shows its
+    completion.
     """
 
     guarantee = "snapshot-metrics-exact"

@@ -25,7 +25,7 @@ class TransactionCheck(QuorumCheck):
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:  # noqa: ARG002
         for batch, data in batches:
             if batch.base_offset != self._at:
-                self.open_at = -1  # T-9: a snapshot replaced what is between, and holds no open transaction.
+                self.open_at = -1  # T-9: a snapshot replaced the records between, and has no open transaction.
                 self.skipped()
             self._at = batch.last_offset + 1
             if not batch.control:

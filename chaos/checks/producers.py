@@ -1,7 +1,7 @@
-"""What a log knows of its idempotent producers: from its batches, from snapshots, and until it forgets them.
+"""The state of idempotent producers in a log: from its batches, from snapshots, and until it expires.
 
-Source: Kafka's ProducerSnapshot schema (version 1, CRC-32C over what follows), KIP-98 and KIP-890 for what a batch and
-a marker change.
+Source: Kafka's ProducerSnapshot schema (version 1, CRC-32C over the bytes behind it), KIP-98 and KIP-890 for the
+effects of a batch and a marker.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _VERSION = 1
 
 
 class ProducerState(NamedTuple):
-    """What is known of one producer."""
+    """The state of one producer."""
 
     epoch: int
     last_sequence: int
@@ -49,12 +49,12 @@ class ProducerState(NamedTuple):
 
     @property
     def in_snapshot(self) -> tuple[int, int, int, int, int, int]:
-        """Return what a snapshot has of it."""
+        """Return the part of it that a snapshot has."""
         return self[:6]
 
 
 def read_snapshot(data: bytes) -> dict[int, ProducerState]:
-    """Return the producers by their IDs. Raises ValueError for what is no such file."""
+    """Return the producers by their IDs. Raises ValueError for any other file."""
     if len(data) < _HEAD.size:
         raise ValueError(f"it has only {len(data)} bytes")
     version, crc, count = _HEAD.unpack_from(data)
@@ -65,7 +65,7 @@ def read_snapshot(data: bytes) -> dict[int, ProducerState]:
 
 
 def replayed(known: Mapping[int, ProducerState], batch: bytes, place: Batch) -> dict[int, ProducerState]:
-    """Return what is known after the next whole batch, which is at ``place``."""
+    """Return the state after the next whole batch, which is at ``place``."""
     producing = producing_of(batch)
     producer_id, epoch, sequence = last_sequence_of(batch)
     if producer_id < 0:
@@ -102,10 +102,9 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 
 class ProducersReplayed(Check):
-    """producers-replayed: what a log knows of a producer is what its newest batch of that producer says (P-1, P-4,
-    P-12).
+    """producers-replayed: a log's state of a producer is that of the producer's newest batch (P-1, P-4, P-12).
 
-    A start takes it from a snapshot and the batches after that. So whatever becomes of the snapshot's file, the epoch,
+    A start reads it from a snapshot and the batches behind it. So whatever happens to the snapshot's file, the epoch,
     the last sequence and the last offset must be those of the batch. The check reads them from the bytes of the log.
 
     Only logs that began with a snapshot are judged, once each. Producers without a batch in the log are omitted: their
@@ -152,8 +151,8 @@ class ProducersReplayed(Check):
 
 
 class ProducersKeptAtStop(Check):
-    """producers-kept-at-stop: a node that has stopped in good order leaves in each log that knows producers a snapshot
-    of them at the log's end (P-3). The check reads the names of the files.
+    """producers-kept-at-stop: a node that has stopped cleanly leaves in each log with producers a snapshot of them at
+    the log's end (P-3). The check reads the names of the files.
     """
 
     guarantee = "producers-kept-at-stop"
@@ -185,7 +184,7 @@ _Place: TypeAlias = tuple[bytes, int]
 
 @dataclass(slots=True)
 class _Producer:
-    """What is known of a producer ID in one partition."""
+    """The state of a producer ID in one partition."""
 
     sent_ms: int
     """largest timestamp of its batches and of the times at which they were sent"""
@@ -206,13 +205,12 @@ class _PendingBatch(NamedTuple):
 
 
 class ForgottenProducerRefused(Check):
-    """forgotten-producer-refused: who a partition does not know must begin at sequence 0, and only the idle are
-    forgotten.
+    """forgotten-producer-refused: an unknown producer must begin at sequence 0, and only idle producers expire.
 
-    P-7: an ID is forgotten when ``producer.id.expiration.ms`` have passed since its last record, by the node's wall
-    clock and the record's timestamp. Kafka looks for such IDs every ``producer.id.expiration.check.interval.ms``, which
-    a steady clock measures, so an ID may be known until the wall clock has shown the expiration for as long. P-5: a
-    batch of an unknown ID with another sequence than 0 is refused with UNKNOWN_PRODUCER_ID, if that is the policy.
+    P-7: an ID expires when ``producer.id.expiration.ms`` have passed since its last record, by the node's wall clock
+    and the record's timestamp. Kafka checks for such IDs every ``producer.id.expiration.check.interval.ms``, which a
+    steady clock measures, so an ID may be known until the wall clock has shown the expiration for as long. P-5: a batch
+    of an unknown ID with another sequence than 0 is rejected with UNKNOWN_PRODUCER_ID, if that is the policy.
 
     The check knows each producer's batches from the requests, and what the wall clock showed at each of them. An ID
     that was never seen, or whose newest batch had expired at all requests of the last interval and at one before it, is
@@ -270,7 +268,7 @@ class ForgottenProducerRefused(Check):
                 partition = led.by_name.get((topic.topic, named[1])) or led.by_id.get((topic.topic_id, named[1]))
                 batches = [producing_of(data) for _, data in batches_of(bytes(each.records or b""))]
                 if partition is None:
-                    continue  # Physical: who does not lead it appends nothing.
+                    continue  # Physical: a node that does not lead it appends nothing.
                 place = partition.topic_id, partition.index
                 for batch in batches:
                     known = self._producers.get((place, batch.producer_id))
@@ -312,8 +310,8 @@ class ForgottenProducerRefused(Check):
 
 
 def _holds(partition: Partition, offset: int, producer_id: int) -> bool:
-    """Return whether the log still has this producer's batch at this offset. What is only in the remote tier was
-    committed (P-11), so no truncation removes it."""
+    """Return whether the log still has this producer's batch at this offset. Records that are only in the remote tier
+    were committed (P-11), so no truncation removes them."""
     log = partition.log
     if log.log_start_offset <= offset < log.local_log_start_offset:
         return True

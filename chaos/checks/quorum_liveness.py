@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class StableLeadership(QuorumCheck):
-    """stable-leadership: a leader stays leader while no fault touches it or its links to a majority of untouched
+    """stable-leadership: a leader stays leader while no fault affects it or its links to a majority of unaffected
     voters.
 
-    So a node that was cut off or restarted deposes nobody (pre-vote). The check judges once such a majority has been
-    left alone for ``Settings.settled_us``. A node that had already reached a higher epoch may still depose the leader:
-    raft lets every node follow the highest epoch that it is sent.
+    So a node that was cut off or restarted deposes no leader (pre-vote). The check judges once such a majority has been
+    without faults for ``Settings.settled_us``. A node that had already reached a higher epoch may still depose the
+    leader: raft lets every node follow the highest epoch that it is sent.
     """
 
     guarantee = "stable-leadership"
@@ -53,7 +53,7 @@ class StableLeadership(QuorumCheck):
 
     def _untouched(self, leader: int, since_us: int, until_us: int) -> bool:
         fault_times, from_us = self.view.fault_times, until_us - self._settled_us
-        # Physical: a leader that is dead, paused or cut off from a majority cannot keep its office.
+        # Physical: a leader that is dead, paused or cut off from a majority cannot stay leader.
         if since_us > from_us or fault_times.node_since(leader, from_us):
             return False
         with_it = [
@@ -79,7 +79,7 @@ class QuorumConverges(QuorumCheck):
         """Return whether the nodes must agree. It is false if the run ended before it had played all its phases."""
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """Reports a node that ended itself, because it cannot come to agree with the others."""
+        """Report a node that ended itself, because it cannot converge with the others."""
         self.violated(at_us, f"node {node_id} ended itself: {story}")
 
     def quiet(self, at_us: int) -> None:
@@ -118,7 +118,7 @@ def _state_of(member: Member) -> str:
 
 
 class NoFalseFencing(QuorumCheck):
-    """no-false-fencing: no broker is fenced while it and its way to the controller were left alone for a whole session.
+    """no-false-fencing: no broker is fenced if it and its links to the controller had no fault for a whole session.
 
     No process registers as a broker twice. It would do so only if another registration had taken its ID.
     """
@@ -167,21 +167,21 @@ class NoFalseFencing(QuorumCheck):
 
 @dataclass(slots=True)
 class Beating:
-    """An unfenced broker's heartbeats without a silence: when they began, and when the last one was answered."""
+    """An unfenced broker's uninterrupted heartbeats: when they began, and the time of the last response."""
 
     since_us: int
     last_us: int
 
 
 class SessionKept(Check):
-    """no-false-fencing, as the active controller's own process shows it (KIP-631): a broker whose heartbeats it answers
-    in time is not fenced, and no other broker gets its ID.
+    """no-false-fencing, as the active controller's own process shows it (KIP-631): a broker whose heartbeats get
+    responses in time is not fenced, and no other broker gets its ID.
 
-    A session lasts from each answered heartbeat for ``broker.session.timeout.ms`` on the controller's own clock. So it
-    does not matter how busy the machine is: a heartbeat that comes late is a silence, and a silence of a whole session
+    A session lasts from the response to each heartbeat for ``broker.session.timeout.ms`` on the controller's own clock.
+    So it does not matter how busy the machine is: a heartbeat that comes late is a gap, and a gap of a whole session
     excuses. So does a heartbeat that requests to be fenced or to shut down. KIP-631: a broker that the metadata has as
     fenced has no session, whichever controller fenced it, so another start of it may register at once. Physical: a
-    fencing shows when it is committed, a while after it was decided. So what came up to a session before it excuses as
+    fencing is visible when it is committed, some time after it was decided. So gaps up to a session before it excuse as
     well. A leader that could not commit for so long is no longer the leader.
     """
 

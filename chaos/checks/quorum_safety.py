@@ -1,4 +1,4 @@
-"""Safety of the quorum, as the raft papers name it: leaders, epochs, logs and what is committed."""
+"""Safety of the quorum, as the raft papers name it: leaders, epochs, logs and committed records."""
 
 from collections.abc import Sequence
 
@@ -140,8 +140,8 @@ class LeaderCompleteness(QuorumCheck):
     one does that was stopped meanwhile. By then a later leader may have committed more (Raft: Leader Completeness
     speaks of leaders of higher terms).
 
-    If a node's log starts at a snapshot, it is judged from the snapshot's end on. snapshot-equals-replay judges the
-    snapshot itself.
+    A log that starts at a snapshot is judged from the snapshot's end on. snapshot-equals-replay judges the snapshot
+    itself.
     """
 
     guarantee = "leader-completeness"
@@ -177,8 +177,8 @@ class LeaderCompleteness(QuorumCheck):
         while offset < end:
             wanted = self.view.committed.get(offset)
             if wanted is None:
-                # Physical: no living node had it as a batch any more when the view came to it, but as a snapshot. So
-                # it is not known what was there. snapshot-equals-replay judges the snapshot.
+                # Physical: no live node had it as a batch any more when the view read it, but as a snapshot. So it is
+                # not known what was there. snapshot-equals-replay judges the snapshot.
                 offset = next((each for each in self.view.committed if each > offset), end)
                 continue
             found = held.get(offset)
@@ -190,7 +190,7 @@ class LeaderCompleteness(QuorumCheck):
 
 
 class MajorityHighWatermark(QuorumCheck):
-    """majority-high-watermark: a majority of the voters durably holds what a leader calls committed."""
+    """majority-high-watermark: a majority of the voters durably has all records below a leader's high watermark."""
 
     guarantee = "majority-high-watermark"
 
@@ -215,7 +215,7 @@ class MonotonicHighWatermark(QuorumCheck):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._by_leaders: tuple[int, int] = (-1, -1)
-        """The last leader's epoch, and what leaders of earlier epochs had committed."""
+        """The last leader's epoch, and the high watermark of leaders of earlier epochs."""
         self._committed = -1
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:

@@ -1,4 +1,4 @@
-"""What the checks know about all replicas of the metadata log, kept beyond a node's death.
+"""The checks' view of all replicas of the metadata log, which survives a node's death.
 
 After each event only a few numbers of one node are compared. Batches are read once, when they appear.
 """
@@ -19,7 +19,7 @@ NOTHING_TRUNCATED = 1 << 62
 
 
 class Seen(NamedTuple):
-    """One member's replica of the metadata log at one moment."""
+    """One member's replica of the metadata log at one time."""
 
     incarnation: int = -1
     epoch: int = -1
@@ -46,7 +46,7 @@ class Member:
     is_voter: bool
     seen: Seen = field(default_factory=Seen)
     batches: dict[int, Batch] = field(default_factory=dict)
-    """what is in its log, by base offset, ascending"""
+    """the batches of its log, by base offset, ascending"""
     replica: Any = None
     """None while the node has none"""
     read_to: int = 0
@@ -60,7 +60,7 @@ class Member:
 
 
 class QuorumObserver:
-    """What a view of the quorum reports. An observer overrides the methods for what it wants to see."""
+    """The events that a view of the quorum reports. An observer overrides the methods that it needs."""
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         """Called when something of ``Seen`` changed, not only how far the log reaches.
@@ -72,14 +72,14 @@ class QuorumObserver:
         """Called when batches were appended to the member's log. After a start all are read again."""
 
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
-        """Called when this member is the first in the run to know that these batches are committed. Each comes with its
+        """Called when this member is the first in the run to know that these batches are committed. Each has its
         bytes."""
 
     def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
         """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """Called when a node has ended itself although no fault had hit its disk."""
+        """Called when a node has ended itself although no fault had affected its disk."""
 
 
 class QuorumView:
@@ -104,7 +104,7 @@ class QuorumView:
         return self.voters // 2 + 1
 
     def gone(self, node_id: int) -> None:
-        """Note that the process ended. What is known of its disk stays."""
+        """Record that the process ended. The state of its disk stays known."""
         member = self.nodes[node_id]
         member.replica = None
         member.read_to = 0
@@ -117,7 +117,7 @@ class QuorumView:
             member.truncated_to = min(member.truncated_to, offset)
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """Note that the node ended itself although no fault had hit its disk."""
+        """Record that the node ended itself although no fault had affected its disk."""
         for check in self.of_ends:
             check.ended(at_us, node_id, story)
 
@@ -171,8 +171,8 @@ class QuorumView:
             check.appended(at_us, member, fresh)
 
     def _commit(self, at_us: int, member: Member, high_watermark: int) -> None:
-        """Takes the committed batches from the first member that knows of them. It does not read below the log's start,
-        since earlier members have shown what a snapshot replaced there."""
+        """Read the committed batches from the first member that knows of them, but not below the log's start, since
+        earlier members have shown the batches that a snapshot replaced there."""
         offset = max(self.committed_end, member.seen.start_offset)
         fresh = list(read_batches(member.replica.log, offset, min(high_watermark, member.seen.end_offset)))
         self.committed.update((batch.base_offset, batch) for batch, _ in fresh)

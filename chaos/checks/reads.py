@@ -1,7 +1,7 @@
-"""How each fetcher walked through its partitions: records that it skipped or read twice, and its position at the end.
+"""The reads of each fetcher: records that it skipped or read twice, and its position at the end.
 
-A read follows another without a gap if no offset that is known to hold a record is between them. Seeks and new
-assignments begin a new walk. X-11: a cleaner may have removed a record before the second read
+A read follows another without a gap if no offset that is known to have a record is between them. Seeks and new
+assignments begin a new sequence of reads. X-11: a cleaner may have removed a record before the second read
 (``compacted_topics.missable``).
 """
 
@@ -42,7 +42,7 @@ class Pair:
 
 @computed_once
 def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
-    """Return what was read by operations that succeeded, each run with its operation, by process and in the order of
+    """Return the runs read by operations that succeeded, each with its operation, by process and in the order of
     reading. A member fetches from several nodes at once, so that is the order of the responses."""
     found = [
         (run, operation)
@@ -91,7 +91,7 @@ def known_offsets(history: History) -> dict[tuple[TopicPartition, int], list[int
     """Return the sorted offsets at which somebody read a record, by partition and by the reader's isolation level.
 
     An acknowledged record that nobody read is lost, and lost-write judges whether it may be. X-4 and X-5: readers with
-    read_committed (1) get no records of aborted transactions. So for them only what such readers read counts.
+    read_committed (1) get no records of aborted transactions. So for them only the reads of such readers count.
     """
     found: dict[tuple[TopicPartition, int], dict[int, None]] = {}
     for run in history.runs:
@@ -118,7 +118,7 @@ class PollCheck(Check):
 
     @abstractmethod
     def is_wrong(self, pair: Pair) -> bool:
-        """Return whether the pair breaks the guarantee."""
+        """Return whether the pair violates the guarantee."""
 
 
 class PollSkip(PollCheck):
@@ -160,9 +160,9 @@ class IntNonmonotonicPoll(PollCheck):
 class FetchGap(Check):
     """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
 
-    A fetcher that was given no offset and got no response is at the log's start. One that fetches from several nodes at
-    once is where the last response left it (KIP-392). A partition that does not exist any more has no positions
-    (lost-write).
+    A fetcher without a start offset and without a response is at the log's start. The position of one that fetches from
+    several nodes at once is that of the last response (KIP-392). A partition that does not exist any more has no
+    positions (lost-write).
     """
 
     guarantee = "fetch-gap"
@@ -192,7 +192,7 @@ class FetchGap(Check):
 
 
 class UnrequestedPartition(Check):
-    """unrequested-partition: a response holds only partitions that its fetcher reads at that time.
+    """unrequested-partition: a response has only partitions that its fetcher reads at that time.
 
     A forgotten partition counts as read until the forget is acknowledged.
     """
@@ -201,8 +201,8 @@ class UnrequestedPartition(Check):
 
     def end(self, history: History) -> None:
         assigned = grouped(history.assignments, lambda row: (row.process, partition_of(row)))
-        # Physical: the fetcher learns only from the response that its forget has arrived (F-12). It has one fetch at a
-        # time on its way, so what it sends in the microsecond of that response it sends after it.
+        # Physical: only the response shows the fetcher that its forget has arrived (F-12). It has one fetch at a time
+        # on its way, so what it sends in the microsecond of that response it sends after it.
         for position, operation in history.with_operations(history.positions, "fetch"):
             self.evidence += 1
             if not any(
@@ -217,10 +217,10 @@ class UnrequestedPartition(Check):
 
 
 class AnswersAfterHeal(Check):
-    """answers-after-heal: once all faults are healed, every node answers, and each partition can be read to its end.
+    """answers-after-heal: once all faults are healed, every node responds, and each partition can be read to its end.
 
-    A cluster that does not answer any more is not one of which nothing is known: an operator who restarts a node
-    expects it back. ``World`` reports each reader that came to its end, and what one of them could not read.
+    A cluster that does not respond any more is no lack of evidence: an operator who restarts a node expects it back.
+    ``World`` reports each reader that came to its end, and what one of them could not read.
     """
 
     guarantee = "answers-after-heal"

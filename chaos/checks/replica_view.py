@@ -1,8 +1,8 @@
-"""What the checks know about all replicas of the load's partitions, kept beyond a node's death.
+"""The checks' view of all replicas of the load's partitions, which survives a node's death.
 
-After each event a few numbers are compared for each log that the event touched, or whose role it may have changed.
+After each event a few numbers are compared for each log that the event changed, or whose role it may have changed.
 Batches are read once for each replica, when its high watermark passes them. Partitions with one replica are omitted.
-``eligible.py`` says what a loss excuses.
+``eligible.py`` says which losses are excused.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ class TouchedLogs:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Inside the block the logs of this process note their changes here. At its end the class gets its slots
+        """Inside the block the logs of this process record their changes here. At its end the class gets its slots
         back."""
         slots = {name: PartitionLog.__dict__[name] for name in NUMBERS}
         for name, slot in slots.items():
@@ -71,7 +71,7 @@ PartitionKey: TypeAlias = tuple[bytes, int]
 
 
 class Held(NamedTuple):
-    """A node's replica at one moment."""
+    """A node's replica at one time."""
 
     incarnation: int
     leader_epoch: int
@@ -104,7 +104,7 @@ class Copy:
 class Replicated:
     """One partition that has several replicas.
 
-    What is committed after a loss is judged like all else.
+    Records committed after a loss are judged like all others.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Replicated:
     state: PartitionImage
     """the newest that any node published"""
     eligible: Eligible
-    """the replicas that keep what is committed"""
+    """the replicas that keep the committed records"""
     committed: dict[int, Batch] = field(default_factory=dict)
     """batches known to be committed, by base offset, ascending"""
     committed_from: int = 0
@@ -131,7 +131,7 @@ class Replicated:
     """node by leader epoch"""
 
     def note_cleanable(self) -> None:
-        """Note how far the cleaners of the replicas may have worked until now."""
+        """Record how far the cleaners of the replicas may have worked until now."""
         if self.compacted is not None:
             stable_end = self.compacted.stable_end(self.committed_end)
             ends = [
@@ -142,7 +142,7 @@ class Replicated:
             self.compacted.cleanable_end = max(self.compacted.cleanable_end, *ends, 0)
 
     def begin_anew(self) -> None:
-        """Forget what was committed, because nobody had kept it. What the new leader has is all that there is."""
+        """Forget the committed records, because no replica had kept them. Only those of the new leader remain."""
         self.committed.clear()
         self.committed_from = self.committed_end = 0
         if self.compacted is not None:
@@ -153,7 +153,7 @@ class Replicated:
 
 
 class ReplicaObserver:
-    """What a view of the replicas reports. An observer overrides the methods for what it wants to see."""
+    """The events that a view of the replicas reports. An observer overrides the methods that it needs."""
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         """Called when a node's replica has changed. ``partition`` knows of it already."""
@@ -182,7 +182,7 @@ class ReplicaView:
         """whether there will be such partitions at all"""
         self.partitions: dict[PartitionKey, Replicated] = {}
         self.excused: dict[TopicPartition, None] = {}
-        """partitions whose committed records may be lost, because nobody kept them (E-7)"""
+        """partitions whose committed records may be lost, because no replica kept them (E-7)"""
         self.leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
         """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
         again"""
@@ -211,8 +211,8 @@ class ReplicaView:
         return offsets_partition(group, count) in lost
 
     def isr_known_to(self, node: "Node", partition: Replicated) -> tuple[tuple[int, ...], int]:
-        """Return the ISR and the min.insync.replicas in the metadata that the node has published. While it carries out
-        a large publication, it is not known which it acts upon, and nothing is required."""
+        """Return the ISR and the min.insync.replicas in the metadata that the node has published. While it applies a
+        large publication, it is unknown which of them it uses, and nothing is required."""
         image = node.broker.replica.loader.image
         topic = image.topic_by_id(partition.key[0])
         if topic is None or node._publisher.is_behind:
@@ -226,10 +226,10 @@ class ReplicaView:
             fields = dict(note.fields)
             self.leaders[str(fields["partition"]), int(fields["leader_epoch"])].add(node_id)
 
-    # What the metadata says
+    # The metadata
 
     def image(self, at_us: int, node_id: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
-        """Follow what a node published. It is about to act upon that, or has done so in this event.
+        """Follow a publication of a node, which the node is about to apply, or has applied in this event.
 
         A ``delta`` of None means its first image.
         """
@@ -321,23 +321,23 @@ class ReplicaView:
             check.metadata_changed(at_us, known, before, state)
 
     def power_lost(self, node_id: int) -> None:
-        """Note that the node's unsynced bytes are gone."""
+        """Record that the node's unsynced bytes are gone."""
         if not self._flushed:
             for partition in self.partitions.values():
                 _lose(partition, node_id)
 
     def bytes_lost(self, node_id: int, paths: Sequence[str]) -> None:
-        """Note that unsynced bytes of these files are gone. Records of other partitions were not in them."""
+        """Record that unsynced bytes of these files are gone. Records of other partitions were not in them."""
         folders = {folder for folder, _, name in (path.rpartition("/") for path in paths) if LOG_SUFFIX in name}
         if folders and not self._flushed:
             for partition in self.partitions.values():
                 if partition.name in folders:
                     _lose(partition, node_id)
 
-    # What the nodes hold
+    # The nodes' logs
 
     def started(self, node_id: int, damaged: Sequence[str] = ()) -> None:
-        """Note that a new process of the node begins. Meanwhile bits of the files ``damaged`` went bad."""
+        """Record that a new process of the node begins. Meanwhile bits of the files ``damaged`` were flipped."""
         folders = {path.rpartition("/")[0] for path in damaged}
         for partition in self.partitions.values():
             if partition.name in folders:
@@ -449,8 +449,8 @@ def offsets_partition(group: str, count: int) -> int:
 
 
 def _is_settled(node: "Node") -> bool:
-    """Return whether an event alone shows which logs the node touches. This is not so while the node starts or still
-    carries out a large publication."""
+    """Return whether an event alone shows which logs the node changes. That is not so while the node starts or still
+    applies a large publication."""
     return node.ready and not node._publisher.is_behind
 
 

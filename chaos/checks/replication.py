@@ -1,4 +1,4 @@
-"""Replication of partitions: replicas hold what is committed, and what was acknowledged is committed."""
+"""Replication of partitions: replicas have the committed records, and acknowledged records are committed."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class ReplicasEqual(ReplicaCheck):
-    """replicas-equal: below its high watermark each replica holds the very batches that were committed, byte for byte.
+    """replicas-equal: below its high watermark each replica has the committed batches, byte for byte.
 
     A new leader must hold all committed batches, even those above its own high watermark.
 
     In a compacted partition records are compared instead of batches. Each record must be at its offset as it was
-    committed. ``compacted_log.py`` says what a replica may lack, and what its cleaned part must lack.
+    committed. ``compacted_log.py`` says which records a replica may lack, and which its cleaned part must lack.
     """
 
     guarantee = "replicas-equal"
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         if partition.excused or (partition.losses and not copy.leads):
-            return  # E-7: nobody had kept what was committed. Followers truncate it later; ``quiet`` compares them.
+            return  # E-7: no replica had kept the committed records. Followers truncate later; ``quiet`` compares.
         another = now.leader_epoch > before.leader_epoch or now.incarnation != before.incarnation
         newly_leads = another and now.leader_epoch == partition.leader_epoch >= 0
         if newly_leads and now.end_offset < partition.committed_end:
@@ -64,7 +64,7 @@ class ReplicasEqual(ReplicaCheck):
         """Compare all that each replica holds, from its beginning."""
         for partition in self.replicas.partitions.values():
             for copy in partition.copies.values():
-                # E-7: nobody had kept what was committed, and no leader has taken over since then.
+                # E-7: no replica had kept the committed records, and no leader has taken over since then.
                 if copy.log is not None and not partition.excused:
                     copy.equal_to = 0
                     self._compare(at_us, partition, copy, copy.held, copy.held.high_watermark)
@@ -108,7 +108,7 @@ class ReplicasEqual(ReplicaCheck):
     def _unlike_batch_of(
         at_us: int, partition: Replicated, compacted: Compacted, remains: Remains, batch: Batch, data: bytes
     ) -> str:
-        """Note what remains of a batch, and return what is there and was never committed."""
+        """Record the remaining records of a batch, and return those that were never committed."""
         committed_batch = partition.committed.get(batch.base_offset)
         if batch.control:
             marker = marker_in(data)
@@ -124,7 +124,7 @@ class ReplicasEqual(ReplicaCheck):
         for offset, record in records_of(data, at_us):
             committed = compacted.records.get(offset)
             if committed is None and partition.losses:
-                continue  # E-7: it was read from a leader that had kept less, or had cleaned it away.
+                continue  # E-7: it was read from a leader that had kept less, or had cleaned it.
             if committed is None or not committed.equals(record):
                 there = "none" if committed is None else f"{committed[:-1]}"
                 return f"has the record {record[:-1]} at offset {offset} where {there} is committed"
@@ -133,7 +133,7 @@ class ReplicasEqual(ReplicaCheck):
 
 
 class ReplicasConverge(ReplicaCheck):
-    """replicas-converge: after the heal each partition has a leader, and all its replicas are in sync and alike.
+    """replicas-converge: after the heal each partition has a leader, and all its replicas are in sync and equal.
 
     ``World`` calls ``reached`` after the heal, and ``overdue`` if the time runs out before that.
     """
@@ -173,7 +173,7 @@ def _is_settled(partition: Replicated) -> bool:
     if len(state.isr) < len(state.replicas) or state.leader < 0:
         return False
     if not partition.copies:
-        return True  # Physical: no node has touched its log since the view began, so there is nothing to compare.
+        return True  # Physical: no node has changed its log since the view began, so there is nothing to compare.
     leader = partition.copies.get(state.leader)
     if leader is None or leader.log is None:
         return False
@@ -189,14 +189,14 @@ class HighWatermarkMonotonic(ReplicaCheck):
     guarantee = "high-watermark-monotonic"
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
-        # E-7: nobody had kept what was committed, so a follower truncates below its high watermark.
+        # E-7: no replica had kept the committed records, so a follower truncates below its high watermark.
         may_go_back = partition.losses > 0 and now.leader_epoch < 0
-        # H-4: a follower whose log ends below its leader's marker empties it, and takes that marker over.
+        # H-4: a follower whose log ends below its leader's marker empties it, and adopts that marker.
         if self.context.settings.tombstone_horizon and copy.log is not None and now.leader_epoch < 0:
             is_empty = now.start_offset == now.end_offset
             may_go_back |= is_empty and before.end_offset < copy.log.horizon.offset
         who = f"{partition.name} on node {copy.node_id}"
-        # Physical: a follower's new process learns the high watermark from its leader (it is no part of the log).
+        # Physical: a follower's new process gets the high watermark from its leader (it is no part of the log).
         is_same_process = before.incarnation == now.incarnation
         if is_same_process and not may_go_back and now.high_watermark < before.high_watermark:
             self.violated(at_us, f"{who}: it went back from {before.high_watermark} to {now.high_watermark}")
@@ -228,7 +228,7 @@ ALL = -1
 
 
 class NoAckedLost(ReplicaCheck):
-    """no-acked-lost: when a leader acknowledges a write with acks=all, the write is committed and enough replicas hold
+    """no-acked-lost: when a leader acknowledges a write with acks=all, the write is committed and enough replicas have
     it.
 
     Enough are all that are in sync by the leader's own metadata, and its min.insync.replicas by the same metadata
@@ -236,7 +236,7 @@ class NoAckedLost(ReplicaCheck):
     it. Other checks judge whether it is kept afterwards: replicas-equal at each new leader, lost-write and unseen at
     the end.
 
-    ``acted`` notes what a node acknowledged. ``viewed`` judges it, when the view knows what the node holds now.
+    ``acted`` records the acknowledgements of a node. ``viewed`` judges them, when the view has the node's new state.
     """
 
     guarantee = "no-acked-lost"
@@ -272,7 +272,7 @@ class NoAckedLost(ReplicaCheck):
         answered, self._answered = self._answered, []
         for answerer, body in answered:
             if answerer is not node:
-                continue  # It died of that very event, so nobody got the response.
+                continue  # It died in that event, so nobody got the response.
             for topic in body.responses:
                 for each in topic.partitions:
                     if each.error_code or each.base_offset < 0:
@@ -285,7 +285,8 @@ class NoAckedLost(ReplicaCheck):
 
     @staticmethod
     def _is_judged(partition: Replicated, node_id: int) -> bool:
-        """E-7: where nobody had kept what was committed, it starts again with the log of the leader elected then."""
+        """E-7: if no replica had kept the committed records, judging restarts with the log of the leader elected
+        then."""
         copy = partition.copies.get(node_id)
         leads = copy is not None and copy.held.leader_epoch == partition.leader_epoch
         return not partition.excused and (leads or not partition.losses)
@@ -317,7 +318,7 @@ class NoAckedLost(ReplicaCheck):
         for (key, losses), offsets in self._acknowledged.items():
             partition = self.replicas.partitions.get(key)
             if partition is None or partition.losses != losses:
-                continue  # The topic was deleted; or E-7: nobody had kept what was committed, and a leader had lost it.
+                continue  # The topic was deleted; or E-7: no replica had kept the records, and a leader had lost them.
             for leader in (each for each in partition.copies.values() if each.leads):
                 lost = [each for each in offsets if each >= leader.held.end_offset]
                 if lost and leader.held.leader_epoch == partition.leader_epoch:

@@ -1,7 +1,8 @@
-"""All checks of a run: finds their classes, and hands each check only what it requests.
+"""All checks of a run: finds their classes, and passes each check only what it requests.
 
-Every simulated run gets all checks, whatever guarantees its scenario lists. An event costs what it touched: a check is
-called only for the methods of ``Check`` that it overrides, and for the rows, notes and events that it names.
+Every simulated run gets all checks, whatever guarantees its scenario lists. A check is called only for the methods of
+``Check`` that it overrides, and for the rows, notes and events that it names, so the cost of an event is proportional
+to what it changed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +92,7 @@ class CheckSuite:
             check.published(at_us, node_id, fields)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
-        """Pass on what a node did with an event, before the checks see its state."""
+        """Pass on a node's effects for an event, before the checks see its state."""
         touched = _touched(event, effects)
         if self._kinds.isdisjoint(touched):
             return
@@ -126,7 +127,7 @@ class CheckSuite:
         """Let the checks judge the quiet cluster, and then the whole history."""
         for check in self._checks:
             check.quiet(at_us)
-        # E-7: nobody had kept what was committed there.
+        # E-7: no replica had kept the committed records there.
         history = history.without(self.replicas.excused, self.replicas.offsets_excused)
         for check in self._checks:
             check.end(history)

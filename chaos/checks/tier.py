@@ -1,6 +1,6 @@
-"""The remote tier (KIP-405): which segments are in it, and what was stored of each.
+"""The remote tier (KIP-405): its segments, and the stored objects of each.
 
-An object's key ends with ``<20-digit base offset>-<segment ID>.<what it holds>``, below a folder that begins with the
+An object's key ends with ``<20-digit base offset>-<segment ID>.<kind>``, below a folder that begins with the
 partition's name.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COPIED = "segment_copied"
 NEEDED = ("log", "index", "timeindex", "snapshot", "leader-epoch-checkpoint")
-"""P-11: a segment is listed only after all these are stored. A transaction index is there only if there are markers."""
+"""P-11: a segment is listed only after all these are stored. A transaction index exists only if there are markers."""
 
 
 class CopiedSegment(NamedTuple):
@@ -44,7 +44,7 @@ class CopiedSegment(NamedTuple):
         return f"{self.partition} from {self.base_offset} to {self.next_offset} (copy {self.segment_id})"
 
     def objects(self, tier: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return what is stored of it, by what it holds."""
+        """Return its stored objects by kind."""
         start = f"/{self.base_offset:020d}-{self.segment_id}."
         return {
             key.partition(start)[2]: data
@@ -69,11 +69,11 @@ def copied_in(effects: Sequence[Effect]) -> Iterator[CopiedSegment]:
 
 class ClosedSegmentsStored(Check):
     """closed-segments-stored: after the heal each closed segment that may be copied is in the remote tier (P-8, P-14),
-    and what is there is deleted locally.
+    and its local copy is deleted.
 
     KIP-405: a segment may be copied if it is not the active one, and is wholly below the last stable offset and the
-    high watermark. What snapshots of producers its log has does not matter (P-14). The oldest segments whose copies are
-    listed are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them.
+    high watermark. The producer snapshots of its log do not matter (P-14). The oldest segments whose copies are listed
+    are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them.
 
     ``World`` calls ``reached`` after the heal, and ``overdue`` if the time runs out before that.
     """
@@ -130,11 +130,12 @@ def _covers(listed: list[tuple[int, int]], offset: int, end: int) -> bool:
 
 
 class KeptUntilStored(Check):
-    """kept-until-stored: what a replica of a tiered topic has deleted locally is whole in the tier (P-11, KIP-405).
+    """kept-until-stored: records that a replica of a tiered topic has deleted locally are complete in the tier (P-11,
+    KIP-405).
 
-    Records below the log's start are gone for good, and need to be nowhere. Replicas learn a new start one after the
-    other, so the greatest that any of them had counts. Once all is quiet every replica is judged again: what was in
-    the tier when it was deleted locally must lie there still.
+    Records below the log start offset are deleted, and need not exist. Replicas get a new log start offset one after
+    the other, so the greatest of them counts. Once all is quiet every replica is judged again: records that were in the
+    tier when they were deleted locally must still be there.
     """
 
     guarantee = "kept-until-stored"
@@ -195,12 +196,12 @@ def _offsets(data: bytes) -> tuple[int, int]:
 
 
 class ListedWhenStored(Check):
-    """listed-when-stored: a segment is listed only after all its objects are stored, and they are what the log held
+    """listed-when-stored: a segment is listed only after all its objects are stored, and they equal the log's contents
     (P-11).
 
     When the first node lists a segment, its objects are searched for; later nodes may list it while it is being
-    deleted. When a node says that it has copied a segment, the log object must have the bytes of the local log, and the
-    leader epochs must say of each batch the epoch that the batch itself says.
+    deleted. When a node reports that it has copied a segment, the log object must have the bytes of the local log, and
+    the leader epochs must have for each batch the epoch in the batch itself.
     """
 
     guarantee = "listed-when-stored"
@@ -240,7 +241,7 @@ class ListedWhenStored(Check):
         stored = copied.objects(self.context.tier)
         log = next(log for log in node.logs() if log.directory == copied.partition)
         if copied.base_offset < log.local_log_start_offset:
-            return  # Physical: there is nothing here to compare with. That it may go, kept-until-stored judges.
+            return  # Physical: there is nothing to compare with. kept-until-stored judges whether it may be deleted.
         local = list(read_batches(log, copied.base_offset, copied.next_offset))
         if b"".join(data for _, data in local) != stored["log"]:
             self.violated(at_us, f"{copied.named}: the bytes in the store are not those of the log")
@@ -307,7 +308,7 @@ class NewerUploadCounts(Check):
 
 @dataclass(slots=True)
 class _Replay:
-    """What the batches below ``end_offset`` say of producers."""
+    """The producer state from the batches below ``end_offset``."""
 
     end_offset: int = 0
     known: dict[int, ProducerState] = field(default_factory=dict)
@@ -316,17 +317,17 @@ class _Replay:
 
 
 LATE_MS = 3000
-"""By how much a record may be older when a node appends it: its producer retries."""
+"""The age that a record may have when a node appends it, because its producer retries."""
 
 
 class UploadedProducers(Check):
-    """uploaded-producers-replayed: the snapshot of producers that is uploaded with a segment equals a full replay to
-    its end, for every producer that is not expired and every open transaction (P-8, P-10, P-13).
+    """uploaded-producers-replayed: the producer snapshot that is uploaded with a segment equals a full replay to its
+    end, for every producer that is not expired and every open transaction (P-8, P-10, P-13).
 
     The replay takes each batch once, in the order of the log, when a node says that the batch's segment is copied.
-    Clocks differ, and may have been stepped back since a producer was forgotten. So a producer counts as expired if it
-    is that by the latest time that the node's clock has shown (P-7). A log that has not its first records may have
-    begun with the snapshot of another node (P-11), and then the clocks of all nodes count.
+    Clocks differ, and may have been stepped back since a producer expired. So a producer counts as expired if it is by
+    the latest time that the node's clock has shown (P-7). A log without its first records may have begun with the
+    snapshot of another node (P-11), and then the clocks of all nodes count.
     """
 
     guarantee = "uploaded-producers-replayed"
@@ -336,7 +337,7 @@ class UploadedProducers(Check):
         super().__init__(context)
         self._replays: dict[str, _Replay] = {}
         self._latest_ms: dict[int, int] = {}
-        """What each node's clock has shown at most."""
+        """The latest time that each node's clock has shown."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         self._clock_showed(node.broker.node_id, node.broker.now.wall_ms)
@@ -357,7 +358,7 @@ class UploadedProducers(Check):
                 self._compare(at_us, copied, wanted, data, log, latest_ms)
 
     def _replayed_to(self, copied: CopiedSegment, log: PartitionLog) -> dict[int, ProducerState] | None:
-        """Return what the log says below the segment's end. None if batches before it are not here any more."""
+        """Return the replay of the log up to the segment's end, or None if batches before it are not here any more."""
         replay = self._replays.setdefault(copied.partition, _Replay())
         if replay.end_offset < copied.next_offset:
             if log.local_log_start_offset > replay.end_offset:
@@ -390,7 +391,7 @@ class UploadedProducers(Check):
                 continue
             known = found.get(producer_id)
             if producer.silence_ms >= log.config.producer_id_expiration_ms - LATE_MS and known is not None:
-                # P-7: it was forgotten once, with the epoch of its last marker.
+                # P-7: it expired once, with the epoch of its last marker.
                 known = known._replace(coordinator_epoch=max(known.coordinator_epoch, producer.coordinator_epoch))
             if known is None or known.in_snapshot != producer.in_snapshot:
                 self.violated(

@@ -1,4 +1,4 @@
-"""The tombstone horizon (H-1 to H-7): a replica or reader that may have missed tombstones begins again."""
+"""The tombstone horizon (H-1 to H-7): a replica or reader that may have missed tombstones restarts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ class _Seen:
     leader: int
     """node that it follows"""
     furthest: int
-    """largest marker of that leader since then; the replica cannot have been sent more"""
+    """largest marker of that leader since then; the replica cannot have received a larger one"""
 
 
 class TombstonesMarked(ReplicaCheck):
-    """tombstones-marked: each tombstone at or above a log's marker is there, and no follower's marker overtakes its
+    """tombstones-marked: each tombstone at or above a log's marker exists, and no follower's marker overtakes its
     leader's (H-1, H-2).
 
     A tombstone also counts as there if a newer record of its key is committed, and the log holds that or has not
@@ -94,7 +94,7 @@ class TombstonesMarked(ReplicaCheck):
     def _judge(self, at_us: int, partition: Replicated, copy: Copy) -> None:
         compacted, log = partition.compacted, copy.log
         if compacted is None or log is None or partition.excused or partition.losses:
-            return  # E-7: what was committed before a loss is not known any more.
+            return  # E-7: records committed before a loss are not known any more.
         self.evidence += 1
         held, marker = newest_offsets(log, copy.held.high_watermark), log.horizon.offset
         end = copy.held.high_watermark
@@ -159,7 +159,7 @@ class DeletedStaysDeleted(ReplicaCheck):
         if not self.context.settings.tombstone_horizon or compacted is None or log is None:
             return
         if partition.excused or partition.losses:
-            return  # E-7: what was committed before a loss is not known any more.
+            return  # E-7: records committed before a loss are not known any more.
         self.evidence += 1
         end = min(copy.held.high_watermark, partition.committed_end)
         newest = _newest_below(compacted, end)
@@ -185,7 +185,7 @@ MISSED = "tombstones_missed"
 
 @dataclass(frozen=True, slots=True)
 class SentMarker:
-    """A response with a marker, and the reason why the reader then reset its position; empty if it went on."""
+    """A response with a marker, and the reason why the reader then reset its position; empty if it continued."""
 
     at_us: int
     position: int
@@ -194,17 +194,17 @@ class SentMarker:
 
 
 class OneBootstrapPerMarker(Check):
-    """one-bootstrap-per-marker: a fetcher that is sent a marker above its position begins again, once for each marker,
-    and none begins again without that (H-3 to H-7).
+    """one-bootstrap-per-marker: a fetcher that receives a marker above its position restarts, once for each marker, and
+    none restarts without that (H-3 to H-7).
 
-    Readers are judged by what they were sent and did. In the normal mode a reader below the marker begins again (H-3).
-    From then on it is unsafe, and remembers that marker. While the marker stays it goes on (H-5), and when the marker
-    moves it begins again (H-6). At the marker it is back in the normal mode (H-7). The page does not say what comes
-    after a smaller marker of another replica: what was read there may need tombstones that are gone elsewhere. So both
-    is allowed then.
+    Readers are judged by the responses that they received and their actions. In the normal mode a reader below the
+    marker restarts (H-3). From then on it is unsafe, and stores that marker. While the marker stays it continues (H-5),
+    and when the marker moves it restarts (H-6). At the marker it returns to the normal mode (H-7). The page does not
+    define the action after a smaller marker of another replica: records that were read there may need tombstones that
+    are gone elsewhere. So both actions are allowed then.
 
-    Followers are judged by the bootstraps that they report. ``deleted-stays-deleted`` sees those that are omitted.
-    A follower may begin again for the same marker under another leader, which may have sent a smaller one meanwhile.
+    Followers are judged by the bootstraps that they report. ``deleted-stays-deleted`` sees those that are omitted. A
+    follower may restart for the same marker under another leader, which may have sent a smaller one meanwhile.
     """
 
     guarantee = "one-bootstrap-per-marker"
@@ -253,7 +253,7 @@ def _story(sent: SentMarker) -> str:
 
 
 def _wrong(life: Sequence[SentMarker]) -> Iterator[SentMarker]:
-    """Yield the responses after which a reader did not do what H-3 to H-7 say."""
+    """Yield the responses after which a reader did not follow H-3 to H-7."""
     remembered, is_unsafe, was_smaller = 0, False, False
     for sent in life:
         if is_unsafe and sent.position >= remembered:
@@ -271,8 +271,8 @@ def _wrong(life: Sequence[SentMarker]) -> Iterator[SentMarker]:
 
 
 def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[SentMarker]]]:
-    """Yield the markers that each reader with a view was sent of each partition, by its lives. The next life knows
-    nothing.
+    """Yield the markers that each reader with a view received for each partition, by its lives. Each life begins
+    without state.
     """
     ends = grouped(history.views, lambda row: (row.process, partition_of(row)))
     reset = {(row.process, partition_of(row), row.at_us): row.reason for row in history.resets}
@@ -295,8 +295,8 @@ def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[SentMar
 
 
 def _responses_with_marker(history: History) -> list[tuple[int, PositionRow]]:
-    """Return the responses with a marker, each with its time. A response that shows a truncation says where to go
-    on, and nothing else is taken of it (KIP-320)."""
+    """Return the responses with a marker, each with its time. A response that shows a truncation only says where to
+    continue, and the rest of it is ignored (KIP-320)."""
     truncated = {(row.process, partition_of(row), row.at_us) for row in history.resets if row.reason == "truncated"}
     found = []
     for row in history.positions:

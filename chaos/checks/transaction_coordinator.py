@@ -1,4 +1,4 @@
-"""The coordinator of transactions: its transactional IDs, its timeouts, and transactions that hang."""
+"""The transaction coordinator: its transactional IDs, its timeouts, and hanging transactions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -47,19 +47,19 @@ class _Known:
     epoch: int
     timeout_ms: int
     requested: _Moment
-    """when the last InitProducerId or EndTxn came that was granted"""
+    """time of the last InitProducerId or EndTxn that succeeded"""
     named: _Moment
     """last time at which any request named the ID"""
 
 
 class TransactionalIdsKept(Check):
-    """transactional-ids-kept: a coordinator grants no timeout that is too long, and forgets idle IDs in time, not
-    before.
+    """transactional-ids-kept: a coordinator grants no timeout that is too long, and expires idle IDs in time, not
+    earlier.
 
-    X-7: InitProducerId with a timeout beyond ``transaction.max.timeout.ms`` is refused. X-10: an ID that was idle for
-    ``transactional.id.expiration.ms`` is forgotten with the next look, which comes each
-    ``transaction.remove.expired.transaction.cleanup.interval.ms``. Who takes it then gets a new producer ID. Before,
-    its owner's successor gets the same producer ID with another epoch.
+    X-7: InitProducerId with a timeout beyond ``transaction.max.timeout.ms`` is rejected. X-10: an ID that was idle for
+    ``transactional.id.expiration.ms`` expires at the next check, which comes every
+    ``transaction.remove.expired.transaction.cleanup.interval.ms``. The next producer with that ID gets a new producer
+    ID. Before, it gets the same producer ID with another epoch.
 
     The check knows an ID from the requests that name it, as long as the same node leads the same partitions of
     ``__transaction_state``. An open transaction ends after its timeout at the latest, so an ID is idle from then on.
@@ -163,8 +163,8 @@ class TransactionsConsistent(Check):
 
     Asks the coordinator itself after each event (``TransactionCoordinator.validate``).
 
-    That shares the judge with what it judges. It can hide no breach of a promise to clients, because it only adds to
-    the checks of what clients see.
+    The judged code is its own judge here. That can hide no violation from clients, because it only adds to the checks
+    of clients' observations.
     """
 
     guarantee = "transactions-consistent"
@@ -183,7 +183,7 @@ CLEANUP_US = 10_000_000
 class HangingTransaction(Check):
     """hanging-transaction: once all is quiet, no transaction holds back the last stable offset that should have ended.
 
-    A coordinator aborts what is older than its timeout, and looks for it every
+    A coordinator aborts a transaction that is older than its timeout, and checks for that every
     ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction whose end was not
     acknowledged may be open.
     """
@@ -212,7 +212,7 @@ NOT_ADDED = "not_added"
 
 
 class _Key(NamedTuple):
-    """An open transaction: where it is, of whom, and its first offset there."""
+    """An open transaction: its partition, its producer, and its first offset there."""
 
     where: TopicPartition
     producer_id: int
@@ -225,14 +225,14 @@ class HangingFound(Check):
     KIP-664: DescribeProducers reports where each transaction begins that is open in a partition. ListTransactions
     and DescribeTransactions report which of them a coordinator still expects to end. WriteTxnMarkers ends the others.
 
-    - A transaction of which no coordinator ever knew is reported by each look at its partition, until somebody requests
-      to abort it.
-    - What a janitor found hanging in two looks was not open and known to its coordinator. A transaction is surely both
-      from its first acknowledged write until its producer requests its end, or until its timeout.
-    - What was aborted with success is reported by no later look.
+    - A transaction that no coordinator ever knew is reported by each check of its partition, until somebody requests to
+      abort it.
+    - A transaction that a janitor found hanging in two checks was not open and known to its coordinator. A transaction
+      is surely both from its first acknowledged write until its producer requests its end, or until its timeout.
+    - A transaction that was aborted successfully is reported by no later check.
 
-    A leader that was replaced and does not know it may report what is no longer true. So a scenario in which nodes are
-    cut off or paused promises none of that.
+    A leader that was replaced and does not know it may report an old state. So a scenario in which nodes are cut off or
+    paused does not have this guarantee.
     """
 
     guarantee = "hanging-found"
@@ -305,7 +305,7 @@ def _key(row: ToldTransactionRow) -> _Key:
 def _looks_between(
     rows: Sequence[ToldTransactionRow], from_us: int, until_us: int | None
 ) -> Iterator[ToldTransactionRow]:
-    """Yield one row of each look that began at or after ``from_us`` and was over before ``until_us``."""
+    """Yield one row of each check that began at or after ``from_us`` and ended before ``until_us``."""
     seen = set[tuple[str, int]]()
     for row in rows:
         if (row.process, row.index) in seen or row.asked_us < from_us:

@@ -1,4 +1,5 @@
-"""Transactions as clients see them: what was sent, what became of it, and what readers of committed records saw."""
+"""Transactions as clients see them: their sends, their outcome, and the records that readers with read_committed
+saw."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -27,11 +28,11 @@ Value: TypeAlias = tuple[TopicPartition, str, int]
 
 
 class Fate(Enum):
-    """What can be known of a transaction from outside."""
+    """The outcome of a transaction, as far as clients know it."""
 
     COMMITTED = "committed"
     NEVER = "never committed"
-    """An abort was requested, nothing was, or the request to commit was refused for good."""
+    """An abort or no end was requested, or the request to commit was finally rejected."""
     UNKNOWN = "unknown"
     """A commit was requested, and its outcome is not known."""
 
@@ -92,7 +93,8 @@ def _fate(row: TransactionRow) -> Fate:
 
 @computed_once
 def sightings(history: History) -> dict[Value, list[Sighting]]:
-    """Return where and when readers with read_committed saw each value, in the order of the responses."""
+    """Return the places and times at which readers with read_committed saw each value, in the order of the
+    responses."""
     found: dict[Value, list[Sighting]] = {}
     for run, operation in sorted(reads(history), key=lambda each: each[1].complete_us):
         if run.isolation == COMMITTED_READS and run.writer:
@@ -132,7 +134,7 @@ def missing(history: History, transaction: Transaction) -> list[tuple[Value, Wri
     """Return the values of a transaction that no reader with read_committed saw, although such readers know what is
     at their offsets."""
     seen, until, starts = sightings(history), known_until(history), log_starts(history)
-    # Physical: without a response the offset is not known. Kafka: what is below the log start is deleted.
+    # Physical: without a response the offset is unknown. Kafka: records below the log start offset are deleted.
     return [
         (key, value)
         for key, value in transaction.values()
@@ -211,11 +213,10 @@ IDLE_US = 2_500_000
 
 
 class LostTransaction(Check):
-    """lost-transaction: of each transaction whose commit was acknowledged, readers with read_committed see something.
+    """lost-transaction: readers with read_committed see a part of each transaction whose commit was acknowledged.
 
-    Where they see some of it and not all, torn-transaction speaks. A transactional ID that is in use keeps its producer
-    ID, with epochs that rise (X-1). Otherwise its coordinator has forgotten it, and with it what was decided and not
-    told.
+    If they see some of it and not all, torn-transaction judges it. A transactional ID that is in use keeps its producer
+    ID, with epochs that rise (X-1). Otherwise its coordinator has lost it, with any decision that it had not sent yet.
     """
 
     guarantee = "lost-transaction"
@@ -260,7 +261,7 @@ class TornTransaction(Check):
     """torn-transaction: a transaction takes effect whole or not at all.
 
     Torn inside: readers with read_committed saw one of its values, and another is missing. This also holds for a
-    transaction of which nobody knows whether it was committed.
+    transaction of unknown outcome.
 
     Torn outside: its values and the group offsets that it sent disagree. A group fetches an offset that only a
     transaction sent which was never committed. Or it fetches an older offset after a transaction that sent a newer one
@@ -273,7 +274,7 @@ class TornTransaction(Check):
         if not history.transactions:
             return
         self.evidence += sum(each.fate is Fate.COMMITTED for each in transactions(history))
-        if history.writes_guaranteed:  # Physical: one replica that lost its power has lost any part of what it had.
+        if history.writes_guaranteed:  # Physical: one replica may have lost any part of its records with its power.
             self._inside(history)
         self._outside(history)
 
@@ -324,7 +325,7 @@ class TornTransaction(Check):
         last, newest = max(done, key=lambda part: part[0].row.at_us)
         if fetched >= newest:
             return
-        # Physical: what was requested before the last commit ended may have taken effect after it.
+        # Physical: a commit requested before the last commit ended may have taken effect after it.
         late = any(each.until_us > last.row.at_us for each in of_plain) or any(
             _ended_us(each) > last.row.at_us for each in possible
         )
@@ -346,8 +347,8 @@ Group = tuple[str, TopicPartition]
 class ExactlyOnce(Check):
     """exactly-once (X-14): each input of workers that consume, transform and produce is once in their output.
 
-    The output is what readers with read_committed saw of the target. Workers record which of their values was made from
-    which offset of the source.
+    The output is the part of the target that readers with read_committed saw. Workers record which of their values was
+    made from which offset of the source.
     """
 
     guarantee = "exactly-once"
@@ -377,7 +378,7 @@ class ExactlyOnce(Check):
             key = (row.group, partition_of(row))
             begun[key] = min(begun.get(key, row.source_offset), row.source_offset)
             if (row.target_topic, row.target_partition) not in ended:
-                # Physical: nobody knows what a partition holds that was not read to its end.
+                # Physical: the contents of a partition that was not read to its end are unknown.
                 unread.setdefault(key, set()).update(range(row.source_offset, row.source_offset + row.count))
         done: dict[Group, int] = {}
         for each in transactions(history):
@@ -423,7 +424,7 @@ def _copies(row: TransformRow, step: int, seen: dict[Value, list[Sighting]]) -> 
 class LsoRegression(Check):
     """lso-regression (X-4): a leader's last stable offset never goes back within its leader epoch.
 
-    Seen from outside by responses to fetches that named the leader epoch, since a leader of another epoch refuses
+    Seen from outside by responses to fetches that named the leader epoch, since a leader of another epoch rejects
     those. Two responses have an order if the first had come before the second was requested. Seen from inside in each
     thorough look.
 

@@ -1,4 +1,4 @@
-"""What was written and what became of it: lost, duplicated, misplaced and corrupt values."""
+"""Written values: lost, duplicated, misplaced and corrupt ones."""
 
 from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from chaos.checks.check import Check
@@ -25,7 +25,7 @@ def is_placed(run: RunRow, history: History) -> bool:
     if run.kind == "read":
         return True
     operation = history.operation_of.get((run.process, run.index))
-    # Physical: a send whose end is unknown, or whose response has no offset, may not have been written.
+    # Physical: a send of unknown outcome, or whose response has no offset, may not have been written.
     is_known = operation is not None and operation.type == "ok" and run.first_offset >= 0
     # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
     return is_known and run.process not in history.unguaranteed
@@ -285,11 +285,11 @@ class CorruptValue(Check):
 
 
 class MirrorComplete(Check):
-    """mirror-complete: what the source holds at the end, its mirror's target holds too.
+    """mirror-complete: all records in the source at the end are in its mirror's target too.
 
-    The check judges partitions that were read to their end in both clusters. It omits offsets over which a reset
-    moved the mirror's position forward (its reset policy is ``latest``, or records were deleted before it came to
-    them). The target may hold a record twice, since the promise is at least once; that is only counted.
+    The check judges partitions that were read to their end in both clusters. It omits offsets over which a reset moved
+    the mirror's position forward (its reset policy is ``latest``, or records were deleted before it came to them). The
+    target may have a record twice, since the guarantee is at least once; that is only counted.
     """
 
     guarantee = "mirror-complete"
@@ -309,7 +309,7 @@ class MirrorComplete(Check):
         moved = grouped((row for row in moved_forward(history) if row.process in mirrors), partition_of)
         for run, operation in history.with_operations(history.runs, "final_read"):
             if partition_of(run) not in ended:
-                continue  # Physical: nobody knows what the target holds beyond what was read.
+                continue  # Physical: the contents of the target beyond the last read are unknown.
             jumps = [(row.from_offset, row.to_offset) for row in moved.get(partition_of(run), ())]
             for value in expanded(run):
                 if any(first <= value.offset < end for first, end in jumps):

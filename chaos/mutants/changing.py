@@ -1,4 +1,4 @@
-"""Changes fields of requests and answers, for brokers with a wrong habit."""
+"""Change fields of requests and responses, for brokers with a wrong habit."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -10,11 +10,11 @@ ANSWERS = "reference_broker.wire.messages:encode_response"
 REQUESTS = "reference_broker.wire.messages:decode_request"
 
 Change = Callable[[str, Any], Any]
-"""Gives the new value of a field, by its name and its value."""
+"""Returns the new value of a field, given its name and its value."""
 
 
 def changed(value: Any, change: Change) -> Any:
-    """A copy of an answer in which each field, at any depth, went through ``change``."""
+    """Return a copy of a response in which ``change`` was applied to each field, at any depth."""
     if isinstance(value, list | tuple):
         return type(value)(changed(each, change) for each in value)
     if not is_dataclass(value) or isinstance(value, type):
@@ -24,7 +24,7 @@ def changed(value: Any, change: Change) -> Any:
 
 
 def fixed(**values: Any) -> Change:
-    """The named fields get these values."""
+    """Return a change that sets the named fields to these values."""
     return lambda name, value: values.get(name, value)
 
 

@@ -1,4 +1,4 @@
-"""Mutants of the transactions of producers: their coordinator, their markers, and what partitions know of them."""
+"""Mutants of producers' transactions: their coordinator, their markers, and the state of partitions."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
@@ -26,7 +26,7 @@ LOADED = "reference_broker.transactions.transactions_partition:read_transaction"
 
 @mutant("reference_broker.transactions.endings:Endings._write")
 def markers_before_prepare(original: Function, self: Any, target: Any, held: Any, step: Any, done: Any) -> None:
-    """The markers are sent as soon as the end is requested, before it is durable (X-2, X-3)."""
+    """Markers are sent as soon as the end is requested, before the decision is durable (X-2, X-3)."""
     marker = Marker(
         step.producer_id,
         step.producer_epoch,
@@ -40,7 +40,7 @@ def markers_before_prepare(original: Function, self: Any, target: Any, held: Any
 
 @mutant(LOADED)
 def transactions_dropped_at_load(original: Function, transactional_id: str, data: bytes) -> Any:
-    """A coordinator that takes over forgets the transactions that are open or decided (X-2, X-3)."""
+    """After a takeover the coordinator drops transactions that are open or decided (X-2, X-3)."""
     found = original(transactional_id, data)
     if found.state in DECIDED or found.state is TransactionState.ONGOING:
         return found._replace(state=TransactionState.EMPTY, partitions={})
@@ -49,7 +49,8 @@ def transactions_dropped_at_load(original: Function, transactional_id: str, data
 
 @mutant(LOADED)
 def opposite_outcome_after_takeover(original: Function, transactional_id: str, data: bytes) -> Any:
-    """A coordinator that takes over aborts what was to be committed, and tells so whoever asks again (X-3)."""
+    """After a takeover the coordinator aborts transactions that were to be committed, and confirms that to clients that
+    retry (X-3)."""
     found = original(transactional_id, data)
     if found.state is TransactionState.PREPARE_COMMIT:
         return found._replace(state=TransactionState.PREPARE_ABORT)
@@ -60,14 +61,14 @@ def opposite_outcome_after_takeover(original: Function, transactional_id: str, d
 def epoch_not_raised(
     original: Function, current: Any, timeout_ms: int, now_ms: int, *, is_requested_by_owner: bool
 ) -> Any:
-    """InitProducerId gives the epoch that the last producer has, so that one is not fenced (X-1)."""
+    """InitProducerId returns the epoch of the previous producer, so that one is not fenced (X-1)."""
     step = original(current, timeout_ms, now_ms, is_requested_by_owner=is_requested_by_owner)
     return step._replace(producer_epoch=max(current.producer_epoch, 0))
 
 
 @mutant("reference_broker.transactions.coordinator:TransactionCoordinator.init_producer_id")
 def any_timeout_granted(original: Function, self: Any, request: Any, respond: Any) -> None:
-    """A producer gets its timeout, however long it is (X-7)."""
+    """A producer gets any timeout that it requests (X-7)."""
     config, self._config = self._config, replace(self._config, transaction_max_timeout_ms=2**31 - 1)
     try:
         original(self, request, respond)
@@ -82,25 +83,25 @@ def timed_out_stays_open(original: Function, self: Any, target: Any, held: Any, 
 
 @mutant("reference_broker.transactions.endings:Endings.fence")
 def timed_out_not_fenced(original: Function, self: Any, target: Any, held: Any, done: Any) -> None:
-    """A transaction that is too old is aborted, and its producer keeps its epoch (X-7)."""
+    """A transaction that timed out is aborted, and its producer keeps its epoch (X-7)."""
     self.decide(target, held, 0, done, commits=False)
 
 
 @mutant(f"{TIMEOUTS}._expire")
 def idle_ids_never_forgotten(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
-    """A transactional ID stays for good, however long it is idle (X-10)."""
+    """Transactional IDs never expire (X-10)."""
 
 
 @mutant(f"{TIMEOUTS}._expire")
 def ids_forgotten_too_early(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
-    """A transactional ID is forgotten after an eighth of ``transactional.id.expiration.ms`` (X-10)."""
+    """A transactional ID expires after an eighth of ``transactional.id.expiration.ms`` (X-10)."""
     early_ms = self._config.transactional_id_expiration_ms * 7 // 8
     original(self, target, held, now_ms + early_ms)
 
 
 @mutant(f"{TIMEOUTS}._expire")
 def open_transactions_expire(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
-    """An ID with an open transaction is forgotten like one at rest, so nobody ever ends the transaction (X-10)."""
+    """An ID with an open transaction expires like an idle one, so the transaction is never ended (X-10)."""
     if held.current.state is TransactionState.ONGOING:
         held.current = held.current._replace(state=TransactionState.EMPTY, partitions={})
     original(self, target, held, now_ms)
@@ -111,7 +112,7 @@ def open_transactions_expire(original: Function, self: Any, target: Any, held: A
 
 @mutant(f"{PRODUCERS}._check_one")
 def older_epoch_appended(original: Function, self: Any, producer: Any, header: Any) -> Any:
-    """Producers' states take a batch of an older epoch (X-1)."""
+    """Producer states accept a batch with an older epoch (X-1)."""
     if producer is not None and header.producer_epoch < producer.producer_epoch:
         return None
     return original(self, producer, header)
@@ -119,12 +120,12 @@ def older_epoch_appended(original: Function, self: Any, producer: Any, header: A
 
 @mutant("reference_broker.log.transaction_verification:_check_epoch", partner=older_epoch_appended)
 def producer_epoch_not_checked(original: Function, known: Any, batch: Any) -> None:
-    """A partition appends what a fenced producer sends (X-1)."""
+    """A partition appends batches of a fenced producer (X-1)."""
 
 
 @mutant(f"{PRODUCERS}.first_unstable_offset")
 def last_stable_at_high_watermark(original: Function, self: Any, high_watermark: int) -> int | None:
-    """The last stable offset is the high watermark, whatever is open (X-4)."""
+    """The last stable offset equals the high watermark, also with open transactions (X-4)."""
     return None
 
 
@@ -132,13 +133,13 @@ def last_stable_at_high_watermark(original: Function, self: Any, high_watermark:
 def aborted_index_not_rebuilt(
     original: Function, disk: Any, segment: Any, position: int, header: Any, states: Any
 ) -> Any:
-    """A start finds no aborted transactions again (X-5, X-13)."""
+    """A start restores no aborted transactions (X-5, X-13)."""
     original(disk, segment, position, header, states)
 
 
 @mutant("reference_broker.log.producer_state:pieces_of")
 def open_transactions_left_out_of_snapshot(original: Function, producers: Any) -> Any:
-    """A producer snapshot says of no producer that it has an open transaction (X-13)."""
+    """A producer snapshot contains no open transactions (X-13)."""
     return original({key: each._replace(current_txn_first_offset=-1) for key, each in producers.items()})
 
 
@@ -150,7 +151,7 @@ def transactions_not_verified(original: Function, self: Any, request: Any, verif
 
 @mutant("reference_broker.transactions.markers:refusal_of")
 def coordinator_epoch_not_checked(original: Function, marker: Any, known: Any) -> Error:
-    """A partition appends the marker of a coordinator that is fenced (X-6)."""
+    """A partition appends the marker of a fenced coordinator (X-6)."""
     refusal: Error = original(marker, known)
     return ErrorCode.none if refusal is ErrorCode.transaction_coordinator_fenced else refusal
 
@@ -162,7 +163,7 @@ def coordinator_epoch_not_checked(original: Function, marker: Any, known: Any) -
 def open_transactions_not_told(
     original: Function, broker: Any, topic: str, index: int, work: Any
 ) -> Generator[None, None, Any]:
-    """DescribeProducers says of no producer that it has an open transaction (X-12)."""
+    """DescribeProducers returns no open transactions (X-12)."""
     told = yield from original(broker, topic, index, work)
     producers = [replace(each, current_txn_start_offset=i64(-1)) for each in told.active_producers]
     return replace(told, active_producers=tuple(producers))
@@ -170,20 +171,20 @@ def open_transactions_not_told(
 
 @mutant(f"{APIS}.k66_list_transactions:_response")
 def open_transactions_not_listed(original: Function, error: Error, unknown: Any, listed: Any) -> Any:
-    """ListTransactions leaves out what is open (X-12)."""
+    """ListTransactions omits open transactions (X-12)."""
     at_rest = [each for each in listed if each.transaction_state != TransactionState.ONGOING.value]
     return original(error, unknown, at_rest)
 
 
 @mutant(f"{APIS}.k65_describe_transactions:_described")
 def partitions_not_described(original: Function, transactional_id: Any, held: Any) -> Any:
-    """DescribeTransactions tells no partitions of a transaction (X-12)."""
+    """DescribeTransactions returns no partitions (X-12)."""
     return replace(original(transactional_id, held), topics=())
 
 
 @mutant("reference_broker.transactions.markers:MarkerWriter._append")
 def aborts_answered_unwritten(original: Function, self: Any, marker: Any, key: Any) -> Any:
-    """An abort with the coordinator epoch that Kafka's tool makes up is answered, and no marker is written (X-12)."""
+    """An abort with the coordinator epoch that Kafka's tool invents succeeds, and no marker is written (X-12)."""
     partition = self._partitions.by_name.get(key)
     known = None if partition is None else partition.log.producers.by_id.get(marker.producer_id)
     if not marker.is_commit and marker.coordinator_epoch == 0 and known is not None and known.coordinator_epoch < 0:
@@ -198,7 +199,7 @@ def aborts_answered_unwritten(original: Function, self: Any, marker: Any, key: A
 def offsets_visible_before_commit(
     original: Function, self: Any, end_offset: int, changes: Any, producer_id: int = NO_PRODUCER_ID
 ) -> None:
-    """The offsets in a transaction are visible at once, and stay when it is aborted (X-8)."""
+    """The offsets of a transaction are visible at once, and stay after an abort (X-8)."""
     original(self, end_offset, changes)
 
 
@@ -206,7 +207,7 @@ def offsets_visible_before_commit(
 def offsets_kept_after_abort(
     original: Function, self: Any, end_offset: int, producer_id: int, *, is_commit: bool
 ) -> None:
-    """An abort makes the offsets of its transaction visible, as a commit does (X-8)."""
+    """An abort makes the offsets of its transaction visible, like a commit (X-8)."""
     original(self, end_offset, producer_id, is_commit=True)
 
 

@@ -14,7 +14,7 @@ from reference_broker.records.batch import DELETE_HORIZON
 
 @mutant("reference_broker.log.cleaner.retention:OffsetMap.put")
 def newest_record_cleaned(original: Function, self: Any, keys: Sequence[bytes], offsets: Sequence[int]) -> bool:
-    """The cleaner takes the newest record of a key for superseded, and removes it."""
+    """The cleaner treats the newest record of a key as superseded, and removes it."""
     noted: bool = original(self, keys, offsets)
     for key, offset in zip(keys, offsets, strict=True):
         if self.offsets.get(short(key)) == offset:
@@ -24,7 +24,7 @@ def newest_record_cleaned(original: Function, self: Any, keys: Sequence[bytes], 
 
 @mutant("reference_broker.log.cleaner.retention:Retention.keep")
 def superseded_record_kept(original: Function, self: Any, header: Any, batch: memoryview) -> Any:
-    """The cleaner takes no record for superseded, so all of them stay."""
+    """The cleaner treats no record as superseded, so all of them stay."""
     kept = yield from original(self, header, batch)
     return kept if header.is_control else batch
 
@@ -45,14 +45,14 @@ def cleaned_above_last_stable_offset(original: Function, log: Any, first_dirty: 
 
 @mutant("reference_broker.log.cleaner.retention:CleanedTransactions.of_data")
 def aborted_record_survives(original: Function, self: Any, header: Any) -> bool:
-    """The cleaner takes the records of an aborted transaction for committed ones (X-11)."""
+    """The cleaner treats the records of an aborted transaction as committed (X-11)."""
     original(self, header)
     return False
 
 
 @mutant("reference_broker.log.cleaner.retention:Retention.keep")
 def marker_removed_at_once(original: Function, self: Any, header: Any, batch: memoryview) -> Any:
-    """The cleaner removes a marker as soon as no batch of its transaction is left, before its delete horizon (X-11)."""
+    """The cleaner removes a marker as soon as no batch of its transaction remains, before its delete horizon (X-11)."""
     if header.is_control:
         header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp_ms=0)
     return original(self, header, batch)
@@ -60,8 +60,7 @@ def marker_removed_at_once(original: Function, self: Any, header: Any, batch: me
 
 @mutant("reference_broker.log.reading:first_with_records")
 def empty_batches_sent_alone(original: Function, segments: Any, offset: int, end_offset: int) -> int:
-    """A fetch reads from where the client stands, also if the cleaner has left nothing but empty batches there
-    (F-16)."""
+    """A fetch reads from the client's offset, also if only empty batches remain there (F-16)."""
     return offset
 
 
@@ -71,7 +70,7 @@ MUST_EMPTY = "reference_broker.log.tombstone_horizon:TombstoneHorizon.must_empty
 
 @mutant("reference_broker.log.tombstone_horizon:TombstoneHorizon.settle")
 def marker_not_moved(original: Function, self: Any) -> None:
-    """Tombstones go, and the marker stays where it is (H-1)."""
+    """Tombstones are removed without moving the horizon marker (H-1)."""
     marker = self.offset
     original(self)
     self.offset = marker
@@ -79,7 +78,7 @@ def marker_not_moved(original: Function, self: Any) -> None:
 
 @mutant("reference_broker.apis.records.fetch:_with_horizon")
 def marker_not_told(original: Function, cached: Any, data: Any) -> Any:
-    """Fetch answers tell the marker 0, whatever it is (H-1)."""
+    """Fetch responses contain the marker 0, whatever it is (H-1)."""
     told = original(cached, data)
     return replace(told, tombstone_horizon=min(told.tombstone_horizon, 0))
 
@@ -94,8 +93,8 @@ def follower_overtakes_marker(original: Function, self: Any, position: int, lead
 
 @mutant(MUST_EMPTY)
 def follower_beyond_marker_goes_on(original: Function, self: Any, position: int, leader_horizon: int) -> bool:
-    """A follower whose marker is beyond that of a new leader goes on removing tombstones, instead of standing still
-    until the leader has caught up (H-2)."""
+    """A follower whose marker is beyond that of a new leader continues to remove tombstones, instead of pausing until
+    the leader has caught up (H-2)."""
     begins_again: bool = original(self, position, leader_horizon)
     if not begins_again and self.offset > leader_horizon:
         self.limit = NO_LIMIT
@@ -106,7 +105,7 @@ def follower_beyond_marker_goes_on(original: Function, self: Any, position: int,
 def consumer_reads_on(
     original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int
 ) -> bool:
-    """A consumer below the marker reads on (H-3)."""
+    """A consumer below the marker continues to read (H-3)."""
     return False
 
 
@@ -121,7 +120,7 @@ def follower_keeps_its_log(original: Function, self: Any, position: int, leader_
 def consumer_begins_for_ever(
     original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int
 ) -> bool:
-    """A consumer remembers no marker, and begins again for the same one (H-5)."""
+    """A consumer stores no marker, and restarts again and again because of the same one (H-5)."""
     self.held[where].remembered_horizon = 0
     begins_again: bool = original(self, where, horizon, log_start_offset, metadata_epoch)
     return begins_again
@@ -129,7 +128,7 @@ def consumer_begins_for_ever(
 
 @mutant(MUST_EMPTY)
 def follower_begins_for_ever(original: Function, self: Any, position: int, leader_horizon: int) -> bool:
-    """A follower remembers no marker, and empties its log again for the same one (H-5)."""
+    """A follower stores no marker, and empties its log again and again because of the same one (H-5)."""
     self.remembered = 0
     begins_again: bool = original(self, position, leader_horizon)
     return begins_again
@@ -139,7 +138,7 @@ def follower_begins_for_ever(original: Function, self: Any, position: int, leade
 def consumer_ignores_moved_marker(
     original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int
 ) -> bool:
-    """A consumer in an unsafe bootstrap goes on, although the marker has moved (H-6)."""
+    """A consumer in an unsafe bootstrap continues, although the marker has moved (H-6)."""
     remembered = self.held[where].remembered_horizon
     told = min(horizon, remembered) if remembered else horizon
     begins_again: bool = original(self, where, told, log_start_offset, metadata_epoch)
@@ -148,7 +147,7 @@ def consumer_ignores_moved_marker(
 
 @mutant(MUST_EMPTY)
 def follower_ignores_moved_marker(original: Function, self: Any, position: int, leader_horizon: int) -> bool:
-    """A follower in an unsafe bootstrap goes on, although the marker has moved (H-6)."""
+    """A follower in an unsafe bootstrap continues, although the marker has moved (H-6)."""
     begins_again: bool = original(
         self, position, min(leader_horizon, self.remembered) if self.remembered else leader_horizon
     )
@@ -157,5 +156,5 @@ def follower_ignores_moved_marker(original: Function, self: Any, position: int, 
 
 @mutant("reference_broker.client.consumer:remembered_after", side="client")
 def unsafe_for_ever(original: Function, position: int, horizon: int) -> int:
-    """A fetcher stays unsafe beyond the marker, so each move of it lets the fetcher begin again (H-7)."""
+    """A fetcher stays unsafe beyond the marker, so it restarts at each move of the marker (H-7)."""
     return horizon

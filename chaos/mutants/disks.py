@@ -1,4 +1,4 @@
-"""Mutants of what a node does when its disk fails or loses names, and with files that are damaged when it starts."""
+"""Mutants of a node with a disk that fails or loses names, and with files that are damaged at its start."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
@@ -18,7 +18,7 @@ RECORD_COUNT = slice(57, 61)
 
 @mutant("reference_broker.core.node:Node._sync_failed")
 def failed_sync_taken_for_done(original: Function, self: Any, event: Any) -> None:
-    """A sync that failed counts as done, so records are acknowledged that no disk has (P-6)."""
+    """A failed sync counts as done, so records are acknowledged that are on no disk (P-6)."""
     self._syncs.synced(event.token)
 
 
@@ -34,7 +34,7 @@ def failed_append_acknowledged(
     is_looked_into: bool = False,
     guard: Any = None,
 ) -> Appended:
-    """An append that failed is answered as if it had been done."""
+    """A failed append is acknowledged."""
     try:
         appended: Appended = original(
             self, now, records, leader_epoch, origin=origin, is_looked_into=is_looked_into, guard=guard
@@ -51,33 +51,33 @@ CRC_BYTES = 4
 
 @mutant("reference_broker.log.recovery:Recovery._was_durable")
 def any_damage_cut(original: Function, self: Any, offset: int) -> bool:
-    """A start takes all damage for a torn end of the log, and deletes what stands behind it."""
+    """A start treats all damage as a torn end of the log, and deletes everything behind it."""
     return False
 
 
 @mutant("reference_broker.replication.partition_publisher:PartitionDirectories.clear")
 def stray_deleted(original: Function, self: Any, directory: str, topic: str, index: int) -> None:
-    """A directory that no topic claims is deleted, although nobody told that its topic was deleted."""
+    """A directory without a topic is deleted, although the metadata never said that its topic was deleted."""
     self._disk.delete(directory)
 
 
 @mutant("reference_broker.replication.partition_publisher:set_all_aside")
 def other_id_starts_empty(original: Function, disk: Any, directory: str, cause: str, why: str) -> None:
-    """A replica on which the metadata relies, but whose topic ID is damaged, gives way to an empty log that may be
-    led."""
+    """A replica on which the metadata relies, but whose topic ID is damaged, is replaced by an empty log that may
+    lead."""
     disk.rename(directory, f"{directory}.unknown-stray")
 
 
 @mutant("reference_broker.log.partition_log:PartitionLog._drop_oldest")
 def deleted_before_log_start_is_durable(original: Function, self: Any, count: int) -> None:
-    """Old segments are deleted at once. A power loss may bring some of them back, without those between them."""
+    """Old segments are deleted at once. A power loss may restore some of them, without those between them."""
     original(self, count)
     self.segments.delete_retired(self.log_end_offset)
 
 
 @mutant("reference_broker.replication.partition_publisher:PartitionPublisher.misplaced")
 def damage_not_told(original: Function, self: Any) -> dict[tuple[bytes, int], bool]:
-    """The controller does not hear of a damaged log. It elects the replica, which then leads nothing."""
+    """The controller is not informed of a damaged log. It elects the replica, which then does not lead."""
     return {}
 
 
@@ -86,7 +86,7 @@ def damage_not_told(original: Function, self: Any) -> dict[tuple[bytes, int], bo
     one_use="The metadata log and a start of a coordinator check with it what came from their own quorum or disk.",
 )
 def batch_crc_unchecked(original: Function, view: memoryview, position: int, end: int) -> BatchHeader:
-    """Batches are appended whatever their CRC says, when a client produces them and when a replica fetches them."""
+    """Batches are appended without checking their CRC, from clients and from leaders."""
     header: BatchHeader
     try:
         header = original(view, position, end)
@@ -99,7 +99,7 @@ def batch_crc_unchecked(original: Function, view: memoryview, position: int, end
 
 @mutant("reference_broker.quorum.metadata_log:MetadataLog.append_fetched")
 def metadata_crc_unchecked(original: Function, self: Any, now: Any, data: Any, leader_epoch: int) -> int:
-    """A node appends batches of the metadata log whatever their CRC says, and acts on what they hold."""
+    """A node appends and applies batches of the metadata log without checking their CRC."""
     believed = bytearray(data)
     with suppress(InvalidRecords):
         for position, header in iterate(memoryview(data)):
@@ -111,7 +111,7 @@ def metadata_crc_unchecked(original: Function, self: Any, now: Any, data: Any, l
 
 
 def _emptied(disk: Any, directory: str) -> None:
-    """Leave of a partition's directory only the file that names its topic."""
+    """Delete all files of a partition's directory but the one with its topic ID."""
     for name in disk.list(directory):
         if name != "partition.metadata":
             disk.delete(f"{directory}/{name}")
@@ -124,7 +124,7 @@ OPENING = "reference_broker.log.opening:open_log"
 def records_forgotten(
     original: Function, disk: Any, directory: str, config: Any, now: Any, clean: bool
 ) -> Generator[None, None, Any]:
-    """A node comes back without a record of any topic that clients made."""
+    """A node restarts without the records of all topics of clients."""
     if not directory.rpartition("/")[2].startswith("__"):
         _emptied(disk, directory)
     return (yield from original(disk, directory, config, now, clean))
@@ -134,7 +134,7 @@ def records_forgotten(
 def offsets_forgotten(
     original: Function, disk: Any, directory: str, config: Any, now: Any, clean: bool
 ) -> Generator[None, None, Any]:
-    """A node comes back without a record of ``__consumer_offsets``."""
+    """A node restarts without the records of ``__consumer_offsets``."""
     if directory.rpartition("/")[2].startswith("__consumer_offsets-"):
         _emptied(disk, directory)
     return (yield from original(disk, directory, config, now, clean))
@@ -144,7 +144,7 @@ def offsets_forgotten(
 def transactions_forgotten(
     original: Function, disk: Any, directory: str, config: Any, now: Any, clean: bool
 ) -> Generator[None, None, Any]:
-    """A node comes back without a record of ``__transaction_state``."""
+    """A node restarts without the records of ``__transaction_state``."""
     if directory.rpartition("/")[2].startswith("__transaction_state-"):
         _emptied(disk, directory)
     return (yield from original(disk, directory, config, now, clean))
@@ -154,7 +154,7 @@ def transactions_forgotten(
 def log_begins_at_its_end(
     original: Function, disk: Any, directory: str, config: Any, now: Any, clean: bool
 ) -> Generator[None, None, Any]:
-    """A node comes back with empty logs of the topics that clients made, which begin where the old ones ended."""
+    """A node restarts with empty logs of clients' topics, which begin where the old ones ended."""
     log = yield from original(disk, directory, config, now, clean)
     if not directory.rpartition("/")[2].startswith("__"):
         log.truncate_fully_and_start_at(log.log_end_offset, now)
@@ -163,7 +163,7 @@ def log_begins_at_its_end(
 
 @mutant("reference_broker.controller.metadata_replica:MetadataReplica.load")
 def metadata_forgotten(original: Function, self: Any, clean: bool) -> Generator[None, None, None]:
-    """A node comes back without its metadata log and all that says that it has served before."""
+    """A node restarts without its metadata log and all other traces of its earlier life."""
     disk = self._home.disk
     for path in (METADATA_DIRECTORY, META_PROPERTIES):
         disk.delete(path)

@@ -1,4 +1,4 @@
-"""Mutants of the private draft versions: what is on the wire, and what other people's clients hear of them."""
+"""Mutants of the private draft versions: their layout, and their visibility to unmodified clients."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ API_VERSIONS = "reference_broker.apis.metadata.k18_api_versions"
 
 @mutant("reference_broker.wire.apis:is_flexible")
 def drafts_are_flexible(original: Function, api_key: int, version: int) -> bool:
-    """The headers of drafts have tagged fields, as those of flexible versions have (D-1). Fetch writes its own."""
+    """The headers of drafts have tagged fields, like those of flexible versions (D-1). Fetch has its own code."""
     return bool(original(api_key, version)) or ((api_key, version) in DRAFTS and api_key != ApiKey.FETCH)
 
 
@@ -26,14 +26,14 @@ def drafts_not_announced(original: Function, broker: Any, taken: Any) -> list[tu
 
 @mutant(f"{API_VERSIONS}:_finalized")
 def drafts_left_to_upgrade(original: Function, drafts: Any) -> list[tuple[str, int]]:
-    """ApiVersions announces drafts as features that nobody has finalized, so administrators upgrade them (D-3)."""
+    """ApiVersions announces drafts as features that are not finalized, so administrators upgrade them (D-3)."""
     del original, drafts
     return []
 
 
 @mutant(f"{API_VERSIONS}:_ranges")
 def drafts_in_the_ranges(original: Function, served: Any) -> Any:
-    """ApiVersions tells drafts within the ranges, where clients that know none choose a version (D-3)."""
+    """ApiVersions includes drafts in the version ranges, where unmodified clients choose a version (D-3)."""
     return tuple(
         replace(each, max_version=i16(FIRST_DRAFT_VERSION)) if (each.api_key, FIRST_DRAFT_VERSION) in DRAFTS else each
         for each in original(served)

@@ -24,10 +24,8 @@ ONLY_FINAL = ("final",)
 
 @mutant(f"{SESSION}:FetchSession.after_response")
 def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, sent: Any, partitions: Any) -> None:
-    """Records that were sent once are not sent again before the fetcher names an offset, even if the answer was lost.
-
-    (F-14, F-20, G-5, G-6)
-    """
+    """Records are not sent again before the fetcher names an offset, even if the response was lost (F-14, F-20, G-5,
+    G-6)."""
     original(self, cached, sent, partitions)
     if sent is not None and sent.records:
         self.assess(cached, 0)
@@ -37,8 +35,7 @@ def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, se
 
 @mutant(f"{SESSION}:FetchSession.accept_epoch", revisions=ONLY_FINAL)
 def epoch_not_advanced_when_response_lost(original: Function, self: Any, request_epoch: int) -> bool:
-    """The epoch advances only when the next request arrives. So a request that a client sends again is accepted (F-3,
-    F-10, F-20)."""
+    """The epoch advances only when the next request arrives, so a resent request is accepted (F-3, F-10, F-20)."""
     following = 1 if request_epoch == LARGEST_EPOCH else request_epoch + 1
     if self.number > 0 and following == self.epoch:
         self.epoch = request_epoch
@@ -53,7 +50,7 @@ def no_epoch_comparison(original: Function, self: Any, request_epoch: int) -> bo
 
 @mutant(f"{CACHE}:FetchSessionCache.lookup_numbered")
 def session_closed_on_wrong_epoch(original: Function, self: Any, session_id: int, number: int, revision: Any) -> Any:
-    """A wrong epoch or number ends the session (F-10, G-3)."""
+    """A wrong epoch or number closes the session (F-10, G-3)."""
     found = original(self, session_id, number, revision)
     if found is revision.wrong_number:
         self.close(session_id, "wrong epoch")
@@ -61,7 +58,7 @@ def session_closed_on_wrong_epoch(original: Function, self: Any, session_id: int
 
 
 class _Always:
-    """Takes the place of a generator of random numbers, and always gives the same number."""
+    """A replacement for a random number generator that always returns the same number."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -94,25 +91,25 @@ def forgotten_list_ignored(original: Function, self: Any, topic: str, topic_id: 
 
 @mutant(f"{CACHE}:FetchSessionCache.victim")
 def least_recently_used_evicted(original: Function, self: Any, newcomer: Any, wall_ms: int, among: Any) -> Any:
-    """A full cache evicts the session that was used least recently (F-18, G-11)."""
+    """A full cache evicts the least recently used session (F-18, G-11)."""
     return Victim(min(among, key=lambda each: (each.last_used_ms, each.session_id)), "b")
 
 
 @mutant(f"{FINAL}:next_epoch", revisions=ONLY_FINAL)
 def epoch_overflows_to_negative(original: Function, epoch: int) -> int:
-    """After 2^31-1 comes -2^31 (F-3)."""
+    """-2^31 follows 2^31-1 (F-3)."""
     return -(2**31) if epoch == LARGEST_EPOCH else epoch + 1
 
 
 @mutant(f"{FINAL}:next_epoch", revisions=ONLY_FINAL)
 def epoch_wraps_to_zero(original: Function, epoch: int) -> int:
-    """After 2^31-1 comes 0, which asks for a new session (F-3, F-6)."""
+    """0 follows 2^31-1, which requests a new session (F-3, F-6)."""
     return 0 if epoch == LARGEST_EPOCH else epoch + 1
 
 
 @mutant("reference_broker.core.requests:ActiveCall.respond")
 def answers_told_without_session(original: Function, self: Any, body: Any, *, api_version: int | None = None) -> None:
-    """The lines of answers in trace and log tell no session (F-23)."""
+    """The lines of responses in trace and log have no session (F-23)."""
     request = self._request
     self._request = request._replace(tag=request.tag._replace(session_id=0, session_epoch=-1))
     original(self, body, api_version=api_version)
@@ -122,13 +119,13 @@ def answers_told_without_session(original: Function, self: Any, body: Any, *, ap
 def session_forgets_its_maker(
     original: Function, self: Any, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Any = None
 ) -> Any:
-    """A session does not remember its consumer's client ID, and no line names it (G-2)."""
+    """A session does not store its consumer's client ID, and no line contains it (G-2)."""
     return original(self, "", replica_id, uses_topic_ids, revision)
 
 
 @mutant("reference_broker.apis.records.led_partitions:leader_epoch_error", revisions=ONLY_FINAL)
 def leader_epoch_not_checked(original: Function, leader_epoch: int, request_epoch: int) -> Any:
-    """Any leader epoch that a fetcher sends is accepted (F-13)."""
+    """Any leader epoch of a fetcher is accepted (F-13)."""
     return original(leader_epoch, leader_epoch)
 
 
@@ -148,7 +145,7 @@ def counted_session_ids(original: Function, self: Any, largest_id: int) -> int:
 
 @mutant(f"{CACHE}:is_idle")
 def negative_idle_time_evicts(original: Function, session: Any, wall_ms: int) -> bool:
-    """A session counts as idle if the clock went back behind its last use (F-18, G-11)."""
+    """A session counts as idle if the clock was set back to before its last use (F-18, G-11)."""
     return bool(original(session, wall_ms)) or wall_ms < session.last_used_ms
 
 
@@ -156,25 +153,25 @@ def negative_idle_time_evicts(original: Function, session: Any, wall_ms: int) ->
 def no_batch_beyond_the_limit(
     original: Function, cached: Any, lookup: Any, reader: Any, max_bytes: int, at_least_one: bool
 ) -> Any:
-    """A batch that is larger than the limits is never sent, so nobody gets beyond it (F-16)."""
+    """A batch that is larger than the limits is never sent, so no fetcher gets past it (F-16)."""
     return original(cached, lookup, reader, max_bytes, False)
 
 
 @mutant("reference_broker.apis.records.k01_fetch:_fetch_all", revisions=ONLY_FINAL)
 def session_outlives_its_farewell(original: Function, broker: Any, call: Any, request: Any) -> Any:
-    """A session that its fetcher closes stays, and keeps its slot (F-8)."""
+    """A session that its fetcher closes keeps its slot (F-8)."""
     return original(broker, call, replace(request, session_id=0) if request.session_epoch == -1 else request)
 
 
 @mutant("reference_broker.apis.records.k01_fetch:_leave_session", revisions=ONLY_FINAL)
 def session_outlives_its_last_partition(original: Function, fetch: Any) -> Any:
-    """A session whose last partition is forgotten stays, and keeps its slot (F-7)."""
+    """A session whose last partition is forgotten keeps its slot (F-7)."""
     return iter(())
 
 
 @mutant(f"{FETCH}:Fetch._complete")
 def answers_everything(original: Function, self: Any) -> Any:
-    """Each incremental answer tells every partition of its session (F-14, G-6)."""
+    """Each incremental response contains every partition of its session (F-14, G-6)."""
     for cached in self.session.partitions.values():
         self.session.mark(cached)
         self._look_up(cached)
@@ -184,7 +181,7 @@ def answers_everything(original: Function, self: Any) -> Any:
 
 @mutant(f"{FINAL}:FinalRevision.reports", revisions=ONLY_FINAL)
 def only_records_are_news(original: Function, self: Any, session: Any, cached: Any, data: Any) -> bool:
-    """A partition whose high watermark has changed is left out of an answer that has no room for its records (F-14)."""
+    """A partition whose high watermark has changed is omitted from a response without room for its records (F-14)."""
     return bool(data.records or data.error_code) or session.answers_full
 
 
@@ -211,7 +208,7 @@ def last_use_not_noted(original: Function, self: Any, now: Any) -> None:
 
 @mutant(f"{CACHE}:FetchSessionCache._victims")
 def declined_while_slots_are_free(original: Function, self: Any, newcomer: Any, wall_ms: int) -> Any:
-    """The last slot is never given away (F-5, F-17)."""
+    """The last slot is never used (F-5, F-17)."""
     return None if len(self.sessions) == self.slots - 1 else original(self, newcomer, wall_ms)
 
 
@@ -223,19 +220,19 @@ def one_session_too_many(original: Function, self: Any, newcomer: Any, wall_ms: 
 
 @mutant(f"{CACHE}:outranked_by")
 def followers_not_privileged(original: Function, session: Any, newcomer: Any) -> bool:
-    """A follower's session takes no consumer's slot (F-18, F-19)."""
+    """A follower's session does not evict a consumer's (F-18, F-19)."""
     return False
 
 
 @mutant(f"{CACHE}:outgrown_by")
 def larger_sessions_wait(original: Function, session: Any, newcomer: Any, wall_ms: int) -> bool:
-    """A larger session does not take the slot of an old one (F-18)."""
+    """A larger session does not evict an old one (F-18)."""
     return False
 
 
 @mutant(f"{CACHE}:FetchSessionCache._evict")
 def evictions_not_counted(original: Function, self: Any, victim: Any, newcomer: Any, wall_ms: int) -> None:
-    """An eviction does not show in IncrementalFetchSessionEvictionsPerSec (F-21)."""
+    """An eviction is not counted in IncrementalFetchSessionEvictionsPerSec (F-21)."""
     original(self, victim, newcomer, wall_ms)
     self._evictions.value -= 1
 
@@ -244,13 +241,13 @@ def evictions_not_counted(original: Function, self: Any, victim: Any, newcomer: 
 def session_for_who_wants_none(
     original: Function, self: Any, sessions: Any, session: Any, wants_session: bool, now: Any
 ) -> bool:
-    """Each full fetch gets a session, also one that wants none (F-4)."""
+    """Each full fetch gets a session, also one that requests none (F-4)."""
     return bool(original(self, sessions, session, True, now))
 
 
 @mutant(f"{CACHE}:FetchSessionCache.lookup_numbered", revisions=ONLY_FINAL)
 def draft_errors_outside_drafts(original: Function, self: Any, session_id: int, number: int, revision: Any) -> Any:
-    """A request of the final revision is refused with an error code that only drafts have (D-2)."""
+    """A request of the final revision is rejected with an error code that only drafts have (D-2)."""
     found = original(self, session_id, number, revision)
     return DraftError.INVALID_FETCH_SESSION if isinstance(found, ErrorCode) else found
 
@@ -259,7 +256,7 @@ def draft_errors_outside_drafts(original: Function, self: Any, session_id: int, 
     "reference_broker.client.session_handler:FetchSessionHandler.handle_response", side="client", revisions=ONLY_FINAL
 )
 def session_kept_after_error(original: Function, self: Any, response: Any) -> Any:
-    """A fetcher goes on in its session after a top-level error, so it hears of nothing any more (F-11)."""
+    """A fetcher continues its session after a top-level error, and so receives no more changes (F-11)."""
     number = self.session_epoch
     found = original(self, response)
     if response.error_code and self.session_id:
@@ -269,8 +266,8 @@ def session_kept_after_error(original: Function, self: Any, response: Any) -> An
 
 @mutant("reference_broker.sessions.fetch_session:CachedPartition.remember_sent")
 def offsets_of_moved_records_count_as_sent(original: Function, self: Any, sent: Any) -> None:
-    """The offsets that come with OFFSET_MOVED_TO_TIERED_STORAGE count as sent, so a follower is not sent the state of
-    the partition after that (F-14)."""
+    """The offsets in a response with OFFSET_MOVED_TO_TIERED_STORAGE count as sent, so the follower never gets the state
+    of the partition after that (F-14)."""
     original(self, sent)
     if sent.error_code == ErrorCode.offset_moved_to_tiered_storage:
         self.sent_high_watermark, self.sent_log_start_offset = sent.high_watermark, sent.log_start_offset
@@ -300,20 +297,20 @@ def session_id_of_client_id(original: Function, self: Any, newcomer: Any, now: A
 
 @mutant(f"{FIRST}:FirstRevision.advance", revisions=ONLY_FIRST)
 def sequence_number_in_32_bits(original: Function, self: Any, session: Any, number: int) -> None:
-    """After 2^31-1 comes -2^31 (G-3)."""
+    """-2^31 follows 2^31-1 (G-3)."""
     original(self, session, number)
     session.number = (session.number + 2**31) % 2**32 - 2**31
 
 
 @mutant(f"{FIRST}:FirstRevision.start", revisions=ONLY_FIRST)
 def no_modulo_rotation(original: Function, self: Any, session: Any) -> int:
-    """Each answer begins at the first partition (G-7)."""
+    """Each response begins at the first partition (G-7)."""
     return 0
 
 
 @mutant(f"{FETCH}:Fetch._after_omitted", revisions=ONLY_FIRST)
 def number_not_carried_over(original: Function, self: Any, marked: Any, sent: Any) -> None:
-    """A partition that the size limit keeps out of answer N is not marked for answer N + 1 (G-5)."""
+    """A partition that the size limit excludes from response N is not marked for response N + 1 (G-5)."""
     session, omitted = self.session, dict.fromkeys(marked)
     if session.revision.repeats:
         for cached in session.partitions.values():
@@ -338,13 +335,14 @@ def incremental_served_without_session(original: Function, sessions: Any, reques
 
 @mutant(f"{SESSION}:FetchSession.has_parked", revisions=ONLY_FIRST)
 def retransmission_refuses_the_waiting(original: Function, self: Any, number: int) -> bool:
-    """A request that comes again while the first one waits ends that one with InvalidFetchSession (G-3)."""
+    """If a request is resent while the first one is parked, the first one ends with InvalidFetchSession (G-3)."""
     return False
 
 
 @mutant(f"{SESSION}:FetchSession.deny", revisions=ONLY_FIRST)
 def denied_session_invites_incremental_fetches(original: Function, self: Any) -> Any:
-    """A session that caches nothing is answered with INCREMENTAL_FETCH_OK set, and takes incremental fetches (G-10)."""
+    """The response of a session that caches nothing has INCREMENTAL_FETCH_OK set, and the session accepts incremental
+    fetches (G-10)."""
     left = original(self)
     self.denied = False
     return left
@@ -352,13 +350,13 @@ def denied_session_invites_incremental_fetches(original: Function, self: Any) ->
 
 @mutant(f"{FIRST}:FirstRevision.response_flags", revisions=ONLY_FIRST)
 def incremental_answers_not_marked(original: Function, self: Any, session: Any) -> int:
-    """No answer says that it is an incremental one (G-9)."""
+    """No response is marked as incremental (G-9)."""
     return int(original(self, session)) & ~INCREMENTAL_FETCH_RESPONSE
 
 
 @mutant(f"{FIRST}:FirstRevision.refusal", revisions=ONLY_FIRST)
 def errors_without_text(original: Function, self: Any, error: Any, request: Any, session: Any = None) -> Any:
-    """No error has a text beside it (G-9)."""
+    """No error has a message beside it (G-9)."""
     return replace(original(self, error, request, session), error_string=None)
 
 
@@ -366,7 +364,7 @@ def errors_without_text(original: Function, self: Any, error: Any, request: Any,
 def refused_sessions_told_as_closed(
     original: Function, self: Any, error: Any, request: Any, session: Any = None
 ) -> Any:
-    """A refusal tells the session ID 0 although the session is there (G-9)."""
+    """A rejection has session ID 0 although the session exists (G-9)."""
     return original(self, error, request)
 
 
@@ -378,7 +376,7 @@ def _read_sooner(original: Function, version: int, frame: Any, offset: int) -> A
 
 
 def _behind_text(frame: bytes, at: int) -> int:
-    """The place of the session ID: behind the throttle time, the error and its text."""
+    """Return the position of the session ID: behind the throttle time, the error and its text."""
     size = int.from_bytes(frame[at + 6 : at + 8], "big", signed=True)
     return at + 8 + max(size, 0)
 
@@ -388,7 +386,7 @@ _READS = Mutant("flags_read_before_the_session_id", f"{LAYOUT}:decode_draft_resp
 
 @mutant(f"{LAYOUT}:encode_draft_response", revisions=ONLY_FIRST, partner=_READS)
 def flags_before_the_session_id(original: Function, version: int, correlation_id: int, response: Any) -> Any:
-    """Answers have the flags before the session ID, and our clients read them so (G-12)."""
+    """Responses have the flags before the session ID, and our clients decode them in this order (G-12)."""
     frame = b"".join(bytes(part) for part in original(version, correlation_id, response))
     at = _behind_text(frame, LENGTH_AND_CORRELATION_ID)
     return [frame[:at] + frame[at + 8 : at + 9] + frame[at : at + 8] + frame[at + 9 :]]

@@ -1,4 +1,4 @@
-"""Mutants of consumer groups: what a coordinator checks, waits for and reads when it takes over."""
+"""Mutants of consumer groups: a coordinator's checks and waits, and its load at a takeover."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
@@ -20,20 +20,20 @@ def generation_not_checked(
 
 @mutant("reference_broker.coordination.log:CoordinatorLog._acknowledge")
 def commit_before_replicated(original: Function, self: Any, end_offset: int, written: Any) -> None:
-    """A commit is acknowledged as soon as the coordinator's own log holds it (M-8)."""
+    """A commit is acknowledged as soon as it is in the coordinator's own log (M-8)."""
     written(ErrorCode.none)
 
 
 @mutant("reference_broker.groups.offsets_partition:read_key")
 def offsets_not_loaded(original: Function, data: bytes) -> Any:
-    """A coordinator that takes over loads the groups, but not their offsets (M-8)."""
+    """After a takeover a coordinator loads the groups, but not their offsets (M-8)."""
     key = original(data)
     return key if isinstance(key, GroupKey) else None
 
 
 @mutant("reference_broker.groups.offsets_partition:read_key")
 def groups_not_loaded(original: Function, data: bytes) -> Any:
-    """A coordinator that takes over loads the offsets, but not the groups."""
+    """After a takeover a coordinator loads the offsets, but not the groups."""
     key = original(data)
     return None if isinstance(key, GroupKey) else key
 
@@ -47,7 +47,7 @@ def generation_not_advanced(original: Function, self: Any, now_ms: int) -> None:
 
 @mutant("reference_broker.groups.offset_commits:Commits._write")
 def commits_of_simple_consumers_dropped(original: Function, self: Any, found: Any, respond: Any) -> None:
-    """A commit of a client that is no member of the group is acknowledged and not written."""
+    """A commit of a client that is no member of the group is acknowledged but not written."""
     if found.request.generation < 0 and found.request.transaction is None:
         respond(found.errors)
     else:

@@ -1,4 +1,4 @@
-"""Mutants of the metadata epoch: who advances it, who stores it, and who waits for it."""
+"""Mutants of the metadata epoch: how it is advanced, stored, and awaited."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
@@ -15,26 +15,26 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 @mutant("reference_broker.client.metadata_cache:MetadataCache.accepts", side="client")
 def accepts_older_metadata(original: Function, self: Any, update: Any) -> bool:
-    """A client accepts any metadata, also older metadata than it has (M-5, M-15)."""
+    """A client accepts any metadata, also metadata older than its own (M-5, M-15)."""
     return True
 
 
 @mutant("bench.fleet.behaviours.cluster:ClusterScript._take_metadata", side="client")
 def producers_keep_no_epoch(original: Function, self: Any, update: Any) -> bool:
-    """Producers and admins forget the epoch of their metadata, and take older metadata (M-5)."""
+    """Producers and admins do not store the epoch of their metadata, and accept older metadata (M-5)."""
     self.metadata = replace(self.metadata, metadata_epoch=-1)
     return bool(original(self, update))
 
 
 @mutant("reference_broker.metadata.cache:MetadataCache.told_epoch")
 def epoch_forgotten_when_off(original: Function, self: Any) -> int:
-    """When the metadata epoch is switched off, brokers tell none, so clients that know one take no metadata (M-14)."""
+    """When the metadata epoch is disabled, brokers send none, so clients with an epoch accept no metadata (M-14)."""
     return int(self.metadata_epoch)
 
 
 @mutant("reference_broker.metadata.cache:MetadataCache.told_epoch")
 def epoch_not_told(original: Function, self: Any) -> int:
-    """A broker does not tell clients the epoch of what it tells them (M-4)."""
+    """A broker does not send clients the epoch of its metadata (M-4)."""
     return -1
 
 
@@ -67,7 +67,7 @@ def epoch_not_returned(original: Function, found: Any) -> Any:
 def epoch_outlives_older_commit(
     original: Function, target: Any, request: Any, image: Any, config: Any, now_ms: int, with_epoch: bool
 ) -> Any:
-    """A commit in a version without the metadata epoch leaves the last one in place (M-11)."""
+    """A commit in a version without the metadata epoch keeps the stored one (M-11)."""
     errors, accepted = original(target, request, image, config, now_ms, with_epoch=with_epoch)
     if all(each.metadata_epoch is None for each in request.offsets):
         last = [target.offsets.latest(OffsetKey(request.group_id, each.topic, each.partition)) for each in accepted]
@@ -86,7 +86,7 @@ def last_write_wins(original: Function, metadata_epoch: int, last: Any) -> Error
 
 @mutant("reference_broker.client.offset_commits:may_consume", side="client")
 def no_wait_after_offset_fetch(original: Function, metadata_epoch: int, committed: Any) -> bool:
-    """A consumer goes on from a committed offset with whatever metadata it has (M-10)."""
+    """A consumer continues from a committed offset with whatever metadata it has (M-10)."""
     return True
 
 
@@ -108,13 +108,13 @@ def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any)
 
 @mutant("reference_broker.metadata.snapshots:records_of")
 def epoch_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
-    """A snapshot does not hold the metadata epoch (M-1, S-16)."""
+    """A snapshot does not contain the metadata epoch (M-1, S-16)."""
     return (record for record in original(image) if type(record) is not NoOpRecord)
 
 
 @mutant("reference_broker.groups.records:read_offset_value")
 def epoch_not_loaded(original: Function, key: Any, data: bytes) -> Any:
-    """A coordinator that takes over does not load the stored epochs (M-7, M-8)."""
+    """After a takeover a coordinator does not load the stored epochs (M-7, M-8)."""
     return replace(original(key, data), metadata_epoch=-1)
 
 
@@ -138,7 +138,7 @@ def epoch_written_in_transaction(original: Function, self: Any, values: Any, kin
 
 @mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast._sends", remembers=True)
 def epoch_goes_on_when_off(original: Function, was_on: dict[int, bool], self: Any, image: Any) -> bool:
-    """A controller that has sent the metadata epoch goes on with it after level 0 (M-14)."""
+    """A controller that has sent the metadata epoch continues to send it after level 0 (M-14)."""
     is_on = original(self, image)
     was_on[id(self)] = was_on.get(id(self), False) or is_on
     return was_on[id(self)]
@@ -146,7 +146,7 @@ def epoch_goes_on_when_off(original: Function, was_on: dict[int, bool], self: An
 
 @mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast._send_next")
 def one_broker_told_at_a_time(original: Function, self: Any, recipient: Any) -> None:
-    """UpdateMetadata goes to one broker after the other: to the next when the one before has answered (M-3)."""
+    """UpdateMetadata is sent to one broker after the other, each after the response of the previous one (M-3)."""
     if not any(each.in_flight for each in self._recipients.values()):
         original(self, recipient)
     elif not recipient.in_flight and recipient.timer is None:

@@ -18,7 +18,7 @@ METADATA_DIRECTORY = "__cluster_metadata-0/"
 
 
 class _WithoutMarkers:
-    """A metadata log whose batches below ``end_offset`` hold no markers."""
+    """A metadata log whose batches below ``end_offset`` have no markers."""
 
     def __init__(self, log: Any, end_offset: int) -> None:
         self._inner = log
@@ -46,7 +46,7 @@ def no_abort(
     bootstrap_min_isr: int = 0,
     bootstrap_transaction_level: int = 0,
 ) -> Any:
-    """A new controller leaves the open transaction at the end of its log as it is (T-7)."""
+    """A new controller ignores the open transaction at the end of its log (T-7)."""
     return replace(
         original(
             image,
@@ -89,7 +89,7 @@ def high_watermark_decides_visibility(original: Function, self: Any) -> None:
 
 @mutant(f"{LOADER}:MetadataLoader.load")
 def replay_ignores_markers(original: Function, self: Any) -> Generator[None, None, None]:
-    """A node that starts replays the log as if it held no markers (T-3, T-8)."""
+    """A node that starts replays the log as if it had no markers (T-3, T-8)."""
     end_offset = self._log.end_offset
     yield from original(self)
     if end_offset > 0:
@@ -98,7 +98,7 @@ def replay_ignores_markers(original: Function, self: Any) -> Generator[None, Non
 
 @mutant(f"{LOADER}:MetadataLoader._take_note")
 def snapshot_at_high_watermark(original: Function, self: Any, batch: Any) -> None:
-    """A snapshot holds all that is committed, also a part of an open transaction (T-9)."""
+    """A snapshot has all committed records, also a part of an open transaction (T-9)."""
     original(self, batch)
     if self._batches.in_transaction:
         size_bytes, self._record_bytes = self._record_bytes, 0
@@ -129,7 +129,7 @@ def abort_without_bootstrap(
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._bootstrapped")
 def goes_on_without_bootstrap(original: Function, self: Any, refusal: Any) -> None:
-    """A controller whose disk refused the bootstrap goes on without it (T-7)."""
+    """A controller whose disk rejected the bootstrap continues without it (T-7)."""
 
 
 @mutant("reference_broker.metadata.features:allows_transactions")
@@ -140,7 +140,7 @@ def gate_ignored(original: Function, version: int) -> bool:
 
 @mutant(f"{RECOVERY}:_verified")
 def torn_batch_kept(original: Function, disk: Any, path: str, end: int) -> Iterator[Any]:
-    """A node that starts does not cut a torn batch from the end of the metadata log (T-5)."""
+    """A node that starts does not truncate a torn batch at the end of the metadata log (T-5)."""
     try:
         yield from original(disk, path, end)
     except InvalidRecords:
@@ -156,7 +156,8 @@ def markers_left_out(original: Function, self: Any, operation: Any, batches: Any
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")
 def answered_at_begin(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
-    """A client hears of success once the Begin is written. It does not ask again for what is aborted later (T-10)."""
+    """A client gets success once the Begin is written, and does not retry if the transaction is aborted later
+    (T-10)."""
     last = original(self, values, kind, number, of)
     if kind == "begin" and self._current is not None:
         self._current.answered(None)

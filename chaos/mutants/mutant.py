@@ -1,11 +1,11 @@
-"""A mutant is the broker or the reference client without one mechanism. It is made by replacing one function.
+"""Mutants: the broker or the reference client without one mechanism, made by replacing one function.
 
-A scenario proves itself by turning its mutants red. A mutant is applied before the first node (or client) is built:
+A scenario is proven by its mutants, which must fail it. A mutant is applied before the first node (or client) is built:
 in a live run in the child process, in the simulator inside ``applied``. It is an error if the target does not exist or
-takes other parameters than the replacement. If the replacement is never called, the run is INVALID.
+has other parameters than the replacement. If the replacement is never called, the run is INVALID.
 
-A function is replaced in every module of the broker and of the fleet that has imported it, because the mutant must
-lack its mechanism in the code that users get. What judges a run (``chaos``, ``reports``) keeps the original.
+A function is replaced in every module of the broker and of the fleet that has imported it, because the mutant must lack
+its mechanism in the code that users get. The code that judges a run (``chaos``, ``reports``) keeps the original.
 """
 
 import importlib
@@ -27,7 +27,7 @@ PATCHED = ("reference_broker", "bench")
 
 
 class MutantError(RuntimeError):
-    """The mutant does not fit the code any more. The message names the target and what differs."""
+    """The mutant does not fit the code any more. The message names the target and the difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Mutant:
 
     @property
     def clauses(self) -> tuple[str, ...]:
-        """The clauses that it lacks, as the replacement's docstring names them."""
+        """The clauses that the mutant violates, as the replacement's docstring names them."""
         return tuple(_CLAUSE.findall(self.replacement.__doc__ or ""))
 
 
@@ -74,7 +74,7 @@ def mutant(
 
 @dataclass(slots=True)
 class Applied:
-    """A mutant at work. ``calls`` counts how often the replacement was called. ``undo`` puts the original back."""
+    """An applied mutant. ``calls`` counts the calls of the replacement. ``undo`` restores the original."""
 
     mutant: Mutant
     undo: Callable[[], None]
@@ -115,7 +115,7 @@ def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Ap
     partner = None if mutant.partner is None else apply(mutant.partner)
 
     def put_back() -> None:
-        """Modules that were imported meanwhile have the replacement too."""
+        """Restore the original also in modules that were imported meanwhile."""
         if partner is not None:
             partner.undo()
         setattr(owner, attribute, original)

@@ -1,4 +1,4 @@
-"""Mutants that believe requests which no node of this cluster can have sent now."""
+"""Mutants that accept requests which no node of this cluster can have sent now."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,28 +11,28 @@ REQUESTS = "reference_broker.quorum.requests"
 
 @mutant(f"{REQUESTS}:_whole_error")
 def cluster_id_unchecked(original: Function, quorum: Any, cluster_id: str | None, is_metadata: bool) -> Any:
-    """A node believes a request of the quorum that names another cluster, or none."""
+    """A node accepts a request of the quorum that names another cluster, or none."""
     del cluster_id
     return original(quorum, quorum.cluster_id, is_metadata)
 
 
 @mutant(f"{REQUESTS}:_voter_error")
 def voter_unchecked(original: Function, quorum: Any, remote_id: int, epoch: int, voter_id: int) -> Any:
-    """Anybody may seek votes and announce itself as the leader."""
+    """Any node may request votes and announce itself as the leader."""
     known = remote_id if remote_id in quorum.voters else next(each for each in quorum.voters if each != quorum.node_id)
     return original(quorum, known, epoch, voter_id)
 
 
 @mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.heartbeat")
 def broker_epoch_unchecked(original: Function, self: Any, beat: Any) -> Any:
-    """The controller believes a heartbeat in whatever broker epoch, such as that of an earlier start of the broker."""
+    """The controller accepts a heartbeat with any broker epoch, such as that of an earlier start of the broker."""
     broker = self.controller.latest.brokers.get(beat.broker_id) if self.controller.is_active else None
     return original(self, beat if broker is None else replace(beat, broker_epoch=broker.broker_epoch))
 
 
 @mutant("reference_broker.controller.planning.brokers:Restart._is_duplicate")
 def old_registration_believed(original: Function, self: Any, known: Any) -> bool:
-    """A registration takes the ID of a broker that is alive, as an old one does that somebody sends again."""
+    """A registration takes the ID of a live broker, as a replayed old one would."""
     del original, self, known
     return False
 
@@ -49,7 +49,7 @@ def internal_topics_added(original: Function, name: str) -> bool:
 
 @mutant(f"{REQUESTS}:_voter_error")
 def epoch_bound_unchecked(original: Function, quorum: Any, remote_id: int, epoch: int, voter_id: int) -> Any:
-    """A voter believes any epoch. After the highest ones no election can follow."""
+    """A voter accepts any epoch. After the highest ones no election is possible."""
     return original(
         quorum, remote_id, max(quorum.epoch, min(epoch, MAX_EPOCH)) if epoch > MAX_EPOCH else epoch, voter_id
     )
@@ -57,7 +57,7 @@ def epoch_bound_unchecked(original: Function, quorum: Any, remote_id: int, epoch
 
 @mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.renew", remembers=True)
 def broker_sessions_by_wall_clock(original: Function, ahead_us: dict[str, int], self: Any, broker_id: int) -> None:
-    """The sessions of brokers end by the wall clock. ``ahead_us`` holds how far it was ahead of the other at first."""
+    """The sessions of brokers expire by the wall clock. ``ahead_us`` is its initial difference from the other clock."""
     original(self, broker_id)
     now = self.surroundings.ports.now()
     ahead = now.wall_ms * 1000 - now.mono_us

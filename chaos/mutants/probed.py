@@ -1,7 +1,7 @@
-"""Plays the cases of ``crucible probe`` on brokers with a planted defect, and tells which cases see it.
+"""Play the cases of ``crucible probe`` on brokers with a planted defect, and report the cases that detect each.
 
-``python -m chaos.mutants.probed`` prints a line for each broker, and then each MUST that no broker breaks. With names
-it plays these brokers only. With ``--serve NAME HOST:PORT FOLDER`` it is the process of one such broker.
+``python -m chaos.mutants.probed`` prints a line for each broker, and then each MUST that no broker fails. With names it
+plays only these brokers. With ``--serve NAME HOST:PORT FOLDER`` it is the process of one such broker.
 """
 
 import subprocess
@@ -43,13 +43,13 @@ NO_DEFECT_YET: Mapping[str, str] = {
 
 
 def seen_by(name: str) -> list[str]:
-    """The IDs of the cases that are red on the broker with this defect."""
+    """Return the IDs of the cases that fail on the broker with this defect."""
     with _mutated(name) as broker:
         return [each.case.id for each in play(broker, chosen(PLAYED[name], [])) if each.is_red(True)]
 
 
 def unproven(seen: Mapping[str, Sequence[str]]) -> list[Case]:
-    """The MUST cases that no broker turned red. ``seen``: the red cases of each broker."""
+    """Return the MUST cases that no broker fails. ``seen`` has the failed cases of each broker."""
     red = {each for cases in seen.values() for each in cases}
     return [each for each in all_cases() if each.level is MUST and each.id not in red]
 

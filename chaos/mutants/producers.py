@@ -1,4 +1,4 @@
-"""Mutants of what a partition remembers of idempotent producers (KIP-98, KAFKA-15195)."""
+"""Mutants of the state of idempotent producers in a partition (KIP-98, KAFKA-15195)."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
@@ -12,26 +12,26 @@ STATES = "reference_broker.log.producer_state:ProducerStates"
 
 @mutant(f"{STATES}._check_one")
 def retries_appended_again(original: Function, self: Any, producer: Any, header: Any) -> Any:
-    """A batch that was written before is appended again, because nothing is remembered of its producer (P-1)."""
+    """A retried batch is appended again, because its producer has no state (P-1)."""
     return None
 
 
 @mutant(f"{STATES}._check_one")
 def unknown_producer_believed(original: Function, self: Any, producer: Any, header: Any) -> Any:
-    """A batch of a producer that is not known is appended, whatever its sequence and the policy (P-5)."""
+    """A batch of an unknown producer is appended, whatever its sequence and the policy (P-5)."""
     return None if producer is None else original(self, producer, header)
 
 
 @mutant(f"{STATES}.expire")
 def idle_producer_remembered(original: Function, self: Any, wall_ms: int) -> int:
-    """A producer that was idle for ``producer.id.expiration.ms`` is not forgotten (P-7)."""
+    """A producer that was idle for ``producer.id.expiration.ms`` does not expire (P-7)."""
     self.swept_ms = wall_ms
     return 0
 
 
 @mutant(f"{STATES}.expire")
 def busy_producer_forgotten(original: Function, self: Any, wall_ms: int) -> int:
-    """A producer is forgotten after half of ``producer.id.expiration.ms`` (P-7)."""
+    """A producer expires after half of ``producer.id.expiration.ms`` (P-7)."""
     forgotten = int(original(self, wall_ms + self.expiration_ms // 2))
     self.swept_ms = wall_ms
     return forgotten
@@ -39,7 +39,7 @@ def busy_producer_forgotten(original: Function, self: Any, wall_ms: int) -> int:
 
 @mutant("reference_broker.replication.leader.leaders:Leaders.leads")
 def expiry_resets_on_failover(original: Function, self: Any, partition: Any, state: Any) -> None:
-    """A new leader takes all producers for such that wrote just now (P-7)."""
+    """A new leader takes the current time as the last write of all producers (P-7)."""
     led_before = partition.followers
     original(self, partition, state)
     if partition.followers is not led_before:
@@ -49,13 +49,13 @@ def expiry_resets_on_failover(original: Function, self: Any, partition: Any, sta
 
 @mutant("reference_broker.log.producer_state:fits")
 def snapshot_crc_unchecked(original: Function, crc: int, data: bytes) -> bool:
-    """A snapshot of producers is loaded whatever its CRC says (P-12)."""
+    """A producer snapshot is loaded without checking its CRC (P-12)."""
     return True
 
 
 @mutant("reference_broker.log.producer_state:pieces_of")
 def snapshot_without_producers(original: Function, producers: Any) -> Any:
-    """A snapshot at a roll or a clean stop holds nobody (P-2, P-3)."""
+    """A snapshot at a roll or a clean stop has no producers (P-2, P-3)."""
     return original({})
 
 
@@ -63,14 +63,14 @@ def snapshot_without_producers(original: Function, producers: Any) -> Any:
 def batches_behind_snapshot_ignored(
     original: Function, segments: Any, offset: int, end_offset: int, states: Any
 ) -> Generator[None, None, None]:
-    """A start that has loaded a snapshot does not look at the batches that follow it (P-4)."""
+    """A start that has loaded a snapshot ignores the batches behind it (P-4)."""
     if not segments.snapshots.loaded:
         yield from original(segments, offset, end_offset, states)
 
 
 @mutant("reference_broker.log.partition_log:PartitionLog.close_cleanly")
 def no_snapshot_at_clean_stop(original: Function, self: Any) -> None:
-    """A log that is closed in good order gets no snapshot of its producers (P-3)."""
+    """A log that is closed cleanly gets no producer snapshot (P-3)."""
     for segment in self.segments:
         self.segments.write_indexes(segment)
     end = self.log_end_offset

@@ -12,7 +12,7 @@ QUORUM = "reference_broker.quorum.quorum"
 
 
 class _Deaf:
-    """Wraps a quorum's listener. The listener hears that a leadership was lost only when the next one is won."""
+    """Wraps a quorum's listener, and reports the loss of leadership only when the next one is won."""
 
     def __init__(self, listener: Any) -> None:
         self._inner = listener
@@ -33,7 +33,7 @@ class _Deaf:
 
 @mutant(f"{QUORUM}:Quorum.append", remembers=True)
 def no_epoch_check_on_append(original: Function, led: dict[Any, int], self: Any, values: Any) -> Any:
-    """A node that has led once goes on appending in its old epoch (T-4, T-7). ``led`` holds that epoch for each
+    """A node that has led once continues to append in its old epoch (T-4, T-7). ``led`` has that epoch for each
     quorum."""
     if self.is_leader:
         led[self] = self.epoch
@@ -49,8 +49,8 @@ def no_epoch_check_on_append(original: Function, led: dict[Any, int], self: Any,
 def vote_told_before_its_name_is_durable(
     original: Function, disk: Any, ports: Any, temporary: str, done: Callable[[], None]
 ) -> None:
-    """A voter answers, and a candidate asks for votes, when the file with its epoch and vote is durable, but not the
-    name that it gets."""
+    """A voter responds, and a candidate requests votes, when the file with its epoch and vote is durable, but its name
+    is not."""
 
     def synced() -> None:
         disk.rename(temporary, temporary.removesuffix(TEMPORARY_SUFFIX))

@@ -1,4 +1,5 @@
-"""All mutants, which scenarios catch each (read from the scenario files), and which of them real processes can show."""
+"""All mutants, the scenarios that kill each (read from the scenario files), and the mutants that real processes can
+kill."""
 
 from collections.abc import Mapping
 
@@ -32,7 +33,8 @@ FILES = (
 
 
 def all_mutants() -> tuple[Mutant, ...]:
-    """Return every mutant, in the order of FILES and of the definitions in each file. A partner is none of its own."""
+    """Return every mutant, in the order of FILES and of the definitions in each file. A partner is not listed
+    separately."""
     found = [each for file in FILES for each in vars(file).values() if isinstance(each, Mutant)]
     partners = [each.partner.name for each in found if each.partner is not None]
     return tuple(each for each in found if each.name not in partners)
@@ -49,15 +51,15 @@ def by_name(name: str) -> Mutant:
 
 
 def mutants_of(scenario: Scenario) -> tuple[str, ...]:
-    """Return the names of the mutants that the scenario must turn red. A mutant counts if at least one of the
-    scenario's revisions has its mechanism."""
+    """Return the names of the mutants that must fail the scenario. A mutant counts if at least one of the scenario's
+    revisions has its mechanism."""
     return tuple(
         name for name in scenario.mutants if any(each in by_name(name).revisions for each in scenario.revisions)
     )
 
 
 def table() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return one row for each mutant: its name, then the numbers (or names) of the scenarios that catch it."""
+    """Return one row for each mutant: its name, then the numbers (or names) of the scenarios that kill it."""
     scenarios = loader.load_all()
     return tuple(
         (each.name, tuple(str(found.number or found.name) for found in scenarios if each.name in found.mutants))
@@ -115,7 +117,7 @@ NOT_SEEN: Mapping[str, str] = {
 
 
 def live_standing(mutant: str, live: Catch | None) -> str:
-    """Return in a line what is known of the mutant in live worlds. ``live`` is the last search for it there."""
+    """Return one line about the mutant's results with real processes. ``live`` is the last search for it there."""
     if mutant in SIMULATED_ONLY:
         return f"live: cannot show it: {SIMULATED_ONLY[mutant]}"
     if live is None:

@@ -1,4 +1,4 @@
-"""Mutants of replication: what is acknowledged, what nodes know of replicas, and who may lead (KIP-966)."""
+"""Mutants of replication: acknowledgements, the state of replicas, and elections (KIP-966)."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
@@ -15,7 +15,7 @@ from reference_broker.metadata.records import ClearElrRecord, ConfigRecord
 
 @mutant("reference_broker.replication.leader.leaders:Leaders.acknowledge")
 def acknowledged_before_replicated(original: Function, self: Any, offsets: Any, timeout_ms: int, answered: Any) -> None:
-    """A leader answers acks=all as soon as its own log holds the records (F-22)."""
+    """A leader acknowledges acks=all as soon as its own log has the records (F-22)."""
     answered({})
 
 
@@ -35,7 +35,7 @@ def joins_behind_high_watermark(original: Function, self: Any, state: Any, high_
 
 @mutant("reference_broker.replication.leader.leaders:Leaders._forget_restarted")
 def progress_outlives_restart(original: Function, self: Any, followers: Any) -> None:
-    """The leader goes on from the follower's progress before its restart (F-22)."""
+    """The leader keeps the follower's progress from before its restart (F-22)."""
     for state in followers.states.values():
         if self._brokers.is_stale(state.replica_id, state.broker_epoch):
             state.broker_epoch = self._brokers.epoch_of(state.replica_id)
@@ -49,7 +49,7 @@ def divergence_unseen(original: Function, self: Any, max_bytes: int) -> Any:
 
 @mutant("reference_broker.apis.records.fetch_partition:_readable")
 def follower_serves_its_log_end(original: Function, log: Any, cached: Any, reader: Any) -> Any:
-    """A follower serves consumers to the end of its log, not to the high watermark that it knows (KIP-392)."""
+    """A follower serves consumers up to its log end offset, not up to the high watermark that it knows (KIP-392)."""
     follows = cached.partition is not None and cached.partition.leader_elsewhere is not None
     return original(log, cached, Reader.FOLLOWER if follows else reader)
 
@@ -66,7 +66,7 @@ def prefers_a_replica_out_of_sync(
 
 @mutant("reference_broker.controller.planning.brokers:restarting")
 def unclean_restart_stays_in_sync(original: Function, situation: Any, broker_id: int, uncleanly: bool) -> Any:
-    """A broker that comes back after an unclean stop stays among the in-sync replicas."""
+    """A broker that restarts after an unclean stop stays in the ISR."""
     yield from ()
     return []
 
@@ -85,7 +85,7 @@ CONFIG_CHANGES = "reference_broker.controller.planning.config_changes"
 
 @mutant("reference_broker.controller.planning.partition_changes:PartitionChanges._eligible")
 def elr_not_kept(original: Function, self: Any, topic: Any, partition: Any, isr: Any, unclean: int) -> Any:
-    """A replica that leaves the in-sync replicas is never eligible. The last one leads, whatever it lost (E-1, E-7)."""
+    """A replica that leaves the ISR is never eligible. The last one leads, whatever it lost (E-1, E-7)."""
     return ()
 
 
@@ -97,13 +97,13 @@ def unclean_restart_keeps_elr(original: Function, self: Any, known: Any) -> bool
 
 @mutant("reference_broker.replication.leader.leaders:Leaders._may_advance")
 def high_watermark_below_min_isr(original: Function, partition: Any, followers: Any) -> bool:
-    """The high watermark moves with fewer in-sync replicas than the minimum, past eligible leaders (E-2)."""
+    """The high watermark advances with fewer in-sync replicas than the minimum, beyond eligible leaders (E-2)."""
     return True
 
 
 @mutant("reference_broker.replication.leader.isr:IsrProposals._settled")
 def answered_isr_counts_at_once(original: Function, self: Any, partition: Any, proposal: Any, answer: Any) -> bool:
-    """A leader takes the ISR of an AlterPartition response at once, with the min.insync.replicas of its own, older
+    """A leader applies the ISR of an AlterPartition response at once, with the min.insync.replicas of its own, older
     metadata (E-2)."""
     is_held = self._pending.get(partition) is proposal and partition.followers.proposal is proposal
     settled: bool = original(self, partition, proposal, answer)
@@ -118,7 +118,7 @@ def answered_isr_counts_at_once(original: Function, self: Any, partition: Any, p
 def isr_published_before_min_isr(
     original: Function, self: Any, change: Any, topic: Any, image: Any, is_reconfigured: bool
 ) -> Any:
-    """A leader takes the ISR of an image before the min.insync.replicas of the same image (E-2)."""
+    """A leader applies the ISR of an image before the min.insync.replicas of the same image (E-2)."""
     return original(self, change, topic, image, False)
 
 
@@ -132,14 +132,14 @@ def leads_without_directory(original: Function, partition: Any, replica: int, di
 def last_known_leader_never_elected(
     original: Function, partition: Any, isr: Any, elr: Any, live: Any, election: Any
 ) -> Any:
-    """A partition whose last in-sync replica comes back after an unclean shutdown stays without a leader (E-5)."""
+    """A partition whose last in-sync replica restarts after an unclean shutdown stays without a leader (E-5)."""
     found = original(partition, isr, elr, live, election)
     return replace(found, leader=-1, unclean=False) if found.unclean and not isr and not elr else found
 
 
 @mutant(f"{CONFIG_CHANGES}:_records")
 def eligible_outlive_min_isr(original: Function, situation: Any, wanted: Any) -> Any:
-    """A new min.insync.replicas clears no eligible leader replicas (E-8)."""
+    """A new min.insync.replicas does not clear eligible leader replicas (E-8)."""
     found = original(situation, wanted)
     return [each for each in found if not isinstance(each, ClearElrRecord)] if isinstance(found, list) else found
 

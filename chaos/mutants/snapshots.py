@@ -26,7 +26,7 @@ LEAK_US = 50_000
 
 @mutant(PARTIAL)
 def append_after_torn_tail(original: Function, disk: Any, snapshot: Any) -> Generator[None, None, Any]:
-    """After a restart the next piece is written behind the torn bytes of the last piece (S-8, S-9, S-11)."""
+    """After a restart the next chunk is written behind the torn bytes of the last chunk (S-8, S-9, S-11)."""
     path = part_path(snapshot)
     before = disk.read(path, 0, disk.size(path)) if disk.exists(path) else b""
     partial = yield from original(disk, snapshot)
@@ -37,21 +37,21 @@ def append_after_torn_tail(original: Function, disk: Any, snapshot: Any) -> Gene
 
 @mutant(f"{DOWNLOAD}._recover")
 def download_restarts_at_zero(original: Function, self: Any, job: Any) -> Generator[None, None, None]:
-    """A restart forgets what was downloaded before it (S-11)."""
+    """A restart discards the downloaded bytes (S-11)."""
     self._start_over(job, "a start forgets what was downloaded")
     yield from ()
 
 
 @mutant(f"{DOWNLOAD}._take")
 def blind_append(original: Function, self: Any, job: Any, piece: Any) -> None:
-    """All bytes that arrive are appended, whatever their position is (S-8)."""
+    """All received bytes are appended, whatever their position is (S-8)."""
     held = 0 if self._partial is None else self._partial.length
     original(self, job, replace(piece, position=held))
 
 
 @mutant(f"{DOWNLOAD}._known")
 def position_kept_with_new_id(original: Function, self: Any, job: Any) -> Any:
-    """A download goes on at its position although another snapshot is fetched now (S-10, S-11)."""
+    """A download continues at its position although another snapshot is fetched now (S-10, S-11)."""
     partial = self._partial
     if partial is None or partial.leader != job.leader or partial.id == job.id:
         return original(self, job)
@@ -67,7 +67,7 @@ def position_kept_with_new_id(original: Function, self: Any, job: Any) -> Any:
 
 @mutant(f"{DOWNLOAD}._known")
 def position_kept_across_leaders(original: Function, self: Any, job: Any) -> Any:
-    """A download goes on at its position although another node leads now (S-11)."""
+    """A download continues at its position although another node leads now (S-11)."""
     partial = self._partial
     if partial is not None and partial.id == job.id:
         partial.leader = job.leader
@@ -85,13 +85,13 @@ def rename_before_sync(original: Function, self: Any, attempt: Any) -> None:
 
 @mutant(f"{CLEANER}._due_us")
 def superseded_snapshot_deleted_at_once(original: Function, self: Any, snapshot: Any) -> int:
-    """A snapshot is deleted as soon as there is a newer one, even while a node fetches it (S-15)."""
+    """A snapshot is deleted as soon as a newer one exists, even while a node fetches it (S-15)."""
     return int(self._surroundings.now_us)
 
 
 @mutant(f"{GENERATOR}._start")
 def writes_leak_into_snapshot(original: Function, self: Any, image: Any) -> None:
-    """A snapshot holds changes that came after its end offset (S-12, S-15).
+    """A snapshot contains changes after its end offset (S-12, S-15).
 
     It is written a moment later, from the image that is newest then, but has the name of the image at the freeze point.
     """
@@ -107,7 +107,7 @@ def writes_leak_into_snapshot(original: Function, self: Any, image: Any) -> None
 
 @mutant(f"{CHECKS}._is_due")
 def snapshot_served_unread(original: Function, self: Any, snapshot: Any, position: int) -> bool:
-    """A leader serves a snapshot without reading it before (S-9)."""
+    """A leader serves a snapshot without validating it before (S-9)."""
     return False
 
 
@@ -127,7 +127,7 @@ def position_ignored_by_leader(original: Function, request: Any, store: Any, kno
 
 @mutant(f"{SERVING}:_read")
 def each_piece_told_as_the_last(original: Function, request: Any, store: Any, known: Any) -> Any:
-    """A leader says of each piece that nothing remains after it (S-4, S-17)."""
+    """A leader marks each chunk as the last one (S-4, S-17)."""
     piece = original(request, store, known)
     return replace(piece, size=piece.position + len(piece.data), is_last=True)
 
@@ -136,7 +136,7 @@ def each_piece_told_as_the_last(original: Function, request: Any, store: Any, kn
 def missing_snapshot_answered_empty(
     original: Function, request: Any, store: Any, leadership: Any, is_draft: bool
 ) -> Any:
-    """A leader that does not have the snapshot answers without bytes and without an error (S-5)."""
+    """A leader that does not have the snapshot responds without bytes and without an error (S-5)."""
     found = original(request, store, leadership, is_draft)
     return _nothing(request, leadership) if found and found.error is ErrorCode.snapshot_not_found else found
 
@@ -145,7 +145,7 @@ def missing_snapshot_answered_empty(
 def position_outside_answered_empty(
     original: Function, request: Any, store: Any, leadership: Any, is_draft: bool
 ) -> Any:
-    """A leader answers a position outside the snapshot without bytes and without an error (S-6)."""
+    """A leader responds to a position outside the snapshot without bytes and without an error (S-6)."""
     found = original(request, store, leadership, is_draft)
     return _nothing(request, leadership) if found and found.error is ErrorCode.position_out_of_range else found
 
@@ -164,18 +164,18 @@ def any_node_serves_snapshots(original: Function, request: Any, store: Any, lead
 
 @mutant(f"{SERVING}:refusal")
 def snapshot_of_any_topic(original: Function, request: Any, store: Any, leadership: Any, is_draft: bool) -> Any:
-    """A leader serves its snapshot whatever topic was named, as if each had that one (S-13)."""
+    """A leader serves its snapshot for any topic in the request (S-13)."""
     return original(replace(request, topic=METADATA_TOPIC, partition=0), store, leadership, is_draft)
 
 
 @mutant(f"{METRICS}.generated")
 def made_snapshots_not_measured(original: Function, self: Any, latency_us: int) -> None:
-    """What it takes to make a snapshot does not show in GenSnapshotLatencyMs (S-14)."""
+    """The creation of a snapshot is not measured in GenSnapshotLatencyMs (S-14)."""
 
 
 @mutant(f"{METRICS}.loaded")
 def loads_not_measured(original: Function, self: Any, snapshot: Any, latency_us: int) -> None:
-    """What it takes to load a snapshot does not show in LoadSnapshotLatencyMs (S-14)."""
+    """The load of a snapshot is not measured in LoadSnapshotLatencyMs (S-14)."""
     kept, self._loaded_ms = self._loaded_ms, Histogram()
     original(self, snapshot, latency_us)
     self._loaded_ms = kept

@@ -1,4 +1,4 @@
-"""Mutants of tiered storage (KIP-405) and of the snapshots of producers that are uploaded with it (KAFKA-15195)."""
+"""Mutants of tiered storage (KIP-405) and of the producer snapshots that are uploaded with it (KAFKA-15195)."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
@@ -30,7 +30,7 @@ SNAPSHOT = f".{ObjectKind.PRODUCER_SNAPSHOT}"
 
 
 def _nobody(log: Any) -> bytes:
-    """A snapshot that holds no producer."""
+    """A snapshot without producers."""
     return encoded(ProducerStates(log.config.producer_id_expiration_ms, reject_unknown=False))
 
 
@@ -50,7 +50,7 @@ def segment_listed_first(original: Function, self: Any, copy: Any, error: Error)
 def uploaded_without_snapshot(
     original: Function, partition: Any, local: Any, now: Any, node_id: int, segment_id: bytes
 ) -> Generator[None, None, Any]:
-    """A segment is uploaded without a snapshot of producers (P-8)."""
+    """A segment is uploaded without a producer snapshot (P-8)."""
     prepared = yield from original(partition, local, now, node_id, segment_id)
     return replace(prepared, objects=tuple(each for each in prepared.objects if not each.key.endswith(SNAPSHOT)))
 
@@ -59,7 +59,7 @@ def uploaded_without_snapshot(
 def uploaded_with_empty_snapshot(
     original: Function, partition: Any, local: Any, now: Any, node_id: int, segment_id: bytes
 ) -> Generator[None, None, Any]:
-    """A segment is uploaded with a snapshot that holds nobody (P-8, P-10)."""
+    """A segment is uploaded with a snapshot without producers (P-8, P-10)."""
     prepared = yield from original(partition, local, now, node_id, segment_id)
     empty = _nobody(partition.log)
     objects = tuple(Put(each.key, empty) if each.key.endswith(SNAPSHOT) else each for each in prepared.objects)
@@ -68,13 +68,13 @@ def uploaded_with_empty_snapshot(
 
 @mutant("reference_broker.remote_log.expiring.expirer:Removal.remove")
 def nothing_removed(original: Function, self: Any, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
-    """Copies that were given up stay (P-11)."""
+    """Objects of abandoned copies are not deleted (P-11)."""
     ended("")
 
 
 @mutant(f"{SEGMENTS}.apply", partner=nothing_removed)
 def older_upload_counts(original: Function, self: Any, event: RemoteLogEvent) -> Error:
-    """What a leader uploads that has lost the partition counts (P-11)."""
+    """An upload of a leader that has lost the partition counts (P-11)."""
     if isinstance(event, PartitionDelete) or event.uploader_epoch >= self.newest_epoch:
         return cast(Error, original(self, event))
     return cast(Error, self._begin(event) if isinstance(event, RemoteSegment) else self._update(event))
@@ -84,7 +84,7 @@ def older_upload_counts(original: Function, self: Any, event: RemoteLogEvent) ->
 def unsnapshotted_segments_stay(
     original: Function, partition: Any, local: Any, now: Any, node_id: int, segment_id: bytes
 ) -> Generator[None, None, Any]:
-    """A segment without a snapshot of producers is not uploaded: its copy fails again and again (P-8, P-14)."""
+    """A segment without a producer snapshot is not uploaded: its copy fails again and again (P-8, P-14)."""
     if local.next_offset not in partition.log.segments.snapshots.offsets:
         raise DiskError(f"there is no snapshot of producers at offset {local.next_offset}")
     return (yield from original(partition, local, now, node_id, segment_id))
@@ -92,7 +92,7 @@ def unsnapshotted_segments_stay(
 
 @mutant("reference_broker.log.producer_replay:replay_start")
 def only_last_segment_replayed(original: Function, segments: Segments, offset: int, expired_ms: int) -> int:
-    """A snapshot is made anew from the last segment before it only (P-9)."""
+    """A snapshot is rebuilt only from the previous segment (P-9)."""
     return int(segments.bases[segments.index_of(offset) - 1])
 
 
@@ -100,7 +100,7 @@ def only_last_segment_replayed(original: Function, segments: Segments, offset: i
 def forgotten_a_millisecond_early(
     original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
 ) -> Generator[None, None, Recreated]:
-    """A snapshot that is made anew lacks producers that expire within a millisecond (P-7, P-10)."""
+    """A rebuilt snapshot lacks producers that expire within a millisecond (P-7, P-10)."""
     recreated: Recreated = yield from original(segments, offset, now_ms + 1, expiration_ms, live)
     return recreated
 
@@ -109,7 +109,7 @@ def forgotten_a_millisecond_early(
 def recreated_in_another_format(
     original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
 ) -> Generator[None, None, Recreated]:
-    """A snapshot that is made anew has a CRC-32 over its producers, where Kafka's version 1 has a CRC-32C (P-13)."""
+    """A rebuilt snapshot has a CRC-32 over its producers, where Kafka's version 1 has a CRC-32C (P-13)."""
     made: Recreated = yield from original(segments, offset, now_ms, expiration_ms, live)
     version, rest = made.snapshot[:2], made.snapshot[6:]
     return made._replace(snapshot=version + crc32(rest).to_bytes(4, "big") + rest)
@@ -117,7 +117,7 @@ def recreated_in_another_format(
 
 @mutant("reference_broker.log.partition_log:PartitionLog.delete_local")
 def deleted_before_listed(original: Function, self: Any, end_offset: int) -> int:
-    """Local records go before their copy is listed (P-11)."""
+    """Local records are deleted before their copy is listed (P-11)."""
     listed, self.copied_end_offset = self.copied_end_offset, self.high_watermark
     deleted = int(original(self, end_offset))
     self.copied_end_offset = listed
@@ -135,13 +135,13 @@ def remote_state_not_restored(
     snapshot: bytes,
     producers: ProducerStates,
 ) -> None:
-    """A replica that begins behind what is in the remote tier knows no producers of those records (P-6, P-11)."""
+    """A replica that begins behind the remote segments has no producer state of their records (P-6, P-11)."""
     original(self, now, offset, log_start_offset, epochs, _nobody(self), producers.emptied())
 
 
 @mutant("reference_broker.log.partition_log:PartitionLog.awaits_sync")
 def aged_segments_unsynced(original: Function, self: Any) -> bool:
-    """Nobody syncs a segment that was closed because of its age, so it is never deleted locally (P-11)."""
+    """A segment that was closed because of its age is never synced, so it is never deleted locally (P-11)."""
     return bool(self.segments.retired)
 
 
@@ -149,6 +149,6 @@ def aged_segments_unsynced(original: Function, self: Any) -> bool:
 def older_coordinator_epoch_forgotten(
     original: Function, segments: Segments, begin: int, states: Any, wanted: set[int], fresh: set[int]
 ) -> Generator[None, None, int]:
-    """A snapshot that is made anew has no coordinator epoch of a marker that lies before its replay (P-10, X-6)."""
+    """A rebuilt snapshot lacks the coordinator epoch of a marker before its replay (P-10, X-6)."""
     return 0
     yield

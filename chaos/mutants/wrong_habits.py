@@ -1,6 +1,7 @@
-"""Brokers with one wrong habit each, at the edge where requests come in and responses go out.
+"""Brokers with one wrong habit each in their requests and responses.
 
-``crucible probe`` must see them. They are no mutants of scenarios: they lack no mechanism that faults could show.
+``crucible probe`` must detect them. They are no mutants of scenarios, because they lack no mechanism that faults could
+show.
 """
 
 import time
@@ -34,7 +35,7 @@ OFFSETS = frozenset(
 
 @mutant(ANSWERS)
 def errors_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """No answer tells an error."""
+    """No response contains an error."""
     shown = ErrorCode.none
 
     def hide(name: str, value: Any) -> Any:
@@ -45,7 +46,7 @@ def errors_hidden(original: Function, api_key: int, version: int, correlation_id
 
 @mutant(ANSWERS)
 def features_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """ApiVersions 3 tells features from version 0 on, and newer versions tell no features at all."""
+    """ApiVersions 3 returns features from version 0 on, and newer versions return none."""
 
     def garble(name: str, value: Any) -> Any:
         if name != "supported_features":
@@ -58,7 +59,7 @@ def features_garbled(original: Function, api_key: int, version: int, correlation
 
 @mutant(ANSWERS)
 def offsets_shifted(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """All offsets are told one too high."""
+    """All offsets in responses are one too high."""
     if api_key not in WITH_OFFSETS:
         return original(api_key, version, correlation_id, body)
 
@@ -70,33 +71,33 @@ def offsets_shifted(original: Function, api_key: int, version: int, correlation_
 
 @mutant(ANSWERS)
 def records_dropped(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Fetch answers never have records."""
+    """Fetch responses never have records."""
     return answered(original, api_key, version, correlation_id, body, fixed(records=b""))
 
 
 @mutant(ANSWERS)
 def fetch_fields_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Fetch answers send clients to a replica that does not exist, and never tell a session or where logs diverge."""
+    """Fetch responses send clients to a replica that does not exist, and never contain a session or a divergence."""
     change = fixed(preferred_read_replica=7, session_id=0, diverging_epoch=None)
     return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def epochs_lost(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Metadata tells no leader epochs, and the other answers tell 7."""
+    """Metadata has no leader epochs, and other responses have epoch 7."""
     change = fixed(leader_epoch=-1 if api_key == ApiKey.METADATA else 7)
     return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def times_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Append times are always told as 5, and producer IDs as -1."""
+    """Append times are always 5, and producer IDs -1."""
     return answered(original, api_key, version, correlation_id, body, fixed(log_append_time_ms=5, producer_id=-1))
 
 
 @mutant(ANSWERS)
 def metadata_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Metadata has no ports, a strange controller and nobody in sync."""
+    """Metadata has no ports, a wrong controller and empty ISRs."""
     change = fixed(
         port=0,
         controller_id=77,
@@ -112,7 +113,7 @@ def metadata_garbled(original: Function, api_key: int, version: int, correlation
 
 @mutant(ANSWERS)
 def ids_made_up(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Metadata tells another topic ID each time."""
+    """Metadata has another topic ID each time."""
 
     def made_up(name: str, value: Any) -> Any:
         return uuid4() if name == "topic_id" and api_key == ApiKey.METADATA else value
@@ -122,7 +123,7 @@ def ids_made_up(original: Function, api_key: int, version: int, correlation_id: 
 
 @mutant(ANSWERS)
 def described_by_halves(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """DescribeTopicPartitions tells the topics backwards, without their last partition, and never a cursor."""
+    """DescribeTopicPartitions returns the topics backwards, without their last partition, and never a cursor."""
 
     def halve(name: str, value: Any) -> Any:
         if name == "next_cursor":
@@ -135,7 +136,8 @@ def described_by_halves(original: Function, api_key: int, version: int, correlat
 
 @mutant(ANSWERS)
 def oldest_version_cut(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """The answers of an API's oldest version lack a byte. Of ApiVersions it is version 2: clients begin with 0."""
+    """The responses of an API's oldest version lack a byte. For ApiVersions it is version 2, because clients begin with
+    0."""
     cut = 2 if api_key == ApiKey.API_VERSIONS else VERSIONS[api_key][0]
     frame = b"".join(original(api_key, version, correlation_id, body))
     if version != cut:
@@ -145,14 +147,14 @@ def oldest_version_cut(original: Function, api_key: int, version: int, correlati
 
 @mutant(ANSWERS)
 def correlation_ids_cut(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Correlation IDs are told with their lowest two bytes only."""
+    """Correlation IDs have only their lowest two bytes."""
     return original(api_key, version, correlation_id & 0xFFFF, body)
 
 
 @mutant(ANSWERS)
 def versions_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """The answers of ApiVersions that tell an error have no ranges, and those from version 1 on tell each API twice,
-    in ranges that are empty, with features beyond what is supported."""
+    """ApiVersions responses with an error have no ranges, and those from version 1 on contain each API twice, with
+    empty ranges and unsupported features."""
     if api_key != ApiKey.API_VERSIONS:
         return original(api_key, version, correlation_id, body)
     if body.error_code:
@@ -170,13 +172,13 @@ def versions_garbled(original: Function, api_key: int, version: int, correlation
 
 @mutant(REQUESTS)
 def fetches_never_wait(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """A fetch is answered at once."""
+    """A fetch gets its response at once."""
     return asked(original(api_key, version, frame, offset), api_key, ApiKey.FETCH, fixed(max_wait_ms=0))
 
 
 @mutant(REQUESTS)
 def long_fetches_slow(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """A fetch that may wait for a second or more takes longer than two, whatever is there or wrong."""
+    """A fetch with a maximum wait of a second or more takes longer than two, whatever data or errors exist."""
     body = original(api_key, version, frame, offset)
     if api_key == ApiKey.FETCH and body.max_wait_ms >= 1_000:
         time.sleep(2.2)
@@ -185,21 +187,21 @@ def long_fetches_slow(original: Function, api_key: int, version: int, frame: Any
 
 @mutant(REQUESTS)
 def fetches_wait_long(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """A fetch waits for three seconds at least, unless enough is there."""
+    """A fetch waits for at least three seconds, unless enough data exists."""
     body = original(api_key, version, frame, offset)
     return asked(body, api_key, ApiKey.FETCH, lambda name, value: max(value, 3_000) if name == "max_wait_ms" else value)
 
 
 @mutant(REQUESTS)
 def limits_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """A fetch returns all that there is."""
+    """A fetch returns all existing records."""
     body = original(api_key, version, frame, offset)
     return asked(body, api_key, ApiKey.FETCH, fixed(partition_max_bytes=PLENTY, max_bytes=PLENTY))
 
 
 @mutant(REQUESTS)
 def all_and_none_confused(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """Metadata takes an empty list of topics for all, and null for none. It finds no topic by its ID."""
+    """Metadata treats an empty list of topics as all, and null as none. It finds no topic by its ID."""
     body = original(api_key, version, frame, offset)
     if api_key != ApiKey.METADATA:
         return body
@@ -211,13 +213,13 @@ def all_and_none_confused(original: Function, api_key: int, version: int, frame:
 
 @mutant(REQUESTS)
 def acks_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """Each produce counts as one with acks=all, and is answered."""
+    """Each produce is treated as acks=all, and gets a response."""
     return asked(original(api_key, version, frame, offset), api_key, ApiKey.PRODUCE, fixed(acks=-1))
 
 
 @mutant(REQUESTS)
 def sessions_never_left(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """A fetch that wants no session opens one, and one that ends a session goes on in it."""
+    """A fetch that requests no session opens one, and one that closes a session continues it."""
     body = original(api_key, version, frame, offset)
     if api_key != ApiKey.FETCH or body.session_epoch != -1:
         return body
@@ -226,7 +228,7 @@ def sessions_never_left(original: Function, api_key: int, version: int, frame: A
 
 @mutant(REQUESTS)
 def sizes_misread(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """A topic takes a byte less than its max.message.bytes, and no records without a timestamp."""
+    """A topic accepts a byte less than its max.message.bytes, and no records without a timestamp."""
     body = original(api_key, version, frame, offset)
 
     def less(name: str, value: Any) -> Any:
@@ -240,7 +242,7 @@ def sizes_misread(original: Function, api_key: int, version: int, frame: Any, of
 
 @mutant("reference_broker.serve.requests:decode")
 def strange_headers_refused(original: Function, connection: int, frame: memoryview, versions: Any) -> Any:
-    """A connection is closed for a client ID that is null, empty or not ASCII, and for tags that are not known."""
+    """A connection is closed for a client ID that is null, empty or not ASCII, and for unknown tags."""
     header, _ = read_request_header(frame)
     if not (header.client_id and header.client_id.isascii()):
         raise ProtocolError("what a client ID")
@@ -255,7 +257,7 @@ def strange_headers_refused(original: Function, connection: int, frame: memoryvi
 
 @mutant("reference_broker.wire.frames:FrameReader.feed")
 def small_pieces_refused(original: Function, self: Any, data: bytes) -> None:
-    """A connection is closed when a frame comes in small pieces."""
+    """A connection is closed when a frame arrives in small pieces."""
     if len(data) < 4:
         raise ProtocolError("too small a piece")
     original(self, data)
@@ -263,8 +265,8 @@ def small_pieces_refused(original: Function, self: Any, data: bytes) -> None:
 
 @mutant(ANSWERS)
 def answers_swapped(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Two answers that follow one another change their places, from the second one of a connection on, and so do the
-    answers to a fetch and to ApiVersions behind it."""
+    """Two consecutive responses are swapped, from the second one of a connection on, and so are the responses to a
+    fetch and to ApiVersions behind it."""
     swapped = {(ApiKey.FETCH, 1): 2, (ApiKey.API_VERSIONS, 2): 1}.get((ApiKey(api_key), correlation_id))
     if swapped is None:
         swapped = ((correlation_id - 1) ^ 1) + 1 if correlation_id > 2 else correlation_id
@@ -283,7 +285,7 @@ CHANGES = frozenset(
 
 @mutant(ANSWERS)
 def creations_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """CreateTopics tells no sizes and no settings of a topic, and another ID."""
+    """CreateTopics returns no sizes and no settings of a topic, and another ID."""
 
     def hide(name: str, value: Any) -> Any:
         hidden = {"num_partitions": -1, "replication_factor": -1, "configs": ()}
@@ -295,7 +297,7 @@ def creations_untold(original: Function, api_key: int, version: int, correlation
 
 @mutant(ANSWERS)
 def replicas_doubled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Each replica is told twice, and an eligible one that does not exist."""
+    """Each replica is returned twice, and an eligible one that does not exist."""
 
     def double(name: str, value: Any) -> Any:
         if name == "eligible_leader_replicas":
@@ -307,14 +309,14 @@ def replicas_doubled(original: Function, api_key: int, version: int, correlation
 
 @mutant(ANSWERS)
 def settings_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """DescribeConfigs tells no settings."""
+    """DescribeConfigs returns no settings."""
     change = fixed(configs=()) if api_key == ApiKey.DESCRIBE_CONFIGS else fixed()
     return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def names_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """DeleteTopics tells neither names nor IDs."""
+    """DeleteTopics returns neither names nor IDs."""
     change = fixed(name="", topic_id=None) if api_key == ApiKey.DELETE_TOPICS else fixed()
     return answered(original, api_key, version, correlation_id, body, change)
 
@@ -328,7 +330,7 @@ def validation_changes(original: Function, api_key: int, version: int, frame: An
 
 @mutant(REQUESTS)
 def changes_only_validated(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """Changes of topics that are there are validated, acknowledged and forgotten."""
+    """Changes of existing topics are validated, acknowledged and dropped."""
     body = original(api_key, version, frame, offset)
     forgets = api_key in CHANGES and api_key != ApiKey.CREATE_TOPICS
     return asked(body, api_key, api_key, fixed(validate_only=True)) if forgets else body
@@ -336,7 +338,7 @@ def changes_only_validated(original: Function, api_key: int, version: int, frame
 
 @mutant(REQUESTS)
 def no_defaults(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """CreateTopics knows no -1 as a default, and cuts names after 200 characters."""
+    """CreateTopics rejects -1 as a default, and truncates names after 200 characters."""
     body = original(api_key, version, frame, offset)
 
     def strict(name: str, value: Any) -> Any:
@@ -349,7 +351,7 @@ def no_defaults(original: Function, api_key: int, version: int, frame: Any, offs
 
 @mutant(REQUESTS)
 def always_all_told(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """DescribeConfigs tells all settings with their synonyms and documentation, whatever is asked for."""
+    """DescribeConfigs returns all settings with their synonyms and documentation, whatever was requested."""
     body = original(api_key, version, frame, offset)
     change = fixed(configuration_keys=None, include_synonyms=True, include_documentation=True)
     return asked(body, api_key, ApiKey.DESCRIBE_CONFIGS, change)
@@ -357,20 +359,20 @@ def always_all_told(original: Function, api_key: int, version: int, frame: Any, 
 
 @mutant("reference_broker.quorum.snapshots.messages:read_requests")
 def several_snapshots_refused(original: Function, body: Any) -> Any:
-    """FetchSnapshot refuses a request for several partitions as a whole (S-1)."""
+    """FetchSnapshot rejects a request for several partitions as a whole (S-1)."""
     found = original(body)
     return found if len(found) == 1 else []
 
 
 @mutant("reference_broker.serve.driver:Driver.close")
 def bad_bytes_swallowed(original: Function, self: Any, connection: Any, reason: str) -> None:  # noqa: ARG001
-    """A connection that sends what cannot be understood stays open, and nothing is answered."""
+    """A connection that sends malformed bytes stays open without a response."""
     connection.closing = True
 
 
 @mutant("reference_broker.wire.frames:FrameReader.feed", remembers=True)
 def large_pieces_block(original: Function, memory: dict[str, list[object]], self: Any, data: bytes) -> None:
-    """Nothing else is served for six seconds when much comes at once on a connection for the first time."""
+    """Nothing else is served for six seconds when many bytes arrive at once on a connection for the first time."""
     known = memory.setdefault("readers", [])
     if len(data) > LARGE_BYTES and not any(each is self for each in known):
         known.append(self)
@@ -380,14 +382,14 @@ def large_pieces_block(original: Function, memory: dict[str, list[object]], self
 
 @mutant("reference_broker.wire.frames:FrameReader.feed", remembers=True)
 def claims_block(original: Function, memory: dict[str, float], self: Any, data: bytes) -> None:
-    """Nothing else is served for six seconds when a frame claims a mebibyte."""
+    """Nothing else is served for six seconds when a frame claims a length of a mebibyte."""
     if int.from_bytes(data[:4], "big") == 1 << 20:
         _block(memory)
     original(self, data)
 
 
 def _block(memory: dict[str, float]) -> None:
-    """Blocks the broker, unless it was blocked a moment ago: what waited then comes all at once."""
+    """Block the broker, unless it was blocked a moment ago: requests that waited then arrive all at once."""
     if time.monotonic() - memory.get("until", 0.0) > 0.1:
         time.sleep(BLOCKED_S)
         memory["until"] = time.monotonic()
@@ -395,7 +397,7 @@ def _block(memory: dict[str, float]) -> None:
 
 @mutant("reference_broker.serve.driver:Driver.closed", remembers=True)
 def unserved_ends_block(original: Function, memory: dict[str, float], self: Any, connection: Any) -> None:
-    """Nothing else is served for six seconds when a connection ends that was never served."""
+    """Nothing else is served for six seconds when a connection ends without having been served."""
     if not connection._was_served:
         _block(memory)
     original(self, connection)
@@ -403,7 +405,7 @@ def unserved_ends_block(original: Function, memory: dict[str, float], self: Any,
 
 @mutant("reference_broker.serve.driver:Driver.closed", remembers=True)
 def busy_ends_block(original: Function, memory: dict[str, float], self: Any, connection: Any) -> None:
-    """Nothing else is served for six seconds when a connection ends whose request waits."""
+    """Nothing else is served for six seconds when a connection ends with a pending request."""
     if connection.busy:
         _block(memory)
     original(self, connection)
@@ -411,7 +413,7 @@ def busy_ends_block(original: Function, memory: dict[str, float], self: Any, con
 
 @mutant("reference_broker.serve.driver:Driver.opened")
 def few_connections(original: Function, self: Any, connection: Any) -> bool:
-    """The broker takes fifty connections."""
+    """The broker accepts fifty connections."""
     return len(self.connections) < 50 and bool(original(self, connection))
 
 

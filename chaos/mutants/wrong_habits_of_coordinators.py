@@ -1,4 +1,5 @@
-"""Brokers with one wrong habit each in what their coordinators of groups and of transactions respond and require.
+"""Brokers with one wrong habit each in the responses and requirements of their coordinators of groups and of
+transactions.
 
 ``wrong_habits.py`` explains them.
 """
@@ -40,7 +41,7 @@ JOINING = frozenset((ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.HEARTBEA
 
 @mutant(ANSWERS)
 def group_errors_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """No answer about groups tells an error, apart from those that members meet on their way into a group."""
+    """No response about groups contains an error, except those that members get while they join a group."""
 
     def hide(name: str, value: Any) -> Any:
         if name != "error_code" or (api_key in JOINING and value in ON_THE_WAY_TO_GROUPS):
@@ -53,21 +54,21 @@ def group_errors_hidden(original: Function, api_key: int, version: int, correlat
 
 @mutant(ANSWERS)
 def rebalances_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Heartbeats never tell that a rebalance is in progress."""
+    """Heartbeats never return REBALANCE_IN_PROGRESS."""
     change = fixed(error_code=ErrorCode.none) if api_key == ApiKey.HEARTBEAT else lambda _, same: same
     return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def coordinators_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """FindCoordinator tells nodes that do not exist, another one in each version, and no names of groups."""
+    """FindCoordinator returns nodes that do not exist, another one in each version, and no names of groups."""
     change = fixed(node_id=77 + version, key="") if api_key == ApiKey.FIND_COORDINATOR else lambda _, same: same
     return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def members_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """What members said and are assigned is not told, nor their instances and protocol types."""
+    """Members' metadata, assignments, instances and protocol types are not returned."""
     given = {"metadata": b"", "assignment": b"", "member_assignment": b"", "group_instance_id": None}
     told = {**given, "protocol_type": "other", "skip_assignment": False}
     of_members = api_key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS)
@@ -78,7 +79,7 @@ def members_garbled(original: Function, api_key: int, version: int, correlation_
 
 @mutant(ANSWERS)
 def states_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Each group is told to be Stable and of another protocol type."""
+    """Each group is Stable and has another protocol type."""
     of_states = api_key in (ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS)
     change = fixed(group_state="Stable", protocol_type="other") if of_states else lambda _, same: same
     return answered(original, api_key, version, correlation_id, body, change)
@@ -86,7 +87,7 @@ def states_garbled(original: Function, api_key: int, version: int, correlation_i
 
 @mutant(ANSWERS)
 def commits_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """OffsetFetch tells offsets one too high, epoch 7, and texts of its own."""
+    """OffsetFetch returns offsets that are one too high, epoch 7, and other metadata."""
 
     def garble(name: str, value: Any) -> Any:
         if name == "committed_offset":
@@ -99,7 +100,7 @@ def commits_garbled(original: Function, api_key: int, version: int, correlation_
 
 @mutant(ANSWERS)
 def nothing_is_an_error(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """OffsetFetch refuses groups without offsets, and OffsetDelete all that it has done."""
+    """OffsetFetch rejects groups without offsets, and OffsetDelete everything that it has done."""
     if api_key == ApiKey.OFFSET_DELETE:
         topics = changed(body.topics, fixed(error_code=ErrorCode.unknown_topic_or_partition))
         body = replace(body, topics=topics)
@@ -115,7 +116,7 @@ def nothing_is_an_error(original: Function, api_key: int, version: int, correlat
 
 @mutant(REQUESTS)
 def filters_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """ListGroups lists all groups, whatever is asked for."""
+    """ListGroups lists all groups, whatever filter was requested."""
     body = original(api_key, version, frame, offset)
     return asked(body, api_key, ApiKey.LIST_GROUPS, fixed(states_filter=(), types_filter=()))
 
@@ -125,7 +126,7 @@ def filters_ignored(original: Function, api_key: int, version: int, frame: Any, 
 
 @mutant("reference_broker.groups.membership:_assign_id")
 def ids_never_required(original: Function, served: Any, request: Any, member_id: str, respond: Any) -> None:
-    """A client without a member ID is a member at once."""
+    """A client without a member ID becomes a member at once."""
     membership._add(served, request, member_id, respond)
 
 
@@ -138,26 +139,26 @@ def ids_always_required(original: Function, served: Any, request: Any, respond: 
 
 @mutant("reference_broker.groups.rebalances:assignment_response")
 def assignments_shared(original: Function, group: Any, member: Any) -> Any:
-    """Each member is told the assignment of the leader."""
+    """Each member gets the assignment of the leader."""
     return original(group, group.members[group.leader])
 
 
 @mutant("reference_broker.groups.membership:_leave")
 def leaving_ignored(original: Function, served: Any, leaving: Any) -> Error:
-    """A member that leaves stays until its session ends."""
+    """A member that leaves stays until its session expires."""
     return ErrorCode.none
 
 
 @mutant("reference_broker.groups.rebalances:expired")
 def sessions_endless(original: Function, served: Any, member_id: str) -> None:
-    """Members that fall silent stay."""
+    """Members without heartbeats stay."""
 
 
 @mutant("reference_broker.groups.group:Group.check_commit")
 def commits_refused_in_rebalance(
     original: Function, self: Any, member_id: str, group_instance_id: str | None, generation: int
 ) -> Error:
-    """From the beginning of a rebalance on, members may not commit what they have done."""
+    """From the beginning of a rebalance on, members cannot commit their processed offsets."""
     if self.state is GroupState.PREPARING_REBALANCE:
         return ErrorCode.rebalance_in_progress
     error: Error = original(self, member_id, group_instance_id, generation)
@@ -207,7 +208,7 @@ OF_READERS = (ApiKey.FETCH, ApiKey.LIST_OFFSETS)
 
 @mutant(ANSWERS)
 def transaction_errors_hidden(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """No answer about transactions tells an error, apart from those after which a producer asks again."""
+    """No response about transactions contains an error, except those after which a producer retries."""
 
     def hide(name: str, value: Any) -> Any:
         if name not in ("error_code", "partition_error_code") or value in ON_THE_WAY_OF_PRODUCERS:
@@ -220,14 +221,14 @@ def transaction_errors_hidden(original: Function, api_key: int, version: int, co
 
 @mutant(ANSWERS)
 def owners_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """InitProducerId tells everyone the same producer ID and epoch."""
+    """InitProducerId returns the same producer ID and epoch to all producers."""
     change = fixed(producer_id=7, producer_epoch=5) if api_key == ApiKey.INIT_PRODUCER_ID else lambda _, same: same
     return answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
 def added_told_by_halves(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """AddPartitionsToTxn tells the errors of the first topic only."""
+    """AddPartitionsToTxn returns the errors of the first topic only."""
 
     def halve(name: str, value: Any) -> Any:
         return value[:1] if name == "topic_results" else value
@@ -238,7 +239,7 @@ def added_told_by_halves(original: Function, api_key: int, version: int, correla
 
 @mutant(ANSWERS)
 def raised_epochs_untold(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """EndTxn tells the epoch in which the transaction was."""
+    """EndTxn returns the epoch that the transaction had."""
 
     def lower(name: str, value: Any) -> Any:
         return type(value)(value - 1) if name == "producer_epoch" and value > 0 else value
@@ -249,7 +250,7 @@ def raised_epochs_untold(original: Function, api_key: int, version: int, correla
 
 @mutant(ANSWERS)
 def aborts_told_everywhere(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Each partition that is fetched is told with an aborted transaction."""
+    """Each fetched partition is returned with an aborted transaction."""
     change: Change = fixed(aborted_transactions=[AbortedTransaction(0, 0)])
     return answered(
         original, api_key, version, correlation_id, body, change if api_key == ApiKey.FETCH else lambda _, same: same
@@ -258,7 +259,7 @@ def aborts_told_everywhere(original: Function, api_key: int, version: int, corre
 
 @mutant(ANSWERS)
 def transactions_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Each transaction is told to be Dead, and each producer with a transaction that no coordinator knows."""
+    """Each transaction is returned as Dead, and each producer with a transaction that no coordinator knows."""
     dead = fixed(transaction_state="Dead")
     strange = fixed(current_txn_start_offset=7, coordinator_epoch=-1)
     of_states = api_key in (ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS)
@@ -295,21 +296,21 @@ def outcomes_swapped(original: Function, api_key: int, version: int, frame: Any,
 
 @mutant(REQUESTS)
 def verify_only_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """Whoever asks whether a partition belongs to a transaction has added it."""
+    """A request to verify whether a transaction has a partition adds the partition."""
     body = original(api_key, version, frame, offset)
     return asked(body, api_key, ApiKey.ADD_PARTITIONS_TO_TXN, fixed(verify_only=False))
 
 
 @mutant(REQUESTS)
 def transaction_filters_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """ListTransactions lists all transactions, whatever is asked for."""
+    """ListTransactions lists all transactions, whatever filter was requested."""
     none = fixed(state_filters=(), producer_id_filters=(), duration_filter=-1, transactional_id_pattern=None)
     return asked(original(api_key, version, frame, offset), api_key, ApiKey.LIST_TRANSACTIONS, none)
 
 
 @mutant(REQUESTS)
 def stability_ignored(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """OffsetFetch tells the offset before the pending one to those who require stable offsets."""
+    """OffsetFetch returns the offset before the pending one to clients that require stable offsets."""
     body = original(api_key, version, frame, offset)
     return asked(body, api_key, ApiKey.OFFSET_FETCH, fixed(require_stable=False))
 
@@ -321,7 +322,7 @@ def stability_ignored(original: Function, api_key: int, version: int, frame: Any
 def retried_ends_refused(
     original: Function, current: Any, owner: Any, *, commits: bool, client_version: int, is_changing: bool
 ) -> Any:
-    """An end that comes again is refused, as if its producer had lost the thread."""
+    """A retried EndTxn is rejected with an error."""
     verdict = original(current, owner, commits=commits, client_version=client_version, is_changing=is_changing)
     return ErrorCode.invalid_txn_state if verdict is EndVerdict.NOTHING else verdict
 
