@@ -71,14 +71,17 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a fleet does, to whom, and how.
 
     - ``bootstrap`` names all nodes as ["host:port", ...], and ``target`` those of the cluster that a mirror copies to.
-    - ``load`` is that of a scenario file. If its ``seconds`` are 0, it lasts until the fleet is stopped. -
-    ``topic_prefix`` begins the names of all topics, and ``process_prefix`` all process names and client IDs. -
-    ``start_mono_us`` is the run's start on CLOCK_MONOTONIC; 0 means the moment when the fleet starts. - ``workers`` is
-    the number of Locust's worker processes. - ``shape`` says which share of the clients lives when. It needs
-    ``load.seconds``. With None all live from the start. - ``reach_ms`` is how long to wait for a broker's first answer.
+    - ``load`` is that of a scenario file. If its ``seconds`` are 0, it lasts until the fleet is stopped.
+    - ``topic_prefix`` begins the names of all topics, and ``process_prefix`` all process names and client IDs.
+    - ``start_mono_us`` is the run's start on CLOCK_MONOTONIC; 0 means the moment when the fleet starts.
+    - ``workers`` is the number of Locust's worker processes.
+    - ``shape`` says which share of the clients lives when. It needs ``load.seconds``. With None all live
+      from the start.
+    - ``reach_ms`` is how long to wait for a broker's first response.
     - ``dial`` maps a "host:port" that a node advertises to the one to connect to. It serves a proxy that the broker
-    does not know of. - ``prelude`` is a "module:function" that each process calls with ``prelude_words`` before it
-    makes clients. It may change something about the clients, for example plant a mutant.
+      does not know of.
+    - ``prelude`` is a "module:function" that each process calls with ``prelude_words`` before it makes clients. It may
+      change something about the clients, for example plant a mutant.
     """
 
     bootstrap: list[str]

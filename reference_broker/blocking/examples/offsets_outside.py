@@ -1,10 +1,8 @@
 """Counts the words of a topic in SQLite, with the offsets beside the counts: each record counts exactly once.
 
-python -m reference_broker.blocking.examples.offsets_outside BOOTSTRAP TOPIC DATABASE [--records N] [--reset none]
+    python -m reference_broker.blocking.examples.offsets_outside BOOTSTRAP TOPIC DATABASE [--records N] [--reset none]
 
 Kafka's group does not store the position. With every batch of records the offsets *and* ``metadata_epoch()`` are stored
-||||||| .merge_file_8D9Wvv
-Kafka's group is not asked where to go on. With every batch of records the offsets *and* ``metadata_epoch()`` are stored
 in the same transaction as the result; after a start ``wait_for_metadata_update`` waits for that epoch before ``seek``
 (KIP-232, spec M-13). Without the wait the consumer might take its first metadata from a broker that missed a change of
 leader, and get OFFSET_OUT_OF_RANGE from the old leader.
