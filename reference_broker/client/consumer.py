@@ -132,18 +132,18 @@ class ConsumerState:
             position.log_start_offset = data.log_start_offset
         if not data.records:
             return []
-        asked, reached, epoch = position.offset, position.offset, position.leader_epoch
+        fetch_offset, reached, epoch = position.offset, position.offset, position.leader_epoch
         taken: list[TakenBatch] = []
         view = memoryview(data.records)
         aborted = AbortedBatches(data.aborted_transactions) if data.aborted_transactions else None
         for start, header in _whole_batches(view):
             last = header.last_offset
             is_dropped = aborted is not None and aborted.drops(header, view[start : start + header.size_bytes])
-            if last < asked:
+            if last < fetch_offset:
                 continue
             if last >= reached:
                 reached, epoch = last + 1, header.leader_epoch
             if not header.is_control and not is_dropped:
-                taken.append(TakenBatch(header, view[start : start + header.size_bytes], asked))
+                taken.append(TakenBatch(header, view[start : start + header.size_bytes], fetch_offset))
         position.offset, position.leader_epoch = reached, epoch
         return taken

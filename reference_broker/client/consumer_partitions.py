@@ -101,7 +101,7 @@ class HeldPartitions:
     state: ConsumerState = field(default_factory=ConsumerState)
     resets: list[PositionReset] = field(default_factory=list)
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
-    _asked: dict[TopicPartition, Held] = field(default_factory=dict)
+    _requested: dict[TopicPartition, Held] = field(default_factory=dict)
     """The partitions for which the current fetch of committed offsets was begun. Its answer must not place a partition
     that was given up and assigned again since, so the ``Held`` objects are kept for comparison."""
     _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -157,16 +157,16 @@ class HeldPartitions:
 
     def ask_committed(self) -> tuple[TopicPartition, ...]:
         """The partitions whose committed offsets must be fetched now. ``learn_committed`` follows."""
-        self._asked = {where: each for where, each in self.held.items() if each.phase is Phase.UNPLACED}
-        return tuple(self._asked)
+        self._requested = {where: each for where, each in self.held.items() if each.phase is Phase.UNPLACED}
+        return tuple(self._requested)
 
     def learn_committed(self, committed: Mapping[TopicPartition, CommittedOffset], metadata_epoch: int) -> None:
         """Apply the answers for partitions that have not changed since the request. ``metadata_epoch`` is that of
         the last accepted metadata."""
-        asked, self._asked = self._asked, {}
+        requested, self._requested = self._requested, {}
         for where, offset in committed.items():
             held = self.held.get(where)
-            if held is not None and held is asked.get(where) and held.phase is Phase.UNPLACED:
+            if held is not None and held is requested.get(where) and held.phase is Phase.UNPLACED:
                 held.phase, held.committed = Phase.WAITING, offset.offset
                 self._waiting[where] = offset
         self.learn_epoch(metadata_epoch)
@@ -198,7 +198,7 @@ class HeldPartitions:
     def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Read from where the application wants. What it has made of earlier records may be as old as the position, so
         the position is judged anew (H-3). A seek to the start of an unsafe bootstrap only goes on with that, or an
-        application that answers a missed tombstone so would be told again and again (H-5)."""
+        application that answers a missed tombstone so would get it again and again (H-5)."""
         held = self.held[where]
         if offset > held.bootstrap_start:
             held.remembered_horizon = 0

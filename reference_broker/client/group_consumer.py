@@ -72,7 +72,8 @@ class ConsumerConfig:
 
     ``group`` is None for a consumer without a group. ``metadata_epoch`` turns on KIP-232's mechanism, and
     ``fetch.leader_epochs`` turns on KIP-320's. Each works without the other. A commit is retried for
-    ``commit_deadline_us``. ``metadata_source`` chooses who is asked for metadata. If it is None, nodes take turns.
+    ``commit_deadline_us``. ``metadata_source`` chooses the node that gets the Metadata request. If it is None, nodes
+    take turns.
     """
 
     bootstrap: tuple[NodeAddress, ...]
@@ -104,7 +105,7 @@ class ConsumerConfig:
 @dataclass(slots=True)
 class GroupConsumer:
     """A whole consumer. The caller calls ``subscribe`` or ``assign`` first, then runs the loop at the top of this file.
-    ``observer`` is told of everything that the consumer asks, learns and does."""
+    ``observer`` gets everything that the consumer requests, receives and does."""
 
     config: ConsumerConfig
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
@@ -120,7 +121,7 @@ class GroupConsumer:
     _events: list[GroupEvent] = field(default_factory=list)
     _topics: tuple[str, ...] = ()
     _looked_up: tuple[str, ...] = ()
-    _asked: tuple[str, ...] = ()
+    _requested_topics: tuple[str, ...] = ()
     """The topics of the last request for metadata."""
 
     def __post_init__(self) -> None:
@@ -265,7 +266,7 @@ class GroupConsumer:
                 if not error:
                     self.partitions.note_committed(where, result.offsets[where].offset)
         if result is not None and result.group_error and self.membership is not None:
-            self.membership.told(now_us, result.group_error, result.asked_as)
+            self.membership.apply_error(now_us, result.group_error, result.sent_as)
             self._collect()
         return result
 
@@ -345,7 +346,7 @@ class GroupConsumer:
         watched = self.membership.watched_topics if self.membership is not None else ()
         topics = tuple(dict.fromkeys((*self._topics, *self._looked_up, *watched)))
         request = self.metadata.next_request(now_us, topics)
-        self._asked = topics if request is not None else self._asked
+        self._requested_topics = topics if request is not None else self._requested_topics
         self._add(found, METADATA_LANE, request)
         if self.membership is not None:
             self._add(found, GROUP_LANE, self.membership.next_request(now_us))
@@ -433,7 +434,7 @@ class GroupConsumer:
     # -- metadata and the group ---------------------------------------------------------------------------------
 
     def _learn_metadata(self, now_us: int) -> None:
-        """Apply new metadata to partitions and membership. It is asked for again while a topic does not exist or a
+        """Apply new metadata to partitions and membership. It is requested again while a topic does not exist or a
         partition has no leader."""
         self._learn_counts()
         self.partitions.learn_epoch(self.metadata_epoch())
@@ -444,9 +445,11 @@ class GroupConsumer:
             self.metadata.want_at_once()
 
     def _learn_counts(self) -> None:
-        """Tells the membership the numbers of partitions, if the request that was answered named every topic that the
-        group's leader must know."""
-        if self.membership is not None and all(each in self._asked for each in self.membership.wanted_topics):
+        """Passes the numbers of partitions to the membership, if the request named every topic that the group's leader
+        must know."""
+        if self.membership is not None and all(
+            each in self._requested_topics for each in self.membership.wanted_topics
+        ):
             topics = (*self._topics, *self.membership.watched_topics)
             known = self.metadata.cache.topics
             self.membership.learn_partitions(
@@ -475,9 +478,9 @@ class GroupConsumer:
             for where in self.unplaced:
                 self.seek_by_policy(where)
         elif self.unplaced and not self._placing.busy:
-            asked = self.partitions.ask_committed()
-            self._placing.fetch(asked, self.identity, now_us + self.config.commit_deadline_us)
-            self.observer.offsets_wanted(asked)
+            wanted = self.partitions.ask_committed()
+            self._placing.fetch(wanted, self.identity, now_us + self.config.commit_deadline_us)
+            self.observer.offsets_wanted(wanted)
 
     def _placed(self, now_us: int) -> None:
         assert self._placing is not None, "no group"
@@ -487,7 +490,7 @@ class GroupConsumer:
         self.observer.offsets_fetched(result)
         if result.error:
             if self.membership is not None:
-                self.membership.told(now_us, result.error, result.asked_as)
+                self.membership.apply_error(now_us, result.error, result.sent_as)
                 self._collect()
             if self.membership is None or result.error not in _RETRIED_BY_A_MEMBER:
                 self._fetches.failures.append(result.error)

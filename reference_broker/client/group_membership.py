@@ -16,7 +16,7 @@ A driver runs this loop, with times of one monotonic clock in microseconds:
 
 One request is in flight at a time. The shared ``coordinator`` sends FindCoordinator as needed. While ``wanted_topics``
 is not empty the leader waits for ``learn_partitions``. ``offset_commits.CommittedOffsets`` commits offsets with
-``identity``; the driver passes errors in its answers that concern the membership to ``told``.
+``identity``; the driver passes errors in its answers that concern the membership to ``apply_error``.
 
 Behaviour follows Apache Kafka's AbstractCoordinator and ConsumerCoordinator (4.1). Eager members give everything up
 before they join again. Cooperative ones (KIP-429) keep what they own, give up what an assignment no longer names, and
@@ -294,12 +294,12 @@ class GroupMembership:
         """Join as a new member, because the application polls again."""
         self._away, self._rejoin = False, True
 
-    def told(self, now_us: int, error: Error | int, asked_as: MemberIdentity) -> None:
-        """Apply an error of OffsetCommit or OffsetFetch that concerns the membership. ``asked_as`` is the identity in
+    def apply_error(self, now_us: int, error: Error | int, sent_as: MemberIdentity) -> None:
+        """Apply an error of OffsetCommit or OffsetFetch that concerns the membership. ``sent_as`` is the identity in
         the request. An error for an earlier generation is ignored."""
         if error in COORDINATOR_MOVED:
             self.coordinator.lose(now_us)
-        elif self.state not in (MemberState.STABLE, MemberState.RELEASING) or asked_as != self.identity:
+        elif self.state not in (MemberState.STABLE, MemberState.RELEASING) or sent_as != self.identity:
             return
         elif error is ErrorCode.rebalance_in_progress:
             self._rejoin = True

@@ -265,8 +265,8 @@ class GroupCoordinator:
         self.retry_at_us = now_us + self.backoff_us
 
     def lose(self, now_us: int, node: NodeAddress | None = None) -> None:
-        """Forget the coordinator, because it no longer coordinates the group or did not answer. ``node`` is the node
-        that was asked. If another coordinator is known by now, nothing changes."""
+        """Forget the coordinator, because it no longer coordinates the group or did not respond. ``node`` is the node
+        that got the request. If another coordinator is known by now, nothing changes."""
         if self.node is None or (node is not None and node != self.node):
             return
         self.node = None

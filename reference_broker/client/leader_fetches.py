@@ -164,8 +164,8 @@ class FetchSettings:
 class NodeLane:
     """The state of the requests to one node.
 
-    ``in_flight`` is the API key of the request in flight, or None. ``asked`` holds the position of each partition in
-    the Fetch in flight. The answer for a partition whose position has moved since is not used. Nothing is sent before
+    ``in_flight`` is the API key of the request in flight, or None. ``fetch_offsets`` are those of
+    the Fetch in flight. The response for a partition whose position has moved since is not used. Nothing is sent before
     ``retry_at_us``. ``has_left`` says that the session was closed, after which nothing else is sent.
     """
 
@@ -173,7 +173,7 @@ class NodeLane:
     handler: SessionHandler = field(default_factory=FetchSessionHandler)
     in_flight: int | None = None
     retry_at_us: int = 0
-    asked: dict[TopicPartition, int] = field(default_factory=dict)
+    fetch_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     has_left: bool = False
 
     def list_offsets(self, node: NodeAddress, partitions: Mapping[TopicPartition, int]) -> GroupRequest:
@@ -188,7 +188,7 @@ class NodeLane:
         """Make a Fetch for exactly these partitions."""
         settings = self.settings
         self.in_flight = FETCH
-        self.asked = {where: each.fetch_offset for where, each in wanted.items()}
+        self.fetch_offsets = {where: each.fetch_offset for where, each in wanted.items()}
         plan = self.handler.build(wanted)
         version = settings.version(plan)
         body = plan.request(
@@ -207,7 +207,7 @@ class NodeLane:
         plan, self.has_left = None if self.has_left else self.handler.farewell(), True
         if plan is None:
             return None
-        self.in_flight, self.asked = FETCH, {}
+        self.in_flight, self.fetch_offsets = FETCH, {}
         version = self.settings.version(plan)
         return GroupRequest(FETCH, version, plan.request(version, 0, 0, 0), self.settings.request_timeout_us, node)
 
@@ -317,7 +317,7 @@ class LeaderFetches:
         self.metadata.want(now_us)
 
     def _by_node(self, now_us: int) -> dict[int, list[tuple[TopicPartition, Held]]]:
-        """Return the partitions by the node that is asked for them. Only a leader is asked for a new position."""
+        """Return the partitions by the node that gets the request for them. Only a leader can return a new position."""
         found: dict[int, list[tuple[TopicPartition, Held]]] = {}
         cache = self.metadata.cache
         for where, held in self.partitions.held.items():
@@ -356,7 +356,7 @@ class LeaderFetches:
         return info.leader_epoch if info is not None and self.settings.leader_epochs else -1
 
     def _wanted(self, where: TopicPartition, node_id: int) -> Wanted:
-        """A follower is not told the epoch of the last record, since its log may end before that record."""
+        """A follower does not get the epoch of the last record, since its log may end before that record."""
         position, leader = self.partitions.state.positions[where], self.metadata.cache.partition(where)
         is_led = leader is not None and leader.leader_id == node_id
         return Wanted(
@@ -376,7 +376,7 @@ class LeaderFetches:
 
     def _fetched(self, now_us: int, node_id: int, response: FetchResponse) -> None:
         lane = self._lanes[node_id]
-        asked = lane.asked
+        fetch_offsets = lane.fetch_offsets
         handled = lane.fetched(response)
         lane.retry_at_us = 0
         if handled.problem is not None:
@@ -386,18 +386,18 @@ class LeaderFetches:
             taken = [
                 self._take(now_us, node_id, where, data)
                 for where, data in handled.partitions
-                if self._is_awaited(where, asked)
+                if self._is_awaited(where, fetch_offsets)
             ]
         count = len(handled.partitions)
         self.observer.fetched(FetchAnswer(node_id, response, handled.problem, count, tuple(taken)))
 
-    def _is_awaited(self, where: TopicPartition, asked: Mapping[TopicPartition, int]) -> bool:
+    def _is_awaited(self, where: TopicPartition, fetch_offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether the answer is still of use for the partition. It is too late if the position has moved since,
         or if the partition has been given up."""
         held = self.partitions.held.get(where)
         if held is None or held.phase is not Phase.READING or held.is_revoked:
             return False
-        return self.partitions.state.positions[where].offset == asked.get(where)
+        return self.partitions.state.positions[where].offset == fetch_offsets.get(where)
 
     def _refused(self, where: TopicPartition, data: PartitionData) -> FetchedPartition:
         """Records a partition of an answer that does not fit the request. It moves no position."""

@@ -3,9 +3,9 @@
 Consumers, producers and admins use it. There is no I/O here. One Metadata request is in flight at a time. Times are
 microseconds.
 
-The next node is asked after the backoff in three cases:
+The next node gets a request after the backoff in three cases:
 
-- No answer came.
+- No response came.
 - The cache refused the answer, because its epoch is smaller than that of the last accepted one (spec M-5).
 - A wanted epoch is not reached yet.
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 METADATA: Final = int(ApiKey.METADATA)
 MetadataSource: TypeAlias = Callable[[tuple[NodeAddress, ...], tuple[NodeAddress, ...]], NodeAddress]
-"""Chooses the node that is asked next. Its arguments are the known nodes (none before the first answer) and the
-bootstrap addresses."""
+"""Chooses the node that gets the next request. Its arguments are the known nodes (none before the first response) and
+the bootstrap addresses."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class MetadataRefresher:
     """One client's refreshing of its metadata.
 
     ``refused`` counts the answers that the epoch guard dropped. ``asking`` says that a request is in flight, and
-    ``stale`` that new metadata is wanted. The next request is due at ``due_at_us``. ``source`` chooses who is asked. If
+    ``stale`` that new metadata is wanted. The next request is due at ``due_at_us``. ``source`` chooses the node. If
     it is None, known nodes and bootstrap addresses take turns.
     """
 
@@ -58,7 +58,7 @@ class MetadataRefresher:
     stale: bool = True
     due_at_us: int = 0
     min_metadata_epoch: int = NO_METADATA_EPOCH
-    """Metadata is asked for again until this epoch is reached."""
+    """Metadata is requested again until this epoch is reached."""
     draft_version: int = DRAFT_VERSION
     source: MetadataSource | None = None
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
@@ -123,7 +123,7 @@ class MetadataRefresher:
 
     def done(self, now_us: int, enough: bool) -> None:
         """End an answer that the cache has taken. ``enough`` says whether the caller found what it needs in it. If
-        it did not, the next node is asked."""
+        it did not, the next node gets a request."""
         if self._once_more:
             self.stale, self.due_at_us = True, now_us
         elif enough and self.has_reached(self.min_metadata_epoch):

@@ -11,9 +11,9 @@ There is no I/O. ``CommittedOffsets`` runs one operation at a time, with times o
         offsets.answered(now, body)                # or failed(now)
     offsets.take_result()                          # Committed or Fetched
 
-The operation itself retries after a lost answer, and while the coordinator has moved or is loading. The driver passes
-``Committed.group_error`` or ``Fetched.error`` to ``GroupMembership.told``. INVALID_METADATA_EPOCH (KIP-232, spec M-7)
-is never retried; it is that partition's result.
+The operation itself retries after a lost response, and while the coordinator has moved or is loading. The driver passes
+``Committed.group_error`` or ``Fetched.error`` to ``GroupMembership.apply_error``. INVALID_METADATA_EPOCH (KIP-232, spec
+M-7) is never retried; it is that partition's result.
 
 The draft of OffsetCommit (``GroupVersions.with_metadata_epoch``) sends the epoch of the last accepted metadata (M-6),
 and that of OffsetFetch returns it (M-9). ``may_consume`` is the wait of M-10: no fetch before the metadata has reached
@@ -207,7 +207,7 @@ def fetched_offsets(body: object) -> dict[TopicPartition, CommittedOffset] | Err
     if hasattr(body, "groups"):
         groups = cast("OffsetFetchResponse", body).groups
         if not groups:
-            return ErrorCode.network_exception  # The answer says nothing about the group that was asked for.
+            return ErrorCode.network_exception  # The response lacks the group.
         group = groups[0]
     else:
         group = cast("OffsetFetchResponse1001", body)
@@ -263,7 +263,7 @@ class Committed:
 
     offsets: Mapping[TopicPartition, OffsetToCommit]
     errors: Mapping[TopicPartition, Error | int]
-    asked_as: MemberIdentity
+    sent_as: MemberIdentity
     group_error: Error | int
     version: int = NOT_SENT
 
@@ -280,12 +280,12 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of a fetch of offsets. If ``error`` is NONE, ``offsets`` has every partition that was asked for.
+    """The result of a fetch of offsets. If ``error`` is NONE, ``offsets`` has every requested partition.
     ``version`` is as in ``Committed``."""
 
     offsets: Mapping[TopicPartition, CommittedOffset]
     error: Error | int
-    asked_as: MemberIdentity
+    sent_as: MemberIdentity
     version: int = NOT_SENT
 
 
@@ -379,8 +379,8 @@ class CommittedOffsets:
             return GroupRequest(OFFSET_COMMIT, versions.offset_commit, body, timeout_us, node)
         assert self._fetch is not None, "no operation"
         self._version = versions.offset_fetch
-        asked = fetch_request(self._fetch, self._identity, versions.offset_fetch)
-        return GroupRequest(OFFSET_FETCH, versions.offset_fetch, asked, timeout_us, node)
+        fetch = fetch_request(self._fetch, self._identity, versions.offset_fetch)
+        return GroupRequest(OFFSET_FETCH, versions.offset_fetch, fetch, timeout_us, node)
 
     def answered(self, now_us: int, body: object) -> None:
         """Apply the answer to the request in flight."""

@@ -31,12 +31,12 @@ from reference_broker.client.offset_commits import OffsetToCommit, commit_errors
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.transaction_requests import (
     TRANSACTION_KEY_TYPE,
-    Asked,
     ProducerIdentity,
     Remedy,
+    RequestKind,
     TransactionError,
     remedy_of,
-    told,
+    reported_error,
 )
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
@@ -70,7 +70,7 @@ class Step(Enum):
 
 
 class IllegalStepError(Exception):
-    """The application asked for a step that is not possible in this state. Nothing has changed."""
+    """The application requested a step that is not possible in this state. Nothing has changed."""
 
     def __init__(self, state: State, step: Step) -> None:
         super().__init__(f"{step.value} is not possible: the producer is {state.value}")
@@ -123,7 +123,7 @@ class TransactionConfig:
 
 
 class Outcome(Enum):
-    """What became of a transaction, as far as this producer can know. FAILED means that it did not do what was asked:
+    """What became of a transaction, as far as this producer can know. FAILED means that it did not end as requested:
     a transaction that was to be committed is aborted. UNKNOWN means that either may be true."""
 
     OK = "ok"
@@ -161,12 +161,12 @@ _NOT_ENDED: Final = (
 """Errors with which a coordinator refuses an EndTxn and does nothing."""
 
 _KEYS: Final = {
-    Asked.INIT: ApiKey.INIT_PRODUCER_ID,
-    Asked.ADD_PARTITIONS: ApiKey.ADD_PARTITIONS_TO_TXN,
-    Asked.ADD_OFFSETS: ApiKey.ADD_OFFSETS_TO_TXN,
-    Asked.COMMIT_OFFSETS: ApiKey.TXN_OFFSET_COMMIT,
-    Asked.COMMIT: ApiKey.END_TXN,
-    Asked.ABORT: ApiKey.END_TXN,
+    RequestKind.INIT: ApiKey.INIT_PRODUCER_ID,
+    RequestKind.ADD_PARTITIONS: ApiKey.ADD_PARTITIONS_TO_TXN,
+    RequestKind.ADD_OFFSETS: ApiKey.ADD_OFFSETS_TO_TXN,
+    RequestKind.COMMIT_OFFSETS: ApiKey.TXN_OFFSET_COMMIT,
+    RequestKind.COMMIT: ApiKey.END_TXN,
+    RequestKind.ABORT: ApiKey.END_TXN,
 }
 
 
@@ -185,7 +185,7 @@ class TransactionManager:
     adds_by_itself: bool = False
     coordinator: GroupCoordinator = field(init=False)
     _groups: dict[str, GroupCoordinator] = field(default_factory=dict)
-    _in_flight: Asked | None = None
+    _in_flight: RequestKind | None = None
     _sent_to: GroupCoordinator | None = None
     _sent_to_node: NodeAddress | None = None
     _retry_at_us: int = 0
@@ -276,7 +276,7 @@ class TransactionManager:
 
     def batch_failed(self, error: Error | int) -> None:
         """Record that a batch of the transaction was given up."""
-        self._fail(Asked.PRODUCE, error)
+        self._fail(RequestKind.PRODUCE, error)
 
     def batch_dropped(self) -> None:
         """Record that a numbered batch is not sent any more, because the transaction has failed. Its sequence is
@@ -303,10 +303,10 @@ class TransactionManager:
 
     def wake_at_us(self, is_flushed: bool) -> int | None:
         """The time at which ``next_request`` may return something even if nothing else happens before."""
-        asked = self._next(is_flushed)
-        if self._in_flight is not None or asked is None:
+        request_kind = self._next(is_flushed)
+        if self._in_flight is not None or request_kind is None:
             return None
-        coordinator = self._coordinator_for(asked)
+        coordinator = self._coordinator_for(request_kind)
         if coordinator.node is None:
             return max(self._retry_at_us, coordinator.retry_at_us)
         return self._retry_at_us
@@ -317,29 +317,29 @@ class TransactionManager:
         if self._in_flight is not None or now_us < self._retry_at_us:
             return None
         self._end_unsent(is_flushed)
-        asked = self._next(is_flushed)
-        if asked is None:
+        request_kind = self._next(is_flushed)
+        if request_kind is None:
             return None
-        coordinator = self._coordinator_for(asked)
+        coordinator = self._coordinator_for(request_kind)
         self._sent_to, self._sent_to_node = coordinator, coordinator.node
         if coordinator.node is None:
             request = coordinator.next_request(now_us)
-            self._in_flight = Asked.FIND_COORDINATOR if request is not None else None
+            self._in_flight = RequestKind.FIND_COORDINATOR if request is not None else None
             return request
-        self._in_flight = asked
-        return self._request(asked, coordinator.node)
+        self._in_flight = request_kind
+        return self._request(request_kind, coordinator.node)
 
-    def _next(self, is_flushed: bool) -> Asked | None:
+    def _next(self, is_flushed: bool) -> RequestKind | None:
         if self.state is State.INITIALIZING:
-            return Asked.INIT
+            return RequestKind.INIT
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
             if self._new:
-                return Asked.ADD_PARTITIONS
+                return RequestKind.ADD_PARTITIONS
             if self._offsets:
-                return Asked.COMMIT_OFFSETS if self._offsets[0].is_added else Asked.ADD_OFFSETS
+                return RequestKind.COMMIT_OFFSETS if self._offsets[0].is_added else RequestKind.ADD_OFFSETS
         if self.state is State.COMMITTING and is_flushed:
-            return Asked.COMMIT
-        return Asked.ABORT if self.state is State.ABORTING and is_flushed else None
+            return RequestKind.COMMIT
+        return RequestKind.ABORT if self.state is State.ABORTING and is_flushed else None
 
     def _end_unsent(self, is_flushed: bool) -> None:
         """End a transaction of which the coordinator knows nothing. Nothing is sent."""
@@ -347,8 +347,8 @@ class TransactionManager:
         if self.state in (State.COMMITTING, State.ABORTING) and nothing_waits and not self._is_started:
             self._ended(ProducerIdentity())
 
-    def _coordinator_for(self, asked: Asked) -> GroupCoordinator:
-        if asked is not Asked.COMMIT_OFFSETS:
+    def _coordinator_for(self, request_kind: RequestKind) -> GroupCoordinator:
+        if request_kind is not RequestKind.COMMIT_OFFSETS:
             return self.coordinator
         group_id, config = self._offsets[0].identity.group_id, self.config
         return self._groups.setdefault(
@@ -356,88 +356,88 @@ class TransactionManager:
             GroupCoordinator(group_id, backoff_us=config.backoff_us, request_timeout_us=config.request_timeout_us),
         )
 
-    def _request(self, asked: Asked, node: NodeAddress) -> GroupRequest:
-        key = _KEYS[asked]
+    def _request(self, request_kind: RequestKind, node: NodeAddress) -> GroupRequest:
+        key = _KEYS[request_kind]
         version = self.announced.version(node.host, node.port, key, self.adds_by_itself)
-        return GroupRequest(int(key), version, self._body(asked, version), self.config.request_timeout_us, node)
+        return GroupRequest(int(key), version, self._body(request_kind, version), self.config.request_timeout_us, node)
 
-    def _body(self, asked: Asked, version: int) -> object:
+    def _body(self, request_kind: RequestKind, version: int) -> object:
         own, producer = self.config.transactional_id, self.identity
-        if asked is Asked.INIT:
+        if request_kind is RequestKind.INIT:
             current = producer if version >= RAISES_EPOCH else ProducerIdentity()
             return requests.init_request(own, self.config.transaction_timeout_us, current)
-        if asked is Asked.ADD_PARTITIONS:
+        if request_kind is RequestKind.ADD_PARTITIONS:
             return requests.add_partitions_request(own, producer, sorted(self._new))
-        if asked is Asked.ADD_OFFSETS:
+        if request_kind is RequestKind.ADD_OFFSETS:
             return requests.add_offsets_request(own, producer, self._offsets[0].identity.group_id)
-        if asked is Asked.COMMIT_OFFSETS:
+        if request_kind is RequestKind.COMMIT_OFFSETS:
             return requests.commit_offsets_request(own, producer, self._offsets[0].identity, self._offsets[0].left)
         self._end_was_sent = True
-        return requests.end_request(own, producer, asked is Asked.COMMIT)
+        return requests.end_request(own, producer, request_kind is RequestKind.COMMIT)
 
     # -- answers ------------------------------------------------------------------------------------------------
 
     def answered(self, now_us: int, body: object) -> None:
         """Apply the answer to the request in flight."""
-        asked, self._in_flight = self._in_flight, None
+        request_kind, self._in_flight = self._in_flight, None
         assert self._sent_to is not None, "an answer to no request"
-        if asked is Asked.FIND_COORDINATOR:
+        if request_kind is RequestKind.FIND_COORDINATOR:
             self._sent_to.answered(now_us, body)
             if self._sent_to.failure is not None:
                 failure, self._sent_to.failure = self._sent_to.failure, None
-                self._fail(asked, failure)
-        elif asked is Asked.INIT:
+                self._fail(request_kind, failure)
+        elif request_kind is RequestKind.INIT:
             self._initialized(now_us, requests.initialized(body))
-        elif asked is Asked.ADD_PARTITIONS:
+        elif request_kind is RequestKind.ADD_PARTITIONS:
             self._partitions_added(now_us, requests.added(body))
-        elif asked is Asked.ADD_OFFSETS:
+        elif request_kind is RequestKind.ADD_OFFSETS:
             self._offsets_added(now_us, requests.offsets_added(body))
-        elif asked is Asked.COMMIT_OFFSETS:
+        elif request_kind is RequestKind.COMMIT_OFFSETS:
             self._offsets_committed(now_us, commit_errors(body))
         else:
-            assert asked is not None, "an answer to no request"
+            assert request_kind is not None, "an answer to no request"
             found = requests.ended(body)
             if isinstance(found, ProducerIdentity):
                 self._ended(found)
             else:
-                self._refused(now_us, asked, found)
+                self._refused(now_us, request_kind, found)
 
     def failed(self, now_us: int) -> None:
         """Record that the request in flight got no answer. It is sent again."""
-        asked, self._in_flight = self._in_flight, None
+        request_kind, self._in_flight = self._in_flight, None
         assert self._sent_to is not None, "a failure of no request"
-        if asked is Asked.FIND_COORDINATOR:
+        if request_kind is RequestKind.FIND_COORDINATOR:
             self._sent_to.failed(now_us)
         else:
             self._sent_to.lose(now_us, self._sent_to_node)
-            self._again(now_us, asked)
+            self._again(now_us, request_kind)
 
-    def _again(self, now_us: int, asked: Asked | None) -> None:
+    def _again(self, now_us: int, request_kind: RequestKind | None) -> None:
         self._retry_at_us = now_us + self.config.backoff_us
-        self._end_is_uncertain = self._end_is_uncertain or asked in (Asked.COMMIT, Asked.ABORT)
+        self._end_is_uncertain = self._end_is_uncertain or request_kind in (RequestKind.COMMIT, RequestKind.ABORT)
 
     def _initialized(self, now_us: int, found: ProducerIdentity | Error | int) -> None:
         if not isinstance(found, ProducerIdentity):
-            self._refused(now_us, Asked.INIT, found)
+            self._refused(now_us, RequestKind.INIT, found)
             return
         self.identity, self._needs_epoch = found, False
         self.adds_by_itself = self.announced.adds_by_itself
         self._step(Step.INITIALIZED)
 
     def _partitions_added(self, now_us: int, errors: Mapping[TopicPartition, Error | int]) -> None:
-        worst = _worst(Asked.ADD_PARTITIONS, errors.values())
+        worst = _worst(RequestKind.ADD_PARTITIONS, errors.values())
         if worst is None:
             self._new -= errors.keys()
             self._added |= errors.keys()
             self._is_started = True
             return
-        self._refused(now_us, Asked.ADD_PARTITIONS, worst)
+        self._refused(now_us, RequestKind.ADD_PARTITIONS, worst)
         if worst is ErrorCode.concurrent_transactions and not self._added:
             self._retry_at_us = now_us + min(self.config.backoff_us, FIRST_PARTITIONS_BACKOFF_US)
 
     def _offsets_added(self, now_us: int, error: Error | int) -> None:
         if error:
-            self._refused(now_us, Asked.ADD_OFFSETS, error)
+            self._refused(now_us, RequestKind.ADD_OFFSETS, error)
             return
         self._is_started = True
         if self._offsets:
@@ -450,9 +450,9 @@ class TransactionManager:
         for where, error in errors.items():
             if not error:
                 send.left.pop(where, None)
-        worst = _worst(Asked.COMMIT_OFFSETS, errors.values())
+        worst = _worst(RequestKind.COMMIT_OFFSETS, errors.values())
         if worst is not None:
-            self._refused(now_us, Asked.COMMIT_OFFSETS, worst)
+            self._refused(now_us, RequestKind.COMMIT_OFFSETS, worst)
         elif not send.left:
             self._offsets.popleft()
         else:
@@ -474,33 +474,33 @@ class TransactionManager:
 
     # -- errors -------------------------------------------------------------------------------------------------
 
-    def _refused(self, now_us: int, asked: Asked, error: Error | int) -> None:
-        remedy = remedy_of(asked, error)
+    def _refused(self, now_us: int, request_kind: RequestKind, error: Error | int) -> None:
+        remedy = remedy_of(request_kind, error)
         if remedy in (Remedy.RETRY, Remedy.FIND_COORDINATOR):
-            self._again(now_us, asked)
+            self._again(now_us, request_kind)
             if remedy is Remedy.FIND_COORDINATOR and self._sent_to is not None:
                 self._sent_to.lose(now_us, self._sent_to_node)
         else:
-            self._fail(asked, error)
+            self._fail(request_kind, error)
 
-    def _fail(self, asked: Asked, error: Error | int) -> None:
+    def _fail(self, request_kind: RequestKind, error: Error | int) -> None:
         """Goes to an error state. An answer that comes after a fatal error changes nothing more."""
         if self.state in (State.FATAL_ERROR, State.READY, State.UNINITIALIZED):
             return
-        remedy = remedy_of(asked, error)
+        remedy = remedy_of(request_kind, error)
         if remedy is Remedy.ABORT_AND_RAISE_EPOCH:
             self.batch_dropped()
         if remedy.is_fatal or (self.error is None and self.state is not State.ABORTING):
-            self.error = TransactionError(told(error, asked), remedy, asked)
+            self.error = TransactionError(reported_error(error, request_kind), remedy, request_kind)
         self._drop_offsets(error)
         if self._has_to_end and (remedy.is_fatal or self.state is State.COMMITTING):
-            self.outcome, self._has_to_end = self._outcome_of(asked, error), False
+            self.outcome, self._has_to_end = self._outcome_of(request_kind, error), False
         self._step(Step.FAIL if remedy.is_fatal else Step.FAIL_ABORTABLY)
 
-    def _outcome_of(self, asked: Asked, error: Error | int) -> Outcome:
-        """A refusal that says that the transaction is not this producer's any more proves that it did not end as asked,
-        unless an earlier EndTxn may have been carried out."""
-        is_proof = asked not in (Asked.COMMIT, Asked.ABORT) or error in _NOT_ENDED
+    def _outcome_of(self, request_kind: RequestKind, error: Error | int) -> Outcome:
+        """A refusal that says that the transaction is not this producer's any more proves that it did not end as
+        requested, unless an earlier EndTxn may have been carried out."""
+        is_proof = request_kind not in (RequestKind.COMMIT, RequestKind.ABORT) or error in _NOT_ENDED
         return Outcome.FAILED if is_proof and not self._end_is_uncertain else Outcome.UNKNOWN
 
     def _drop_offsets(self, error: Error | int) -> None:
@@ -509,9 +509,9 @@ class TransactionManager:
         self._offsets.clear()
 
 
-def _worst(asked: Asked, errors: Iterable[Error | int]) -> Error | int | None:
+def _worst(request_kind: RequestKind, errors: Iterable[Error | int]) -> Error | int | None:
     """The error that decides what follows: a fatal one before one that an abort cures, before one to be retried. None
     if there is no error."""
     order = list(Remedy)
     found = [each for each in errors if each]
-    return max(found, key=lambda each: order.index(remedy_of(asked, each)), default=None)
+    return max(found, key=lambda each: order.index(remedy_of(request_kind, each)), default=None)

@@ -58,7 +58,7 @@ class Remedy(Enum):
         return self in (Remedy.RESTART, Remedy.CONFIGURE, Remedy.GIVE_UP)
 
 
-class Asked(Enum):
+class RequestKind(Enum):
     """The requests of a transactional producer whose errors are sorted."""
 
     FIND_COORDINATOR = "FindCoordinator"
@@ -75,11 +75,11 @@ class TransactionError(Exception):
     """The producer met an error that sending again does not cure. ``remedy`` says what does. ``is_abortable`` says that
     the same producer can go on after an abort."""
 
-    def __init__(self, error: Error | int, remedy: Remedy, asked: Asked) -> None:
-        super().__init__(f"{name_of(error)} in the answer to {asked.value}: {remedy.value}")
+    def __init__(self, error: Error | int, remedy: Remedy, request_kind: RequestKind) -> None:
+        super().__init__(f"{name_of(error)} in the answer to {request_kind.value}: {remedy.value}")
         self.error = error
         self.remedy = remedy
-        self.asked = asked
+        self.request_kind = request_kind
 
     @property
     def is_abortable(self) -> bool:
@@ -131,22 +131,22 @@ _SHARED: Final[Mapping[int, Remedy]] = MappingProxyType(
     }
 )
 
-_OWN: Final[Mapping[Asked, Mapping[int, Remedy]]] = MappingProxyType(
+_OWN: Final[Mapping[RequestKind, Mapping[int, Remedy]]] = MappingProxyType(
     {
-        Asked.FIND_COORDINATOR: _all(Remedy.ABORT, (ErrorCode.group_authorization_failed,)),
-        Asked.INIT: _all(
+        RequestKind.FIND_COORDINATOR: _all(Remedy.ABORT, (ErrorCode.group_authorization_failed,)),
+        RequestKind.INIT: _all(
             Remedy.ABORT,
             (ErrorCode.transactional_id_authorization_failed, ErrorCode.cluster_authorization_failed),
         ),
-        Asked.ADD_PARTITIONS: {
+        RequestKind.ADD_PARTITIONS: {
             **_all(Remedy.ABORT_AND_RAISE_EPOCH, (ErrorCode.unknown_producer_id,)),
             **_all(Remedy.GIVE_UP, (ErrorCode.invalid_txn_state,)),
         },
-        Asked.ADD_OFFSETS: {
+        RequestKind.ADD_OFFSETS: {
             **_all(Remedy.ABORT_AND_RAISE_EPOCH, (ErrorCode.unknown_producer_id,)),
             **_all(Remedy.ABORT, (ErrorCode.group_authorization_failed,)),
         },
-        Asked.COMMIT_OFFSETS: {
+        RequestKind.COMMIT_OFFSETS: {
             **_all(Remedy.FIND_COORDINATOR, (ErrorCode.request_timed_out,)),
             **_all(
                 Remedy.ABORT,
@@ -160,13 +160,13 @@ _OWN: Final[Mapping[Asked, Mapping[int, Remedy]]] = MappingProxyType(
                 ),
             ),
         },
-        Asked.COMMIT: _all(Remedy.ABORT_AND_RAISE_EPOCH, (ErrorCode.unknown_producer_id,)),
-        Asked.ABORT: {
+        RequestKind.COMMIT: _all(Remedy.ABORT_AND_RAISE_EPOCH, (ErrorCode.unknown_producer_id,)),
+        RequestKind.ABORT: {
             **_all(Remedy.ABORT_AND_RAISE_EPOCH, (ErrorCode.unknown_producer_id,)),
             # Another abort would meet the same error again.
             **_all(Remedy.GIVE_UP, (ErrorCode.transaction_abortable,)),
         },
-        Asked.PRODUCE: {
+        RequestKind.PRODUCE: {
             **_all(Remedy.RESTART, (ErrorCode.producer_fenced, ErrorCode.invalid_producer_id_mapping)),
             **_all(
                 Remedy.CONFIGURE,
@@ -180,25 +180,25 @@ _OWN: Final[Mapping[Asked, Mapping[int, Remedy]]] = MappingProxyType(
     }
 )
 
-_OTHERWISE: Final[Mapping[Asked, Remedy]] = MappingProxyType(
-    {Asked.ADD_PARTITIONS: Remedy.ABORT, Asked.PRODUCE: Remedy.ABORT_AND_RAISE_EPOCH}
+_OTHERWISE: Final[Mapping[RequestKind, Remedy]] = MappingProxyType(
+    {RequestKind.ADD_PARTITIONS: Remedy.ABORT, RequestKind.PRODUCE: Remedy.ABORT_AND_RAISE_EPOCH}
 )
 """What helps against an error that no table names. It is GIVE_UP for a request that is not here."""
 
 
-def remedy_of(asked: Asked, error: Error | int) -> Remedy:
+def remedy_of(request_kind: RequestKind, error: Error | int) -> Remedy:
     """Return what helps against this error of this request. For Produce it is what follows once the batch is given up;
     which of its errors are worth another attempt is ``ProducerState``'s to say."""
-    own = _OWN[asked].get(int(error))
+    own = _OWN[request_kind].get(int(error))
     if own is not None:
         return own
-    shared = None if asked is Asked.PRODUCE else _SHARED.get(int(error))
-    return shared or _OTHERWISE.get(asked, Remedy.GIVE_UP)
+    shared = None if request_kind is RequestKind.PRODUCE else _SHARED.get(int(error))
+    return shared or _OTHERWISE.get(request_kind, Remedy.GIVE_UP)
 
 
-def told(error: Error | int, asked: Asked) -> Error | int:
-    """The error as the application hears it. Old coordinators say INVALID_PRODUCER_EPOCH to a fenced producer."""
-    is_fenced = error is ErrorCode.invalid_producer_epoch and asked is not Asked.PRODUCE
+def reported_error(error: Error | int, request_kind: RequestKind) -> Error | int:
+    """Return the error for the application. Old coordinators return INVALID_PRODUCER_EPOCH to a fenced producer."""
+    is_fenced = error is ErrorCode.invalid_producer_epoch and request_kind is not RequestKind.PRODUCE
     return ErrorCode.producer_fenced if is_fenced else error
 
 

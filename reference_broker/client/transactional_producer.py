@@ -39,7 +39,7 @@ from reference_broker.client.transaction_manager import (
     TransactionConfig,
     TransactionManager,
 )
-from reference_broker.client.transaction_requests import Asked, Remedy, TransactionError, remedy_of
+from reference_broker.client.transaction_requests import Remedy, RequestKind, TransactionError, remedy_of
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
@@ -335,7 +335,7 @@ class TransactionalProducer:
     def _next(self, batch: Batch, error: Error | int, base_offset: int) -> Next:
         """What becomes of a batch. A new producer ID for it alone, which helps outside of transactions, would take it
         out of the transaction."""
-        is_hopeless = remedy_of(Asked.PRODUCE, error) is not Remedy.ABORT_AND_RAISE_EPOCH
+        is_hopeless = remedy_of(RequestKind.PRODUCE, error) is not Remedy.ABORT_AND_RAISE_EPOCH
         if error and (is_hopeless or error is ErrorCode.unknown_producer_id):
             return self._sequences.give_up(batch)
         return self._sequences.answered(batch, int(error), base_offset)

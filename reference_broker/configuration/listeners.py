@@ -41,9 +41,9 @@ class Scope:
     name: str
     clients: bool = True
     brokers: bool = True
-    """What brokers ask of brokers: fetches of followers, UpdateMetadata."""
+    """Requests of brokers to brokers: fetches of followers, UpdateMetadata."""
     controllers: bool = True
-    """What nodes ask of controllers."""
+    """Requests of nodes to controllers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ def listener_plan(
     names = [each.name for each in found]
     controllers = tuple(_words(controller_names))
     _check_protocols(protocols, [*names, *controllers])
-    told = _listeners("advertised.listeners", advertised)
+    announced = _listeners("advertised.listeners", advertised)
     if not found:
-        return _single(controllers, inter_broker, advertised, told)
+        return _single(controllers, inter_broker, advertised, announced)
     ports = [each.port for each in found if each.port]
     if len(dict.fromkeys(names)) != len(names) or len(dict.fromkeys(ports)) != len(ports):
         raise ConfigError(f"listeners is {listeners!r}: each listener must have another name and another port.")
@@ -97,23 +97,27 @@ def listener_plan(
     if not of_brokers:
         raise ConfigError("listeners has only listeners of controllers: this node is a broker, too, so give one more.")
     chosen = inter_broker or (DEFAULT_NAME if DEFAULT_NAME in of_brokers else of_brokers[0])
-    _check_advertised(told, of_brokers, chosen)
-    return ListenerPlan(found, controllers, chosen, told)
+    _check_advertised(announced, of_brokers, chosen)
+    return ListenerPlan(found, controllers, chosen, announced)
 
 
-def _single(controllers: Sequence[str], inter_broker: str, advertised: str, told: tuple[Listener, ...]) -> ListenerPlan:
+def _single(
+    controllers: Sequence[str], inter_broker: str, advertised: str, announced: tuple[Listener, ...]
+) -> ListenerPlan:
     names = {"controller.listener.names": ",".join(controllers), "inter.broker.listener.name": inter_broker}
     for name, given in names.items():
         if given:
             raise ConfigError(f"{name} is {given!r}: it needs listeners that have this name.")
-    if len(told) > 1 or (told and (told[0].name != DEFAULT_NAME or not told[0].host or not told[0].port)):
+    if len(announced) > 1 or (
+        announced and (announced[0].name != DEFAULT_NAME or not announced[0].host or not announced[0].port)
+    ):
         raise ConfigError(f"advertised.listeners is {advertised!r}: give one PLAINTEXT://HOST:PORT.")
-    _check_advertised(told, [DEFAULT_NAME], DEFAULT_NAME)
-    return ListenerPlan((), (), DEFAULT_NAME, told)
+    _check_advertised(announced, [DEFAULT_NAME], DEFAULT_NAME)
+    return ListenerPlan((), (), DEFAULT_NAME, announced)
 
 
-def _check_advertised(told: Sequence[Listener], of_brokers: Sequence[str], inter_broker: str) -> None:
-    names = [each.name for each in told] or of_brokers
+def _check_advertised(announced: Sequence[Listener], of_brokers: Sequence[str], inter_broker: str) -> None:
+    names = [each.name for each in announced] or of_brokers
     unknown = [name for name in names if name not in of_brokers]
     if unknown:
         raise ConfigError(
@@ -125,7 +129,7 @@ def _check_advertised(told: Sequence[Listener], of_brokers: Sequence[str], inter
             f"inter.broker.listener.name is {inter_broker!r}: it must be an advertised listener of brokers, which are "
             f"{','.join(names)}."
         )
-    for each in told:
+    for each in announced:
         if each.host in ANY_ADDRESS:
             raise ConfigError(
                 f"advertised.listeners cannot use the nonroutable meta-address {each.host}: give an address that "

@@ -130,8 +130,8 @@ def setting(
 ) -> V:
     """Declares a field of a frozen configuration. Without ``kind`` the type is that of the default. A whole number is
     then an INT."""
-    told = {DOC: doc, KIND: kind or _kind_of(default), AT_LEAST: at_least, AT_MOST: at_most, CHOICES: choices}
-    made: V = field(default=default, metadata=told)
+    metadata = {DOC: doc, KIND: kind or _kind_of(default), AT_LEAST: at_least, AT_MOST: at_most, CHOICES: choices}
+    made: V = field(default=default, metadata=metadata)
     return made
 
 
@@ -140,12 +140,14 @@ def _kind_of(default: Value) -> Kind:
     return kinds[type(default)]
 
 
-def key_of(name: str, default: Value, told: Mapping[str, Any]) -> ConfigKey:
-    """Returns the setting that a field of ``setting()`` declares. ``told`` is the field's metadata."""
-    topic: ConfigKey | None = told.get(TOPIC)
+def key_of(name: str, default: Value, metadata: Mapping[str, Any]) -> ConfigKey:
+    """Returns the setting that a field of ``setting()`` declares. ``metadata`` is that of the field."""
+    topic: ConfigKey | None = metadata.get(TOPIC)
     if topic is not None:
         return replace(topic, name=name)
-    return ConfigKey(name, told[KIND], default, told[DOC], told[AT_LEAST], told[AT_MOST], told[CHOICES])
+    return ConfigKey(
+        name, metadata[KIND], default, metadata[DOC], metadata[AT_LEAST], metadata[AT_MOST], metadata[CHOICES]
+    )
 
 
 _FILES_GO_AT_ONCE = "files are deleted at once"

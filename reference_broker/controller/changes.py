@@ -130,8 +130,8 @@ class Change(Protocol[OutcomeT_co]):
         ...
 
     def outcome(self, refused: Refusal | None) -> OutcomeT_co:
-        """What the caller is told. ``refused`` is the reason why nothing was written, NOT_CONTROLLER if nobody knows
-        whether it was, or None."""
+        """Returns the outcome for the caller. ``refused`` is the reason why nothing was written, NOT_CONTROLLER if
+        nobody knows whether it was, or None."""
         ...
 
 

@@ -93,7 +93,7 @@ class MetadataCache:
         )
 
     def told_epoch(self) -> int:
-        """The metadata epoch that clients are told (M-4), or -1 for none.
+        """The metadata epoch that clients get (M-4), or -1 for none.
 
         While the metadata epoch is switched off, it stands still at the last one. Clients that have accepted it, or
         that find it beside a committed offset, go on then.

@@ -44,7 +44,7 @@ def draft(cls: type[DraftT]) -> type[DraftT]:
 
 @draft
 class MetadataRequestTopic1000:
-    """One topic asked for."""
+    """One requested topic."""
 
     name: String
 

@@ -108,10 +108,10 @@ def encode_draft_request(version: int, start: bytes, request: FetchRequest) -> B
 
 
 def _packed(p: FetchPartition, of_replica: bool) -> bytes:
-    told = p.partition, p.fetch_offset, p.log_start_offset, p.partition_max_bytes
+    fields = p.partition, p.fetch_offset, p.log_start_offset, p.partition_max_bytes
     if of_replica:
-        return _REPLICAS_PARTITION.pack(*told, p.current_leader_epoch, p.last_fetched_epoch)
-    return _PARTITION.pack(*told)
+        return _REPLICAS_PARTITION.pack(*fields, p.current_leader_epoch, p.last_fetched_epoch)
+    return _PARTITION.pack(*fields)
 
 
 def decode_draft_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:

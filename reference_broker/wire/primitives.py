@@ -23,7 +23,7 @@ _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 MOST_STRING_BYTES: Final = 1 << 20
 """A longer string is refused: decoding it is one piece of work. Kafka takes 32,767 bytes. Handlers refuse by themselves
-what is too long to be told again."""
+what is too long for a response."""
 MOST_TAGGED_FIELDS: Final = 32
 """The limit for one struct. No message of Kafka has more than five. A frame has room for millions."""
 _NO_TAGS: Final[Mapping[int, Any]] = {}

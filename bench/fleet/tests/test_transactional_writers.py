@@ -132,7 +132,7 @@ def test_one_that_never_comes_back_leaves_its_transaction_open() -> None:
     played.run(5_000_000)
     ended = [row for row in played.rows if isinstance(row, TransactionRow)]
     assert [row.asked for row in ended] in ([], ["nothing"]), "it died once"
-    requests = len(played.broker.asked)
+    requests = len(played.broker.requests)
     played.give(protocol.Stopping())
     played.run(played.now_us + 5_000_000)
-    assert (played.finished, len(played.broker.asked)) == (True, requests)
+    assert (played.finished, len(played.broker.requests)) == (True, requests)

@@ -87,7 +87,7 @@ def test_an_update_is_applied_noted_and_answered() -> None:
     call = world.give(4, partitions=2)
     assert (codes(call), world.epoch) == ([[0]], 4)
     assert len(world.broker.metadata.topics["t0"].partitions) == 2
-    assert world.ports.told("update_metadata_applied") == [{"epoch": 4, "controller_epoch": 1, "controller_id": 1}]
+    assert world.ports.notes_of("update_metadata_applied") == [{"epoch": 4, "controller_epoch": 1, "controller_id": 1}]
 
 
 @pytest.mark.clause("M-3")
@@ -100,7 +100,7 @@ def test_large_updates_are_applied_in_slices_and_one_after_the_other() -> None:
     assert codes(first, second, overtaken) == [[0], [0], [0]]
     assert world.ports.events >= 2000 // 500
     assert world.epoch == 6
-    assert [note["epoch"] for note in world.ports.told("update_metadata_applied")] == [4, 6]
+    assert [note["epoch"] for note in world.ports.notes_of("update_metadata_applied")] == [4, 6]
 
 
 @pytest.mark.clause("M-3")
@@ -109,7 +109,7 @@ def test_an_older_controller_is_refused_also_while_a_newer_ones_update_is_being_
     newer, older = world.give(4, partitions=2000, controller_epoch=2), world.give(9, controller_epoch=1)
     world.ports.run()
     assert codes(newer, older) == [[0], [ErrorCode.stale_controller_epoch]]
-    assert world.ports.told("update_metadata_refused") == [
+    assert world.ports.notes_of("update_metadata_refused") == [
         {"epoch": 9, "controller_epoch": 1, "controller_id": 1, "error": 11}
     ]
     assert world.epoch == 4

@@ -1,7 +1,7 @@
 """A small coordinator for tests of the client's side: one group, everything at once, and members that are driven by it.
 
-Not Kafka's in its details (no timeouts): JoinGroup waits until all known members have asked, SyncGroup until the leader
-has.
+Not Kafka's in its details (no timeouts): JoinGroup waits for the requests of all known members, SyncGroup until the
+leader has.
 """
 
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ def due(request: GroupRequest | None) -> Any:
 
 @dataclass
 class FakeGroup:
-    """``parked``: joins and syncs without an answer yet, by whoever asked. ``answers``: what is due to whom."""
+    """``parked``: joins and syncs without a response yet, by member. ``answers``: what is due to whom."""
 
     generation: int = 0
     state: str = "empty"

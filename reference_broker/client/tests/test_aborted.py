@@ -53,7 +53,7 @@ def test_what_the_list_does_not_name_is_kept() -> None:
     assert read(*batches) == ([0, 1], 4)
 
 
-def test_a_transaction_may_begin_before_the_answer_and_end_behind_it() -> None:
+def test_a_transaction_may_begin_before_the_response_and_end_behind_it() -> None:
     assert read(data(5, ONE), data(6, ONE, count=3), aborted=((ONE, 2),), position=5) == ([], 9)
 
 

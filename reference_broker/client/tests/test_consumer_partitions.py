@@ -66,7 +66,7 @@ def test_a_partition_that_was_dropped_delays_nobody(held: HeldPartitions) -> Non
     assert held.in_phase(Phase.READING) == [T0]
 
 
-def test_resets_are_told_with_where_from_and_why(held: HeldPartitions) -> None:
+def test_resets_are_reported_with_where_from_and_why(held: HeldPartitions) -> None:
     held.place(T0, 30)
     held.begin_reset(T0, "out_of_range")
     held.reset(T0, 2, -1, 7)

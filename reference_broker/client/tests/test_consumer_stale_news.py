@@ -73,7 +73,7 @@ def reading() -> Driver:
     return driver
 
 
-def test_offsets_that_were_asked_for_before_a_partition_was_lost_do_not_place_it_when_it_comes_back() -> None:
+def test_offsets_that_were_requested_before_a_partition_was_lost_do_not_place_it_when_it_comes_back() -> None:
     """Meanwhile another member has read on and committed."""
     member = Member()
     member.join(T0)
@@ -135,8 +135,8 @@ def test_an_error_that_is_none_of_kafkas_is_the_applications(reading: Driver) ->
     assert reading.consumer.take_failures() == [999]
 
 
-def test_an_answer_about_other_topics_does_not_say_that_a_wanted_one_is_missing() -> None:
-    """Metadata was asked for before the leader knew what the others want."""
+def test_a_response_about_other_topics_does_not_say_that_a_wanted_one_is_missing() -> None:
+    """Metadata was requested before the leader knew what the others want."""
     member = Member()
     member.answer("group", found())
     other = encode_subscription(Subscription(("t", "u")))
@@ -164,7 +164,7 @@ def test_a_leader_watches_the_topics_of_which_only_others_read() -> None:
     assert [topic.name for topic in member.sent["metadata"].body.topics] == ["t", "u"]
 
 
-def test_a_topic_looked_up_while_metadata_is_asked_for_is_asked_for_next(reading: Driver) -> None:
+def test_a_topic_looked_up_while_metadata_is_requested_is_requested_next(reading: Driver) -> None:
     reading.consumer.metadata.want_at_once()
     reading.go()
     reading.consumer.look_up("u")
@@ -180,11 +180,11 @@ def test_committed_offsets_of_no_group_are_an_error() -> None:
     offsets.next_request(0)
     body = fetched_offsets(1)
     offsets.answered(0, type(body)(throttle_time=body.throttle_time, groups=()))
-    assert offsets.busy  # Asked again.
+    assert offsets.busy  # It was sent again.
     assert offsets.next_request(100) is not None
 
 
-def test_a_member_whose_offsets_nobody_will_tell_is_told_so() -> None:
+def test_a_member_whose_offsets_nobody_will_report_is_reported_so() -> None:
     member = Member()
     member.join(T0)
     member.answer("metadata", metadata())
@@ -202,7 +202,7 @@ def test_a_member_that_has_failed_stays_so() -> None:
     membership.next_request(0)
     membership.answered(0, sync_answer(0, encode_assignment(Assignment((T0,)))))
     assert due(membership.next_request(1000)).api_key == requests.HEARTBEAT
-    membership.told(1000, ErrorCode.fenced_instance_id, membership.identity)
+    membership.apply_error(1000, ErrorCode.fenced_instance_id, membership.identity)
     membership.answered(1000, heartbeat_answer(25))
     assert membership.state is MemberState.FAILED
     assert [each for each in membership.take_events() if isinstance(each, Failed)] == [

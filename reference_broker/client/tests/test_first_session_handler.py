@@ -162,7 +162,7 @@ def test_full_requests_that_follow_each_other_begin_at_another_partition() -> No
         (answer(OTHER, BOTH, A), "another one's"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_refused(response: FetchResponse, problem: str) -> None:
+def test_a_response_that_does_not_fit_is_refused(response: FetchResponse, problem: str) -> None:
     handler = opened(A)
     handler.build({A: at(1)})
     assert problem in (handler.handle_response(response).problem or "")
@@ -173,7 +173,7 @@ def test_an_answer_that_does_not_fit_is_refused(response: FetchResponse, problem
     ("response", "problem"),
     [(answer(ID, OK, A), "missing"), (answer(ID, BOTH, A, B), "an incremental answer to a full request")],
 )
-def test_a_full_answer_that_does_not_fit_is_refused(response: FetchResponse, problem: str) -> None:
+def test_a_full_response_that_does_not_fit_is_refused(response: FetchResponse, problem: str) -> None:
     handler = make_session_handler("first")
     handler.build({A: at(0), B: at(0)})
     assert problem in (handler.handle_response(response).problem or "")
@@ -182,7 +182,7 @@ def test_a_full_answer_that_does_not_fit_is_refused(response: FetchResponse, pro
 
 @pytest.mark.clause("G-3", "G-4", "G-9")
 @pytest.mark.parametrize("unfit", [answer(OTHER, OK, A), answer(OTHER, OK, A, B, C), answer(OTHER, BOTH, A, B)])
-def test_the_session_of_an_answer_that_does_not_fit_is_used_from_its_first_number_on(unfit: FetchResponse) -> None:
+def test_the_session_of_a_response_that_does_not_fit_is_used_from_its_first_number_on(unfit: FetchResponse) -> None:
     """It stands at the broker, and nobody else knows its ID."""
     handler = opened(A, B)
     for number in (1, 2):
@@ -197,7 +197,7 @@ def test_the_session_of_an_answer_that_does_not_fit_is_used_from_its_first_numbe
     assert shown(handler.build({A: at(3), B: at(0)})) == (OTHER, 1, [])
 
 
-def test_a_session_that_the_broker_closed_is_opened_anew() -> None:
+def test_a_session_that_the_broker_closed_is_opened_again() -> None:
     handler = opened(A)
     handler.build({A: at(0)})
     handler.handle_response(answer(0, INCREMENTAL_FETCH_RESPONSE))
@@ -219,7 +219,7 @@ def test_two_requests_in_flight_are_a_bug(revision: str) -> None:
 
 @pytest.mark.clause("F-12")
 @pytest.mark.parametrize("revision", ["final", "first"])
-def test_an_update_names_what_it_is_told_and_is_full_where_it_must_be(revision: str) -> None:
+def test_an_update_names_what_it_is_reported_and_is_full_where_it_must_be(revision: str) -> None:
     handler = make_session_handler(revision)
     assert list(handler.update({A: at(0), B: at(0)}).to_send) == [A, B]
     handler.handle_response(answer(ID, OK, A, B))
@@ -246,7 +246,7 @@ def test_an_update_removes_also_what_it_changes(revision: str) -> None:
 
 
 @pytest.mark.clause("F-12")
-def test_an_update_costs_what_it_is_told() -> None:
+def test_an_update_costs_what_it_is_reported() -> None:
     """A fetch that follows 10,000 partitions walks over none of them."""
 
     class Counting(dict[TopicPartition, Wanted]):
@@ -278,7 +278,7 @@ def test_an_update_costs_what_it_is_told() -> None:
 @pytest.mark.parametrize("revision", ["final", "first"])
 def test_builds_and_updates_say_the_same(revision: str) -> None:
     wanted = {A: at(0), B: at(0)}
-    whole, told = make_session_handler(revision), make_session_handler(revision)
+    whole, updated = make_session_handler(revision), make_session_handler(revision)
     steps: list[tuple[dict[TopicPartition, Wanted], list[TopicPartition]]] = [
         (dict(wanted), []),
         ({A: at(1)}, []),
@@ -291,17 +291,17 @@ def test_builds_and_updates_say_the_same(revision: str) -> None:
         wanted.update(changed)
         for each in removed:
             del wanted[each]
-        one, other = whole.build(wanted), told.update(changed, removed)
+        one, other = whole.build(wanted), updated.update(changed, removed)
         assert dict(one.to_send) == dict(other.to_send)
         assert sorted(one.to_forget) == sorted(other.to_forget)
         assert one.session_epoch == other.session_epoch
         reply = answer(ID, OK, *wanted) if one.is_full else answer(ID, BOTH)
-        for handler in (whole, told):
+        for handler in (whole, updated):
             assert handler.handle_response(reply).problem is None
 
 
 @pytest.mark.clause("G-3")
-def test_whoever_presumes_a_lost_answer_goes_on_with_the_next_number_and_names_all_it_wants() -> None:
+def test_whoever_presumes_a_lost_response_goes_on_with_the_next_number_and_names_all_it_wants() -> None:
     """The broker takes the records of the lost answer for processed, and sends them only to who asks for them."""
     handler = make_session_handler("first")
     handler.build({A: at(0), B: at(0)})

@@ -102,7 +102,7 @@ def reading() -> Driver:
 
 
 @pytest.mark.clause("F-8")
-def test_who_ends_its_fetches_closes_the_session_once_the_fetch_under_way_is_answered(reading: Driver) -> None:
+def test_who_ends_its_fetches_closes_the_session_once_the_fetch_under_way_is_completed(reading: Driver) -> None:
     opened = fetched(b"x", first=5)
     opened.session_id = 7  # type: ignore[misc]  # Only mypy takes the fields as frozen.
     reading.consumer.end_fetches()
@@ -134,7 +134,7 @@ def test_without_a_position_the_reset_policy_decides() -> None:
     assert driver.consumer.take_resets() == [PositionReset(T0, -1, 8, "no_offset", -1)]
 
 
-def test_a_topic_that_is_not_there_yet_is_asked_for_again() -> None:
+def test_a_topic_that_is_not_there_yet_is_requested_again() -> None:
     driver = Driver()
     driver.consumer.assign([T0])
     driver.go()
@@ -145,7 +145,7 @@ def test_a_topic_that_is_not_there_yet_is_asked_for_again() -> None:
     assert list(driver.sent) == ["node-0"]
 
 
-def test_a_subscribed_topic_that_is_not_there_yet_is_asked_for_again() -> None:
+def test_a_subscribed_topic_that_is_not_there_yet_is_requested_again() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), backoff_us=100))
     consumer.subscribe(("t",))
     consumer.next_requests(0)
@@ -183,13 +183,13 @@ def test_without_a_reset_policy_out_of_range_is_the_applications() -> None:
 
 
 @pytest.mark.parametrize("error", [6, 3, 74, 76, 56])
-def test_a_leader_that_moved_is_looked_for_and_asked(reading: Driver, error: int) -> None:
+def test_a_leader_that_moved_is_looked_for_and_requested(reading: Driver, error: int) -> None:
     assert list(reading.answer("node-0", fetched(error=error))) == ["metadata"]
     reading.answer("metadata", metadata(leader=1))
     assert list(reading.sent) == ["node-1"]
 
 
-def test_a_leader_that_does_not_answer_is_left_for_the_next(reading: Driver) -> None:
+def test_a_leader_that_does_not_response_is_left_for_the_next(reading: Driver) -> None:
     reading.sent.pop("node-0")
     reading.consumer.failed("node-0", reading.now)
     assert list(reading.go()) == ["metadata"]
@@ -211,14 +211,14 @@ def test_a_stale_broker_cannot_lead_it_back_to_the_old_leader(reading: Driver) -
 
 
 @pytest.mark.parametrize("sought", [2, 50])
-def test_an_answer_that_is_late_for_a_seek_is_not_used(reading: Driver, sought: int) -> None:
+def test_a_response_that_is_late_for_a_seek_is_not_used(reading: Driver, sought: int) -> None:
     reading.consumer.seek(T0, sought)
     reading.answer("node-0", fetched(b"a", first=5))
     assert reading.consumer.take_records(9) == []
     assert reading.position() == sought
 
 
-def test_an_answer_for_a_partition_that_was_dropped_is_not_used(reading: Driver) -> None:
+def test_a_response_for_a_partition_that_was_dropped_is_not_used(reading: Driver) -> None:
     reading.consumer.assign([])
     reading.answer("node-0", fetched(b"a", first=5))
     assert reading.consumer.take_records(9) == []
@@ -236,7 +236,7 @@ def test_errors_that_nothing_cures_are_the_applications(reading: Driver) -> None
 
 
 @pytest.mark.clause("M-12")
-def test_a_wanted_epoch_is_asked_for_at_once_until_it_is_there(reading: Driver) -> None:
+def test_a_wanted_epoch_is_requested_at_once_until_it_is_there(reading: Driver) -> None:
     reading.consumer.want_epoch(4)
     assert "metadata" in reading.go()
     reading.answer("metadata", metadata(epoch=3))
@@ -349,9 +349,9 @@ def test_an_observer_hears_of_offsets_and_of_the_group() -> None:
     consumer.answered("commit", 0, found())
     assert {each.lane for each in consumer.next_requests(0)} == {"commit", "committed"}
     consumer.answered("commit", 0, committed(0))
-    told = consumer.take_commit(0)
-    assert told is not None
-    assert told.succeeded
+    result = consumer.take_commit(0)
+    assert result is not None
+    assert result.succeeded
     consumer.answered("committed", 0, fetched_offsets(17))
     assert noted.heard == [
         ("committing", (T0,)),

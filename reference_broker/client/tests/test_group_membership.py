@@ -94,7 +94,7 @@ def test_a_new_member_finds_its_coordinator_gets_an_id_joins_syncs_and_beats() -
     assert ask(membership, 1000, requests.HEARTBEAT).body.generation_id == 5
 
 
-def test_the_leader_asks_for_topics_that_it_does_not_know_and_assigns() -> None:
+def test_the_leader_requests_topics_that_it_does_not_know_and_assigns() -> None:
     membership = member()
     membership.next_request(0)
     membership.answered(0, found())
@@ -130,7 +130,7 @@ def test_the_leader_rejoins_when_a_topic_grows_and_nobody_else_does() -> None:
     assert other.state is MemberState.STABLE
 
 
-def test_a_leader_told_to_skip_assigns_nothing() -> None:
+def test_a_leader_reported_to_skip_assigns_nothing() -> None:
     membership = member()
     membership.next_request(0)
     membership.answered(0, found())
@@ -156,7 +156,7 @@ def test_an_eager_member_gives_all_up_and_waits_for_release_before_it_joins_agai
 
 def test_a_cooperative_member_keeps_what_it_owns_and_joins_once_more_after_giving_something_up() -> None:
     membership = joined_member(T0, T1, protocols=COOPERATIVE)
-    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
+    membership.apply_error(0, ErrorCode.rebalance_in_progress, membership.identity)
     again = ask(membership, 0, requests.JOIN_GROUP).body
     said = decode_subscription(again.protocols[0].metadata)
     assert (said.owned, said.generation_id, said.user_data) == ((T0, T1), 1, b"\0\0\0\1")
@@ -194,9 +194,9 @@ def test_a_coordinator_that_moved_or_fell_silent_is_looked_for_and_the_member_st
     assert (membership.take_events(), membership.assignment) == ([], (T0,))
 
 
-def test_a_join_without_an_answer_is_begun_again_with_the_same_id() -> None:
+def test_a_join_without_a_response_is_begun_again_with_the_same_id() -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
-    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
+    membership.apply_error(0, ErrorCode.rebalance_in_progress, membership.identity)
     ask(membership, 0, requests.JOIN_GROUP)
     membership.failed(50)
     ask(membership, 150, requests.FIND_COORDINATOR)
@@ -218,7 +218,7 @@ def test_joining_goes_on_after_a_backoff(error: int) -> None:
 
 def test_a_sync_that_comes_too_late_joins_again() -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
-    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
+    membership.apply_error(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
     membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
     membership.next_request(0)
@@ -281,15 +281,15 @@ def test_who_leaves_while_joining_leaves_with_the_id_it_is_given() -> None:
 
 def test_what_a_commit_says_counts_only_for_the_generation_that_it_named() -> None:
     membership = joined_member(T0)
-    asked_as = membership.identity
-    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
+    sent_as = membership.identity
+    membership.apply_error(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
     membership.release()
     follow(membership, 0, T1, generation=2)
     membership.take_events()
-    membership.told(0, ErrorCode.illegal_generation, asked_as)
+    membership.apply_error(0, ErrorCode.illegal_generation, sent_as)
     assert (membership.assignment, membership.take_events()) == ((T1,), [])
-    membership.told(0, ErrorCode.illegal_generation, membership.identity)
+    membership.apply_error(0, ErrorCode.illegal_generation, membership.identity)
     assert membership.take_events() == [Lost((T1,), 2)]
 
 
@@ -375,7 +375,7 @@ def test_a_member_that_comes_back_while_it_leaves_joins_after_that(answered: boo
 
 def test_a_member_that_steps_out_while_it_joins_leaves_with_the_id_that_it_gets() -> None:
     membership = joined_member(T0)
-    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
+    membership.apply_error(0, ErrorCode.rebalance_in_progress, membership.identity)
     membership.next_request(0)
     membership.release()
     ask(membership, 0, requests.JOIN_GROUP)
@@ -403,16 +403,16 @@ def test_a_member_that_has_stepped_out_can_leave_for_good() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.unknown_member_id, ErrorCode.illegal_generation])
-def test_a_member_that_is_thrown_out_while_it_leaves_in_the_midst_of_a_rebalance_hears_its_answer(
+def test_a_member_that_is_thrown_out_while_it_leaves_in_the_midst_of_a_rebalance_hears_its_response(
     error: ErrorCode,
 ) -> None:
     membership = joined_member(T0, protocols=COOPERATIVE)
-    membership.told(0, ErrorCode.rebalance_in_progress, membership.identity)
+    membership.apply_error(0, ErrorCode.rebalance_in_progress, membership.identity)
     ask(membership, 0, requests.JOIN_GROUP)
     membership.answered(0, join_answer(0, 2, COOPERATIVE[0], "leader", "me"))
     ask(membership, 0, requests.SYNC_GROUP)
     membership.leave()
-    membership.told(0, error, membership.identity)
+    membership.apply_error(0, error, membership.identity)
     membership.answered(0, given(T0))
     membership.release()
     assert membership.take_events()[-1] == Lost((T0,), 1)

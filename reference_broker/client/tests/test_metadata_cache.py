@@ -28,7 +28,7 @@ def test_an_equal_a_newer_and_an_unknown_epoch_are_taken(epoch: int) -> None:
     assert cache.partition(FOO0) == PartitionInfo(1, epoch)
 
 
-def test_a_topic_made_anew_resets_the_epochs_even_downwards() -> None:
+def test_a_topic_made_again_resets_the_epochs_even_downwards() -> None:
     cache = MetadataCache().apply(update((0, 5))).apply(update((1, 0), topic_id=OTHER))
     assert cache.partition(FOO0) == PartitionInfo(1, 0)
     assert cache.topic_id("foo") == OTHER
@@ -50,7 +50,7 @@ def test_a_topic_that_does_not_exist_is_forgotten_and_one_in_other_trouble_is_ke
     assert known.apply(update(error=3)).leader_of(FOO0) is None
 
 
-def test_a_leader_named_in_an_error_answer_counts_if_its_epoch_is_newer() -> None:
+def test_a_leader_named_in_an_error_response_counts_if_its_epoch_is_newer() -> None:
     cache = MetadataCache().apply(update((0, 5)))
     assert cache.learn_leader(FOO0, 1, 5) is cache
     assert cache.learn_leader(FOO0, 1, 6).leader_of(FOO0) == NODES[1]

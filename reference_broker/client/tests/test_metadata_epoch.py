@@ -1,4 +1,4 @@
-"""The client's guard by the metadata epoch (KIP-232): what is dropped, who is asked again and when."""
+"""The client's guard by the metadata epoch (KIP-232): what is dropped, and which node gets the next request when."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_each_guard_has_a_switch_of_its_own() -> None:
 
 
 @pytest.mark.clause("M-4")
-def test_a_drafts_answer_is_read_with_its_epoch_and_with_leader_epochs() -> None:
+def test_a_drafts_response_is_read_with_its_epoch_and_with_leader_epochs() -> None:
     frame = b"".join(encode_response(METADATA, DRAFT_VERSION, 7, answer(1, 12, leader_epoch=4)))[4:]
     body: Any = decode_response(METADATA, DRAFT_VERSION, frame)[1]
     read = MetadataUpdate.of(body)
@@ -88,7 +88,7 @@ def refresher(**more: Any) -> MetadataRefresher:
 
 
 @pytest.mark.clause("M-5")
-def test_a_refused_answer_is_asked_for_again_elsewhere_after_the_backoff() -> None:
+def test_a_refused_response_is_requested_again_elsewhere_after_the_backoff() -> None:
     metadata = refresher()
     assert due(metadata.next_request(0, ("foo",))).to == SEED
     assert metadata.answered(0, answer(0, 5))
@@ -104,17 +104,17 @@ def test_a_refused_answer_is_asked_for_again_elsewhere_after_the_backoff() -> No
 
 
 @pytest.mark.clause("M-12")
-def test_a_wanted_epoch_is_asked_for_until_it_is_reached() -> None:
+def test_a_wanted_epoch_is_requested_until_it_is_reached() -> None:
     metadata = refresher()
     metadata.min_metadata_epoch = 8
-    asked = []
+    nodes = []
     for now, epoch in ((0, 6), (100, 7), (200, 8)):
-        asked.append(due(metadata.next_request(now, ())).to)
+        nodes.append(due(metadata.next_request(now, ())).to)
         assert metadata.next_request(now, ()) is None
         assert metadata.answered(now, answer(0, epoch))
         metadata.done(now, True)
     assert (metadata.stale, metadata.due_at_us) == (False, 10_200)
-    assert len(dict.fromkeys(asked)) > 1
+    assert len(dict.fromkeys(nodes)) > 1
 
 
 @pytest.mark.clause("M-12")
@@ -127,7 +127,7 @@ def test_an_equal_epoch_is_reached() -> None:
     assert reached == [False, False, True, True]
 
 
-def test_a_source_chooses_who_is_asked() -> None:
+def test_a_source_chooses_who_is_queried() -> None:
     offered = []
 
     def choose(known: tuple[NodeAddress, ...], bootstrap: tuple[NodeAddress, ...]) -> NodeAddress:
@@ -135,13 +135,13 @@ def test_a_source_chooses_who_is_asked() -> None:
         return known[-1] if known else bootstrap[0]
 
     metadata = refresher(source=choose)
-    asked = []
+    nodes = []
     for _ in range(2):
-        asked.append(due(metadata.next_request(0, ())).to)
+        nodes.append(due(metadata.next_request(0, ())).to)
         metadata.answered(0, answer(0, 1))
         metadata.done(0, True)
         metadata.want_at_once()
-    assert (asked, offered) == ([SEED, B], [((), (SEED,)), ((A, B), (SEED,))])
+    assert (nodes, offered) == ([SEED, B], [((), (SEED,)), ((A, B), (SEED,))])
 
 
 def test_nodes_and_then_seeds_take_turns_after_failures() -> None:
@@ -149,15 +149,15 @@ def test_nodes_and_then_seeds_take_turns_after_failures() -> None:
     metadata.next_request(0, ())
     metadata.answered(0, answer(0, 1))
     metadata.done(0, False)
-    asked = []
+    nodes = []
     for turn in range(1, 5):
-        asked.append(due(metadata.next_request(turn * 100, ())).to)
+        nodes.append(due(metadata.next_request(turn * 100, ())).to)
         metadata.failed(turn * 100)
-    assert sorted(each.node_id for each in asked[:3]) == [-1, 0, 1]
+    assert sorted(each.node_id for each in nodes[:3]) == [-1, 0, 1]
 
 
 @pytest.mark.clause("M-14")
-def test_only_nodes_that_announce_the_draft_are_asked_in_it() -> None:
+def test_only_nodes_that_announce_the_draft_are_queried_in_it() -> None:
     metadata = refresher()
     assert due(metadata.next_request(0, ())).api_version == DRAFT_VERSION
     metadata.failed(0)

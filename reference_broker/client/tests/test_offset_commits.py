@@ -127,8 +127,8 @@ def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not() 
 
 @pytest.mark.clause("M-9", "M-11")
 def test_fetched_offsets_have_an_epoch_in_the_draft_and_minus_one_elsewhere() -> None:
-    asked = sent_over(9, DRAFT_VERSION, fetch_request([T0, T1], ME, DRAFT_VERSION))
-    assert (asked.topics[0].partition_indexes, asked.require_stable) == ((0, 1), True)
+    sent = sent_over(9, DRAFT_VERSION, fetch_request([T0, T1], ME, DRAFT_VERSION))
+    assert (sent.topics[0].partition_indexes, sent.require_stable) == ((0, 1), True)
     page = sent_over(9, PAGE_VERSION, fetch_request([T0, T1], ME, PAGE_VERSION))
     assert page.topics[0].partition_indexes == (0, 1)
     rows = (
@@ -200,7 +200,7 @@ def test_what_the_group_says_ends_a_commit_and_is_named(offsets: CommittedOffset
     offsets.next_request(0)
     offsets.answered(0, committed(error, error))
     result = ended(offsets)
-    assert (result.group_error, result.succeeded, result.asked_as) == (known_error(error), False, ME)
+    assert (result.group_error, result.succeeded, result.sent_as) == (known_error(error), False, ME)
 
 
 def test_nothing_to_commit_and_nothing_to_fetch_are_done_at_once(offsets: CommittedOffsets) -> None:
@@ -240,7 +240,7 @@ def test_one_findcoordinator_serves_all_who_wait_for_it() -> None:
     assert due(second.next_request(0)).api_key == requests.OFFSET_FETCH
 
 
-def test_a_group_that_may_not_be_asked_for_ends_the_operation(offsets: CommittedOffsets) -> None:
+def test_a_group_that_may_not_be_requested_ends_the_operation(offsets: CommittedOffsets) -> None:
     offsets.coordinator.node = None
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)

@@ -45,21 +45,21 @@ TRANSACTIONS = 25
 def test_the_log_holds_what_the_outcomes_say(level: int, seed: int) -> None:
     chance = random.Random(f"{level} {seed}")
     world = World.of(level).ready()
-    told: dict[str, Outcome | None] = {}
+    outcomes: dict[str, Outcome | None] = {}
     for number in range(TRANSACTIONS):
         for _ in range(chance.choice((0, 0, 1, 2))):
             world.broker.will(chance.choice(KEYS), chance.choice(TROUBLES))
-        told.update(play(world, str(number), chance))
+        outcomes.update(play(world, str(number), chance))
         world.broker.script.clear()
         recover(world)
         if world.producer.state is not State.READY:
             break
     found = [value for _, value in world.broker.committed]
-    for value, outcome in told.items():
+    for value, outcome in outcomes.items():
         expected = {Outcome.OK: (2,), Outcome.FAILED: (0,)}.get(outcome or Outcome.FAILED, (0, 2))
-        assert found.count(value) in expected, f"{value} was told to be {outcome}"
-    assert Outcome.OK in told.values()
-    assert len(told) > TRANSACTIONS / 2
+        assert found.count(value) in expected, f"{value} was reported as {outcome}"
+    assert Outcome.OK in outcomes.values()
+    assert len(outcomes) > TRANSACTIONS / 2
 
 
 def play(world: World, value: str, chance: random.Random) -> dict[str, Outcome | None]:

@@ -73,7 +73,7 @@ def test_a_refused_batch_with_a_lost_attempt_has_an_unknown_end(error: int) -> N
     assert state.needs_producer_id
 
 
-def test_a_timeout_answered_by_the_broker_counts_as_perhaps_written() -> None:
+def test_a_timeout_completed_by_the_broker_counts_as_perhaps_written() -> None:
     state = ready()
     batch = state.add(FOO0, 3)
     state.answered(batch, 7, -1)

@@ -40,7 +40,7 @@ def make(**fetch: Any) -> Driver:
 
 @pytest.fixture
 def away() -> Driver:
-    """The leader has named node 1, which is asked now."""
+    """The leader has named node 1, which gets the fetches now."""
     driver = make()
     assert driver.sent["node-0"].body.rack_id == RACK
     driver.answer("node-0", preferring(1))
@@ -52,22 +52,22 @@ def preferring(node_id: int) -> FetchResponse:
     return fetched(preferred_read_replica=node_id)
 
 
-def asked(driver: Driver, lane: str) -> tuple[int, int, int]:
+def fetched_from(driver: Driver, lane: str) -> tuple[int, int, int]:
     """The offset, the leader epoch and the last fetched epoch that the fetch names."""
     [topic] = driver.sent[lane].body.topics
     one = topic.partitions[0]
     return one.fetch_offset, one.current_leader_epoch, one.last_fetched_epoch
 
 
-def test_the_follower_is_asked_at_once_for_the_same_offset_and_records_come_from_there(away: Driver) -> None:
-    assert asked(away, "node-1") == (5, 3, -1)
+def test_the_follower_is_queried_at_once_for_the_same_offset_and_records_come_from_there(away: Driver) -> None:
+    assert fetched_from(away, "node-1") == (5, 3, -1)
     away.answer("node-1", fetched(b"x", b"y", first=5))
     assert [record.offset for record in away.consumer.take_records(10)] == [5, 6]
     away.go()
-    assert asked(away, "node-1") == (7, 3, -1)
+    assert fetched_from(away, "node-1") == (7, 3, -1)
 
 
-def test_only_the_leader_is_told_the_epoch_of_the_last_record(away: Driver) -> None:
+def test_only_the_leader_is_reported_the_epoch_of_the_last_record(away: Driver) -> None:
     """A follower's log may end before that record, which is no divergence."""
     batch = bytes(build([Record(timestamp_ms=1, value=b"x")], base_offset=5, leader_epoch=2))
     answer = fetched()
@@ -75,20 +75,20 @@ def test_only_the_leader_is_told_the_epoch_of_the_last_record(away: Driver) -> N
     away.answer("node-1", answer)
     away.consumer.take_records(10)
     away.go()
-    assert asked(away, "node-1") == (6, 3, -1)
+    assert fetched_from(away, "node-1") == (6, 3, -1)
     away.answer("node-1", fetched(error=ErrorCode.offset_out_of_range))
-    assert asked(away, "node-0") == (6, 3, 2)
+    assert fetched_from(away, "node-0") == (6, 3, 2)
 
 
-def test_without_a_rack_none_is_told() -> None:
+def test_without_a_rack_none_is_reported() -> None:
     driver = make(rack="")
     assert driver.sent["node-0"].body.rack_id == ""
 
 
-def test_an_offset_that_the_follower_does_not_have_is_asked_of_the_leader(away: Driver) -> None:
+def test_an_offset_that_the_follower_does_not_have_is_queried_of_the_leader(away: Driver) -> None:
     """A follower may lack what the leader has, so its word moves no position."""
     away.answer("node-1", fetched(error=ErrorCode.offset_out_of_range))
-    assert asked(away, "node-0")[0] == 5
+    assert fetched_from(away, "node-0")[0] == 5
     assert away.consumer.take_resets() == []
     away.answer("node-0", fetched(error=ErrorCode.offset_out_of_range))
     assert away.sent["node-0"].api_key == 2  # ListOffsets
@@ -97,29 +97,29 @@ def test_an_offset_that_the_follower_does_not_have_is_asked_of_the_leader(away: 
 @pytest.mark.parametrize(
     "error", [ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch, ErrorCode.kafka_storage_error]
 )
-def test_after_an_error_of_the_follower_the_leader_is_asked(away: Driver, error: int) -> None:
+def test_after_an_error_of_the_follower_the_leader_is_queried(away: Driver, error: int) -> None:
     away.answer("node-1", fetched(error=error))
     assert "node-0" in away.go(100)
     assert "metadata" in away.sent
 
 
-def test_a_follower_that_does_not_answer_is_left(away: Driver) -> None:
+def test_a_follower_that_does_not_response_is_left(away: Driver) -> None:
     away.sent.pop("node-1")
     away.consumer.failed("node-1", away.now)
     away.go()
-    assert asked(away, "node-0")[0] == 5
+    assert fetched_from(away, "node-0")[0] == 5
 
 
 def test_a_follower_that_is_not_in_the_metadata_is_looked_for_there() -> None:
-    """It came back after this consumer had asked for metadata, and the leader sends no records meanwhile."""
+    """It came back after this consumer had requested metadata, and the leader sends no records meanwhile."""
     driver = make()
     driver.answer("node-0", preferring(7))
     assert "metadata" in driver.sent
-    assert "node-0" not in driver.sent, "it is not asked again and again"
+    assert "node-0" not in driver.sent, "it gets no repeated requests"
     driver.answer("metadata", metadata(nodes=(0, 7)))
     assert "node-0" in driver.go(100)
     driver.answer("node-0", preferring(7))
-    assert asked(driver, "node-7")[0] == 5
+    assert fetched_from(driver, "node-7")[0] == 5
 
 
 @pytest.mark.parametrize("news", [metadata(leader_epoch=4), metadata(leader=1, leader_epoch=4), metadata(nodes=(0, 2))])
@@ -145,7 +145,7 @@ def test_a_follower_that_is_named_again_meanwhile_gets_no_more_time() -> None:
     assert replicas.node_of(T0, cache, MAX_AGE_US) == nodes[0]
 
 
-def test_the_leader_is_asked_again_when_the_time_is_over(away: Driver) -> None:
+def test_the_leader_is_retried_when_the_time_is_over(away: Driver) -> None:
     away.answer("node-1", fetched())
     away.now += MAX_AGE_US
     away.answer("node-1", fetched())
@@ -153,7 +153,7 @@ def test_the_leader_is_asked_again_when_the_time_is_over(away: Driver) -> None:
 
 
 def test_the_late_word_of_a_follower_that_is_left_moves_no_position(away: Driver) -> None:
-    """Its time is over, so the leader is asked while the follower has not answered yet."""
+    """Its time is over, so the leader gets a fetch while the follower has not responded yet."""
     away.go(MAX_AGE_US)
     assert "node-0" in away.sent
     away.answer("node-1", fetched(error=ErrorCode.offset_out_of_range))

@@ -56,7 +56,7 @@ def test_without_a_session_from_the_broker_each_request_is_full_with_all_partiti
 
 
 @pytest.mark.clause("FetchSessionHandlerTest.testDoubleBuild")
-def test_building_twice_without_an_answer_is_refused() -> None:
+def test_building_twice_without_a_response_is_refused() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     with pytest.raises(AssertionError, match="in flight"):
@@ -132,7 +132,7 @@ def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id() -> None
     "FetchSessionHandlerTest.testTopLevelErrorResetsMetadata",
 )
 @pytest.mark.parametrize("error", [71, 106, -1, 3])
-def test_after_any_other_top_level_error_the_session_is_closed_and_made_anew(error: int) -> None:
+def test_after_any_other_top_level_error_the_session_is_closed_and_made_again(error: int) -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0, FOO1))
     assert handler.handle_response(response(0, error=error)).problem
@@ -141,7 +141,7 @@ def test_after_any_other_top_level_error_the_session_is_closed_and_made_anew(err
 
 
 @pytest.mark.clause("F-6", "F-11", "FetchSessionHandler.afterALostAnswer")
-def test_after_a_lost_answer_the_session_is_closed_and_made_anew() -> None:
+def test_after_a_lost_response_the_session_is_closed_and_made_again() -> None:
     handler = opened(FOO0)
     handler.build(wanted(FOO0, offset=5))
     handler.handle_lost()
@@ -241,7 +241,7 @@ def test_topic_ids_are_used_only_if_all_topics_have_one() -> None:
     assert (revoked.session_id, revoked.session_epoch, revoked.uses_topic_ids) == (1, 2, False)
 
 
-def test_answers_are_read_by_topic_id() -> None:
+def test_responses_are_read_by_topic_id() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     handled = handler.handle_response(FetchResponse(0, 9, [FetchTopicResponse("", FOO_ID, [PartitionData(0, 0, 5)])]))
@@ -253,22 +253,22 @@ def test_answers_are_read_by_topic_id() -> None:
     "FetchSessionHandlerTest.testVerifyFullFetchResponsePartitionsWithTopicIds",
 )
 @pytest.mark.parametrize(
-    ("answered", "told"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not asked for"), ((), "missing")]
+    ("answered", "problem"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not asked for"), ((), "missing")]
 )
 @pytest.mark.parametrize("ids", [IDS, {}], ids=["by topic ID", "by name"])
-def test_a_full_answer_must_hold_exactly_the_partitions_asked_for(
-    answered: tuple[TopicPartition, ...], told: str, ids: dict[str, bytes]
+def test_a_full_response_must_hold_exactly_the_partitions_requested(
+    answered: tuple[TopicPartition, ...], problem: str, ids: dict[str, bytes]
 ) -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0, FOO1, ids=ids))
     handled = handler.handle_response(response(55, *answered, ids=ids))
-    assert told in str(handled.problem)
+    assert problem in str(handled.problem)
     plan = handler.build(wanted(FOO0, FOO1, ids=ids))
     assert (plan.session_id, plan.session_epoch) == (55, 0), "the session that came with it is closed"
 
 
 @pytest.mark.clause("F-20")
-def test_an_incremental_answer_may_leave_out_partitions_but_not_bring_others() -> None:
+def test_an_incremental_response_may_leave_out_partitions_but_not_bring_others() -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0, FOO1))
     assert handler.handle_response(response(123, FOO1)).problem is None
@@ -278,7 +278,7 @@ def test_an_incremental_answer_may_leave_out_partitions_but_not_bring_others() -
     assert (handler.session_id, handler.session_epoch) == (123, 0)
 
 
-def test_a_forgotten_partition_in_an_answer_is_unrequested_and_still_shown() -> None:
+def test_a_forgotten_partition_in_a_response_is_unrequested_and_still_shown() -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO1))
     handled = handler.handle_response(response(123, FOO0))
@@ -286,7 +286,7 @@ def test_a_forgotten_partition_in_an_answer_is_unrequested_and_still_shown() -> 
     assert [where for where, _ in handled.partitions] == [FOO0]
 
 
-def test_an_answer_with_another_session_id_is_not_taken() -> None:
+def test_a_response_with_another_session_id_is_not_taken() -> None:
     handler = opened(FOO0)
     handler.build(wanted(FOO0))
     assert "another one" in str(handler.handle_response(response(124, FOO0)).problem)
@@ -294,7 +294,7 @@ def test_an_answer_with_another_session_id_is_not_taken() -> None:
 
 
 @pytest.mark.clause("FetchSessionHandler.afterAnEmptyThrottledFullAnswer")
-def test_an_empty_throttled_full_answer_is_no_problem_and_starts_over() -> None:
+def test_an_empty_throttled_full_response_is_no_problem_and_starts_over() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     assert handler.handle_response(response(0, throttle=10)).problem is None
@@ -330,7 +330,7 @@ def test_each_request_is_a_new_value() -> None:
     assert second.topics[0].partitions
 
 
-def test_answers_of_versions_without_topic_ids_are_read_by_name() -> None:
+def test_responses_of_versions_without_topic_ids_are_read_by_name() -> None:
     handler = FetchSessionHandler()
     plan = handler.build(wanted(FOO0))
     assert plan.version(11) == 11

@@ -55,7 +55,7 @@ class Topic:
 
 @dataclass
 class Reader:
-    """It keeps the last value of each key, and forgets all where it is told to begin again."""
+    """It keeps the last value of each key, and forgets all where it must begin again."""
 
     position: int = 0
     remembered: int = 0
@@ -153,7 +153,7 @@ def metadata(topic_id: bytes) -> MetadataResponse:
     )
 
 
-def told(horizon: int, log_start_offset: int, first_offset: int) -> FetchResponse:
+def horizon_response(horizon: int, log_start_offset: int, first_offset: int) -> FetchResponse:
     """An answer for T0 with the marker and one record."""
     [topic] = fetched(b"v", first=first_offset).responses
     data = replace(topic.partitions[0], tombstone_horizon=horizon, log_start_offset=log_start_offset)
@@ -161,19 +161,19 @@ def told(horizon: int, log_start_offset: int, first_offset: int) -> FetchRespons
 
 
 @pytest.mark.clause("H-3", "H-5", "H-6")
-def test_a_consumer_drops_what_it_may_not_use_and_tells_its_application_once() -> None:
+def test_a_consumer_drops_what_it_may_not_use_and_reports_its_application_once() -> None:
     driver = reading()
     assert driver.sent["node-0"].api_version == 1001
-    driver.answer("node-0", told(10, 2, 5))
+    driver.answer("node-0", horizon_response(10, 2, 5))
     assert driver.consumer.take_missed_tombstones() == [T0]
     assert driver.consumer.take_records(9) == []
     [reset] = driver.consumer.take_resets()
     assert (reset.from_offset, reset.to_offset, reset.reason) == (5, 2, "tombstones_missed")
-    driver.answer("node-0", told(10, 2, 2))
+    driver.answer("node-0", horizon_response(10, 2, 2))
     assert [each.offset for each in driver.consumer.take_records(9)] == [2]
     assert driver.consumer.take_missed_tombstones() == []
     driver.go()
-    driver.answer("node-0", told(12, 2, 3))
+    driver.answer("node-0", horizon_response(12, 2, 3))
     assert driver.consumer.take_missed_tombstones() == [T0], "the marker has moved (H-6)"
 
 
@@ -192,30 +192,30 @@ def test_a_draft_goes_only_to_who_announces_just_that_one(version: int, announce
     assert may_be_sent(1, version, frozenset(announced)) == is_sent
 
 
-def test_a_consumer_without_the_setting_asks_in_a_released_version() -> None:
+def test_a_consumer_without_the_setting_requests_in_a_released_version() -> None:
     assert reading(tombstone_horizon=False).sent["node-0"].api_version == 17
 
 
-def test_a_partition_that_was_given_up_is_not_told_as_missed() -> None:
+def test_a_partition_that_was_given_up_is_not_reported_as_missed() -> None:
     driver = reading()
-    driver.answer("node-0", told(10, 2, 5))
+    driver.answer("node-0", horizon_response(10, 2, 5))
     driver.consumer.assign([])
     assert driver.consumer.take_missed_tombstones() == []
 
 
 @pytest.mark.clause("H-3", "H-5")
 @pytest.mark.parametrize(("offset", "is_told"), [(2, False), (0, False), (3, True)])
-def test_a_seek_is_judged_anew_unless_it_goes_to_the_start_of_the_bootstrap(offset: int, is_told: bool) -> None:
+def test_a_seek_is_judged_again_unless_it_goes_to_the_start_of_the_bootstrap(offset: int, is_told: bool) -> None:
     """An application may put in place what it had kept of an earlier time. One that seeks to the start whenever it is
     told must get to the end."""
     driver = reading()
-    driver.answer("node-0", told(10, 2, 5))
-    driver.answer("node-0", told(10, 2, 2))
+    driver.answer("node-0", horizon_response(10, 2, 5))
+    driver.answer("node-0", horizon_response(10, 2, 2))
     assert driver.consumer.take_missed_tombstones() == [T0]
     driver.consumer.take_records(9)
     driver.consumer.seek(T0, offset)
     driver.go()
-    driver.answer("node-0", told(10, 2, offset))
+    driver.answer("node-0", horizon_response(10, 2, offset))
     assert driver.consumer.take_missed_tombstones() == ([T0] if is_told else [])
 
 

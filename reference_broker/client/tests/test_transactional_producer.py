@@ -65,9 +65,9 @@ def test_the_new_generation_announces_nothing_and_takes_its_epoch_from_the_end()
         begin(world, value)
         world.producer.send_offsets(OFFSETS, ME)
         commit(world)
-    asked = dict(world.broker.asked)
-    assert (asked["produce"], asked["end_txn"], asked["txn_offset_commit"]) == (12, 5, 5)
-    assert not {"add_partitions_to_txn", "add_offsets_to_txn"} & asked.keys()
+    sent = dict(world.broker.requests)
+    assert (sent["produce"], sent["end_txn"], sent["txn_offset_commit"]) == (12, 5, 5)
+    assert not {"add_partitions_to_txn", "add_offsets_to_txn"} & sent.keys()
     assert world.broker.epoch == world.producer.transactions.identity.epoch == 2
     assert world.broker.committed == [(FOO0, "a"), (FOO0, "b")]
 
@@ -75,9 +75,9 @@ def test_the_new_generation_announces_nothing_and_takes_its_epoch_from_the_end()
 def test_the_versions_fit_the_generation(world: World) -> None:
     begin(world, "a")
     commit(world)
-    asked = dict(world.broker.asked)
+    sent = dict(world.broker.requests)
     is_new = world.broker.level >= NEW
-    assert (asked["produce"] >= 12, asked["end_txn"] >= 5) == (is_new, is_new)
+    assert (sent["produce"] >= 12, sent["end_txn"] >= 5) == (is_new, is_new)
 
 
 @BOTH
@@ -126,7 +126,7 @@ def test_the_end_comes_after_all_batches_and_offsets(world: World) -> None:
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.TXN_OFFSET_COMMIT])
 @pytest.mark.parametrize("how", [LOST, NOT_ARRIVED])
 @BOTH
-def test_what_got_no_answer_is_sent_again_and_counts_once(level: int, key: ApiKey, how: str) -> None:
+def test_what_got_no_response_is_sent_again_and_counts_once(level: int, key: ApiKey, how: str) -> None:
     world = World.of(level)
     world.broker.will(key, how, how)
     world.ready()
@@ -140,7 +140,7 @@ def test_what_got_no_answer_is_sent_again_and_counts_once(level: int, key: ApiKe
 
 @pytest.mark.parametrize("key", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.FIND_COORDINATOR])
 @pytest.mark.parametrize("how", [LOST, NOT_ARRIVED, ErrorCode.coordinator_not_available])
-def test_the_old_generation_asks_again_too(key: ApiKey, how: ErrorCode | str) -> None:
+def test_the_old_generation_retries_too(key: ApiKey, how: ErrorCode | str) -> None:
     world = World.of(OLD)
     world.broker.will(key, how, how)
     world.ready()
@@ -208,7 +208,7 @@ def test_after_an_abortable_error_only_an_abort_helps_and_then_all_is_well(
     assert (world.broker.committed, world.broker.offsets) == ([(FOO0, "c")], {})
 
 
-def test_a_batch_that_was_given_up_makes_the_old_generation_ask_for_a_higher_epoch() -> None:
+def test_a_batch_that_was_given_up_makes_the_old_generation_request_a_higher_epoch() -> None:
     world = World.of(OLD).ready()
     world.broker.will(ApiKey.PRODUCE, ErrorCode.message_too_large)
     begin(world, "a")
@@ -259,7 +259,7 @@ def test_a_fenced_producer_writes_nothing_that_is_committed(world: World) -> Non
     assert world.broker.committed == []
 
 
-def test_being_fenced_after_a_lost_answer_proves_nothing(world: World) -> None:
+def test_being_fenced_after_a_lost_response_proves_nothing(world: World) -> None:
     """The lost EndTxn has committed before another producer came."""
     begin(world, "a")
     world.run()
@@ -306,9 +306,9 @@ def test_a_transaction_keeps_its_generation_and_an_upgrade_raises_the_epoch() ->
     world.producer.learn_versions(NODE, world.broker.versions())
     world.producer.send(world.now_us, FOO1, [record("b")])
     commit(world)
-    asked = world.names()
-    assert asked.count("add_partitions_to_txn") == 2
-    assert asked[-2:] == ["end_txn", "init_producer_id"]
+    sent = world.names()
+    assert sent.count("add_partitions_to_txn") == 2
+    assert sent[-2:] == ["end_txn", "init_producer_id"]
     assert world.producer.transactions.identity.epoch == 1
     begin(world, "c")
     commit(world)

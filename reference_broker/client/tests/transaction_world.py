@@ -56,7 +56,7 @@ OFFSETS = {FOO0: OffsetToCommit(7)}
 BACKOFF_US = 100
 NOTHING = i32Timedelta.parse(timedelta(0))
 LOST = "lost"
-"""A scripted answer: the broker does what was asked, and the answer is lost."""
+"""A scripted answer: the broker does what was requested, and the response is lost."""
 NOT_ARRIVED = "not arrived"
 Said = ErrorCode | str
 
@@ -82,7 +82,7 @@ class NaiveBroker:
     aborted: list[tuple[TopicPartition, str]] = field(default_factory=list)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     script: dict[ApiKey, deque[Said]] = field(default_factory=dict)
-    asked: list[tuple[str, int]] = field(default_factory=list)
+    requests: list[tuple[str, int]] = field(default_factory=list)
     ended_as: tuple[int, bool] | None = None
     sequences: dict[tuple[TopicPartition, int, int], int] = field(default_factory=dict)
     features_epoch: int = 1
@@ -110,7 +110,7 @@ class NaiveBroker:
         """None: no answer comes."""
         key = ApiKey(request.api_key)
         body = through_the_wire(request)
-        self.asked.append((key.name.lower(), request.api_version))
+        self.requests.append((key.name.lower(), request.api_version))
         scripted = self.script.get(key)
         said: Said = scripted.popleft() if scripted else ErrorCode.none
         if said == NOT_ARRIVED:
@@ -188,8 +188,8 @@ class NaiveBroker:
 
     def _add_partitions_to_txn(self, body: Any, _version: int, said: Said) -> AddPartitionsToTxnResponse:
         (transaction,) = body.transactions
-        asked = {each.name: [int(number) for number in each.partitions] for each in transaction.topics}
-        added = {TopicPartition(topic, number) for topic, numbers in asked.items() for number in numbers}
+        wanted = {each.name: [int(number) for number in each.partitions] for each in transaction.topics}
+        added = {TopicPartition(topic, number) for topic, numbers in wanted.items() for number in numbers}
         error = _error(said, lambda: self._take_part(transaction, {*added}))
         results = tuple(
             AddPartitionsToTxnTopicResult(
@@ -199,7 +199,7 @@ class NaiveBroker:
                     for each in numbers
                 ),
             )
-            for topic, numbers in asked.items()
+            for topic, numbers in wanted.items()
         )
         result = AddPartitionsToTxnResult(transactional_id=TransactionalId("tx"), topic_results=results)
         return AddPartitionsToTxnResponse(
@@ -211,7 +211,7 @@ class NaiveBroker:
         return AddOffsetsToTxnResponse(throttle_time=NOTHING, error_code=error)
 
     def _txn_offset_commit(self, body: Any, version: int, said: Said) -> TxnOffsetCommitResponse:
-        asked = {
+        wanted = {
             TopicPartition(topic.name, int(each.partition_index)): int(each.committed_offset)
             for topic in body.topics
             for each in topic.partitions
@@ -224,7 +224,7 @@ class NaiveBroker:
                 self._take_part(body, {body.group_id})
             if body.group_id not in self.open:
                 return ErrorCode.invalid_txn_state
-            self.pending_offsets.update(asked)
+            self.pending_offsets.update(wanted)
             return ErrorCode.none
 
         error = _error(said, act)
@@ -235,7 +235,7 @@ class NaiveBroker:
                     name=TopicName(topic),
                     partitions=(TxnOffsetCommitResponsePartition(partition_index=i32(number), error_code=error),),
                 )
-                for topic, number in asked
+                for topic, number in wanted
             ),
         )
 
@@ -310,7 +310,7 @@ def _error(said: Said, act: Callable[[], ErrorCode]) -> ErrorCode:
 
 
 def through_the_wire(request: GroupRequest) -> Any:
-    """What the broker reads of it, in the version that was asked for."""
+    """What the broker reads of it, in the requested version."""
     frame = b"".join(encode_request(request.api_key, request.api_version, 1, "c", request.body))
     header_bytes = 4 + 2 + 2 + 4 + 2 + len("c") + is_flexible(request.api_key, request.api_version)
     return decode_request(request.api_key, request.api_version, memoryview(frame), header_bytes)
@@ -351,7 +351,7 @@ class World:
                     return
                 assert wake > self.now_us, "it wants to wake, and then does nothing"
                 self.now_us = wake
-        raise AssertionError(f"still busy after {turns} turns: {self.broker.asked[-6:]}")
+        raise AssertionError(f"still busy after {turns} turns: {self.broker.requests[-6:]}")
 
     def ready(self) -> "World":
         self.producer.init()
@@ -360,6 +360,6 @@ class World:
 
     def names(self) -> list[str]:
         """The requests since the last call, without metadata."""
-        names = [name for name, _ in self.broker.asked if name != "metadata"]
-        self.broker.asked.clear()
+        names = [name for name, _ in self.broker.requests if name != "metadata"]
+        self.broker.requests.clear()
         return names

@@ -105,8 +105,8 @@ def test_settings_that_contradict_each_other_are_refused(pairs: dict[str, str], 
     [("PLAINTEXT://h.example:19092", ("h.example", 19092)), ("[::1]:5", ("::1", 5)), ("", None)],
 )
 def test_the_advertised_address_is_host_and_port(text: str, address: tuple[str, int] | None) -> None:
-    told = BrokerConfig.parse({"advertised.listeners": text}).listener_plan().advertised
-    assert [(each.host, each.port) for each in told] == ([] if address is None else [address])
+    announced = BrokerConfig.parse({"advertised.listeners": text}).listener_plan().advertised
+    assert [(each.host, each.port) for each in announced] == ([] if address is None else [address])
 
 
 def test_a_topics_log_settings_are_its_own_over_the_brokers() -> None:

@@ -38,7 +38,7 @@ def test_brokers_meet_at_plaintext_or_else_at_the_first_listener_of_brokers() ->
     assert BrokerConfig.parse(other).listener_plan().inter_broker == "EXTERNAL"
 
 
-def test_without_a_listener_of_controllers_the_brokers_one_takes_what_they_are_asked() -> None:
+def test_without_a_listener_of_controllers_the_brokers_one_takes_what_they_are_queried() -> None:
     config = {"listeners": "PLAINTEXT://h:1,LAN://h:2", "inter.broker.listener.name": "LAN"}
     scopes = BrokerConfig.parse(config).listener_plan().scopes
     assert [(each.brokers, each.controllers) for each in scopes.values()] == [(False, False), (True, True)]
@@ -70,7 +70,7 @@ def test_a_host_may_be_left_out_and_ipv6_stands_in_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "sentence"),
     [
         ({"listeners": "h:1"}, "give NAME://HOST:PORT"),
         ({"listeners": "A://h:99999"}, "give NAME://HOST:PORT"),
@@ -93,8 +93,8 @@ def test_a_host_may_be_left_out_and_ipv6_stands_in_brackets() -> None:
         ({"listeners": "SSL://h:1,REPLICATION://h:2,CONTROLLER://h:3"}, "has the protocol SSL"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_with_a_sentence(changed: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_does_not_fit_together_is_refused_with_a_sentence(changed: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
         BrokerConfig.parse(THREE | changed)
 
 

@@ -56,7 +56,7 @@ def elect(
 
     The ELR counts only when the ISR is empty (E-3). When both are, the sole last known leader is elected, because no
     replica is known to hold more than it (E-5). Each of these must have the replica's directory (E-6). Nobody leads a
-    replica that its broker has told to be in no directory, unless its records are given up.
+    replica that its broker has reported in no directory, unless its records are given up.
     """
     eligible = isr or elr
 
@@ -87,7 +87,8 @@ def elect(
 
 
 def has_directory(partition: PartitionImage, replica: int, directories: Directories) -> bool:
-    """Whether a broker with these directories has that replica's. A directory that was never told counts as there."""
+    """Whether a broker with these directories has that replica's. A directory that was never reported counts as
+    there."""
     return is_online(directory_of(partition, replica), directories)
 
 
@@ -99,7 +100,7 @@ def is_active(image: MetadataImage, broker_id: int) -> bool:
 
 def active_brokers(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> dict[int, Directories]:
     """The brokers that may lead, when ``without`` is about to leave or ``and_with`` to come, with their directories. It
-    is a dict because it is asked for each partition."""
+    is a dict because it is read for each partition."""
     found = {
         broker_id: broker.log_dirs
         for broker_id, broker in image.brokers.items()
@@ -257,7 +258,7 @@ class PartitionChanges:
         return last if len(last) == 1 and last != before else None
 
     def lacks_directories(self, partition: PartitionImage) -> bool:
-        """Whether the directory of some replica was never told, although the metadata.version has directories."""
+        """Whether the directory of some replica was never reported, although the metadata.version has directories."""
         return bool(self.homes) and NO_DIRECTORY in (partition.directories or (NO_DIRECTORY,))
 
     def _directories(
@@ -267,7 +268,7 @@ class PartitionChanges:
 
         A replica gets its broker's directory when it joins the ISR, because it has caught up there. An uncleanly
         elected leader gets it, because whatever it has counts from now on. So does a replica whose directory was never
-        told.
+        reported.
         """
         if not self.homes:
             return None

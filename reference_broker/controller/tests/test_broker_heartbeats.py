@@ -88,7 +88,7 @@ def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_re
     world.settle()
     assert fenced(world) == []
     assert beat(world, 7, epoch) == HeartbeatAnswer(True, False, False)
-    assert world.ports.told("broker_unfenced") == [{"broker": 7}]
+    assert world.ports.notes_of("broker_unfenced") == [{"broker": 7}]
 
 
 @pytest.mark.clause(
@@ -136,7 +136,7 @@ def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back() -> None:
         pass_time(world, 2000)
         beat(world, 2, epochs[2])
     assert fenced(world) == [1]
-    assert world.ports.told("broker_fenced") == [{"broker": 1}]
+    assert world.ports.notes_of("broker_fenced") == [{"broker": 1}]
     assert [(one.leader, one.leader_epoch) for one in world.controller.image.topics["t"].partitions] == [(-1, 1)] * 2
     assert world.controller.image.topics["u"].partitions[0].leader == 2
     beat(world, 1, epochs[1])
@@ -178,7 +178,7 @@ def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_bring
 
 
 @pytest.mark.clause("BrokerHeartbeatTrackerTest.testMaybeRemoveExpiredWithAllUpToDate")
-def test_heartbeats_are_answered_while_a_long_change_is_on_its_way_and_nobody_is_fenced_for_it() -> None:
+def test_heartbeats_are_completed_while_a_long_change_is_on_its_way_and_nobody_is_fenced_for_it() -> None:
     world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
     answers: list[Refusal | None] = []
     world.controller.submit(lambda: topic_records("big", topic_id(1), 500), answers.append)
@@ -270,11 +270,11 @@ def test_an_unregistered_broker_leads_nothing() -> None:
     world, _ = unfenced(1)
     world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
-    told: list[Refusal | None] = []
-    world.controller.propose(Unregistration(1, world.controller.heartbeats), told.append)
+    outcomes: list[Refusal | None] = []
+    world.controller.propose(Unregistration(1, world.controller.heartbeats), outcomes.append)
     world.settle()
     image = world.controller.image
-    assert (told, dict(image.brokers), image.topics["t"].partitions[0].leader) == ([None], {}, -1)
+    assert (outcomes, dict(image.brokers), image.topics["t"].partitions[0].leader) == ([None], {}, -1)
 
 
 class Sessions(RuleBasedStateMachine):
@@ -354,7 +354,7 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def sessions_hold(self) -> None:
-        last = [one["broker"] for one in self.world.ports.told("broker_fenced")]
+        last = [one["broker"] for one in self.world.ports.notes_of("broker_fenced")]
         for broker_id, broker in self.world.controller.image.brokers.items():
             silent_ms = self.ran_ms - self.heard_ms[broker_id]
             if silent_ms > 2 * SESSION_MS:

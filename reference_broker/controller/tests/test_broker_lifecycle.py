@@ -29,7 +29,7 @@ NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 
 class Life:
-    """Broker 3; the leader, at first unknown, is ``leader_id``. ``asked``: requests without an answer."""
+    """Broker 3; the leader, at first unknown, is ``leader_id``. ``next_request``: requests without an answer."""
 
     def __init__(self, leader_id: int = 2) -> None:
         self.ports = ManualPorts()
@@ -46,7 +46,7 @@ class Life:
             around, self.config, Identity("cluster", 3, DIRECTORY), (Endpoint("h", 9092),), self.channel
         )
 
-    def asked(self) -> tuple[ApiKey, Any, Callable[[object], None], Callable[[], None]]:
+    def next_request(self) -> tuple[ApiKey, Any, Callable[[object], None], Callable[[], None]]:
         """The one request on its way: (API key, body), and what answers it."""
         (request,) = self.ports.sent
         peer, channel, api_key, _, body, _, replied, failed = request
@@ -56,15 +56,15 @@ class Life:
 
     def registered(self, epoch: int = 50) -> Any:
         self.lifecycle.start()
-        api_key, body, replied, _ = self.asked()
+        api_key, body, replied, _ = self.next_request()
         assert api_key == ApiKey.BROKER_REGISTRATION
         replied(registration_answer(epoch=epoch))
         return body
 
     def publish(self, **broker: Any) -> None:
-        """A registration as it is now, the node's own if no other is told."""
-        told: dict[str, Any] = {"broker_id": 3, "broker_epoch": 50, "fenced": True, **broker}
-        image = BrokerImage(incarnation_id=bytes(16), host="h", port=1, **told)
+        """A registration as it is now, the node's own unless others are given."""
+        fields: dict[str, Any] = {"broker_id": 3, "broker_epoch": 50, "fenced": True, **broker}
+        image = BrokerImage(incarnation_id=bytes(16), host="h", port=1, **fields)
         before = self.controller.image
         self.controller.image = MetadataImage(brokers={**before.brokers, image.broker_id: image})
         for listener in self.listeners:
@@ -99,7 +99,7 @@ def test_it_registers_with_what_it_is_then_beats_at_its_interval() -> None:
     ]
     assert life.lifecycle.registered_epoch == 50
     for _ in range(3):
-        api_key, body, replied, _ = life.asked()
+        api_key, body, replied, _ = life.next_request()
         assert (api_key, body.broker_epoch, body.want_fence, body.want_shut_down) == (63, 50, True, False)
         replied(heartbeat_answer())
         life.ports.advance(1999)
@@ -110,9 +110,9 @@ def test_it_registers_with_what_it_is_then_beats_at_its_interval() -> None:
 def test_it_wants_to_be_unfenced_as_soon_as_it_knows_its_own_registration() -> None:
     life = Life()
     life.registered()
-    life.asked()[2](heartbeat_answer())
+    life.next_request()[2](heartbeat_answer())
     life.lifecycle.want_unfenced()
-    _, body, replied, _ = life.asked()
+    _, body, replied, _ = life.next_request()
     assert not body.want_fence
     replied(heartbeat_answer())
     life.publish(broker_epoch=20)
@@ -120,7 +120,7 @@ def test_it_wants_to_be_unfenced_as_soon_as_it_knows_its_own_registration() -> N
     assert not life.lifecycle.is_registered
     life.publish()
     assert life.lifecycle.is_registered
-    assert not life.asked()[1].want_fence
+    assert not life.next_request()[1].want_fence
     assert not life.lifecycle.is_unfenced
     life.publish(fenced=False)
     assert life.lifecycle.is_unfenced
@@ -131,7 +131,7 @@ def test_one_request_is_on_its_way_at_a_time() -> None:
     life.registered()
     life.lifecycle.want_unfenced()
     life.publish()
-    assert life.asked()[1].want_fence
+    assert life.next_request()[1].want_fence
     assert life.ports.sent == []
 
 
@@ -144,7 +144,7 @@ def test_without_an_active_controller_it_tries_again_soon_and_then_more_rarely(h
         life.ports.advance(100)
         if life.ports.sent:
             tries += 1
-            _, _, replied, failed = life.asked()
+            _, _, replied, failed = life.next_request()
             if how == "failed":
                 failed()
             else:
@@ -154,35 +154,35 @@ def test_without_an_active_controller_it_tries_again_soon_and_then_more_rarely(h
     life.controller.leader_id = 1
     life.lifecycle.leader_changed(1, 9)
     life.ports.run()
-    assert life.asked()[0] == ApiKey.BROKER_REGISTRATION
+    assert life.next_request()[0] == ApiKey.BROKER_REGISTRATION
 
 
 @pytest.mark.parametrize("error", [ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered])
-def test_a_registration_that_is_no_longer_the_latest_is_made_anew(error: ErrorCode) -> None:
+def test_a_registration_that_is_no_longer_the_latest_is_made_again(error: ErrorCode) -> None:
     life = Life()
     life.registered()
-    life.asked()[2](heartbeat_answer(error))
+    life.next_request()[2](heartbeat_answer(error))
     life.ports.advance(60)
-    api_key, body, replied, _ = life.asked()
+    api_key, body, replied, _ = life.next_request()
     assert (api_key, body.incarnation_id.bytes) == (62, life.lifecycle.incarnation_id)
     replied(registration_answer(epoch=70))
-    assert life.asked()[1].broker_epoch == 70
+    assert life.next_request()[1].broker_epoch == 70
 
 
 @pytest.mark.parametrize("learns", ["answer", "published", "never"])
 def test_it_leaves_in_good_order_or_after_a_while(learns: str) -> None:
     life = Life()
     life.registered()
-    life.asked()[2](heartbeat_answer())
+    life.next_request()[2](heartbeat_answer())
     life.publish(fenced=False)
     done = []
     life.lifecycle.shut_down(lambda: done.append(1))
-    _, body, replied, failed = life.asked()
+    _, body, replied, failed = life.next_request()
     assert body.want_shut_down
     if learns == "answer":
         replied(heartbeat_answer())
         life.ports.advance(60)
-        life.asked()[2](heartbeat_answer(shut_down=True))
+        life.next_request()[2](heartbeat_answer(shut_down=True))
     elif learns == "published":
         life.publish(fenced=True, in_controlled_shutdown=True)
     else:
@@ -198,25 +198,25 @@ def test_it_leaves_in_good_order_or_after_a_while(learns: str) -> None:
 def test_it_beats_at_once_when_its_own_leave_or_anothers_has_begun() -> None:
     life = Life()
     life.registered()
-    life.asked()[2](heartbeat_answer())
+    life.next_request()[2](heartbeat_answer())
     life.publish(fenced=False)
     assert life.ports.sent == []
     life.publish(broker_id=2, fenced=False)
     assert life.ports.sent == []
     life.publish(broker_id=2, fenced=False, in_controlled_shutdown=True)
-    _, body, replied, _ = life.asked()
+    _, body, replied, _ = life.next_request()
     assert not body.want_shut_down
     replied(heartbeat_answer(fenced=False))
     life.publish(broker_id=2, fenced=True, in_controlled_shutdown=True)
     assert life.ports.sent == []
     life.lifecycle.shut_down(lambda: None)
-    life.asked()[2](heartbeat_answer(fenced=False))
+    life.next_request()[2](heartbeat_answer(fenced=False))
     life.publish(fenced=False, in_controlled_shutdown=True)
-    assert life.asked()[1].want_shut_down
+    assert life.next_request()[1].want_shut_down
 
 
 @pytest.mark.clause("ClusterControlManagerTest.testReRegistrationWithCleanShutdownDetection")
-def test_it_tells_the_epoch_of_a_life_that_ended_well() -> None:
+def test_it_reports_the_epoch_of_a_life_that_ended_well() -> None:
     life = Life()
     assert life.registered().previous_broker_epoch == -1
     life = Life()
@@ -245,16 +245,16 @@ def test_a_broker_that_never_registered_has_nothing_to_leave() -> None:
     assert (done, life.ports.sent) == ([1], [])
 
 
-def test_a_node_that_is_the_controller_asks_itself_in_an_event_of_its_own() -> None:
+def test_a_node_that_is_the_controller_requests_itself_in_an_event_of_its_own() -> None:
     life = Life(leader_id=3)
-    asked: list[int] = []
+    keys: list[int] = []
 
     def serve_locally(key: int, _body: object, answered: Callable[[object], None]) -> None:
-        asked.append(key)
+        keys.append(key)
         answered(registration_answer(epoch=9))
 
     life.controller.serve_locally = serve_locally
     life.lifecycle.start()
-    assert asked == []
+    assert keys == []
     life.ports.step()
-    assert (asked, life.lifecycle.registered_epoch) == ([ApiKey.BROKER_REGISTRATION], 9)
+    assert (keys, life.lifecycle.registered_epoch) == ([ApiKey.BROKER_REGISTRATION], 9)

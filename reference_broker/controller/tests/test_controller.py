@@ -61,7 +61,7 @@ def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_l
     world.commit(3)
     assert world.controller.is_active
     assert list(world.controller.latest.topics) == ["a"]
-    assert world.ports.told("controller_activated") == [{"epoch": 1, "offset": 2}]
+    assert world.ports.notes_of("controller_activated") == [{"epoch": 1, "offset": 2}]
 
 
 @pytest.mark.clause(
@@ -182,7 +182,7 @@ def test_below_the_level_of_transactions_an_open_one_is_a_fault() -> None:
 @pytest.mark.clause(
     "OffsetControlManagerTest.testHandleCommitBatch", "QuorumControllerTest.testDelayedConfigurationOperations"
 )
-def test_a_change_is_answered_when_it_is_committed_and_published_and_several_keep_their_order() -> None:
+def test_a_change_is_completed_when_it_is_committed_and_published_and_several_keep_their_order() -> None:
     world = started()
     answers = submit(world, A)
     submit(world, B, answers)
@@ -197,7 +197,7 @@ def test_a_change_is_answered_when_it_is_committed_and_published_and_several_kee
 
 
 @pytest.mark.clause("QuorumControllerTest.testEarlyControllerResults")
-def test_a_change_without_records_and_nothing_on_the_way_is_answered_at_once() -> None:
+def test_a_change_without_records_and_nothing_on_the_way_is_completed_at_once() -> None:
     world = started()
     assert submit(world, []) == [(None, 0)]
 
@@ -233,9 +233,9 @@ def test_a_large_set_of_records_is_begin_batches_end_one_an_event_with_nothing_b
     assert world.ports.events >= len(kinds) - 2
     world.commit()
     assert list(world.controller.image.topics) == ["big", "a"]
-    appended = [one for one in world.ports.told("metadata_appended") if one["of"] == len(data)]
+    appended = [one for one in world.ports.notes_of("metadata_appended") if one["of"] == len(data)]
     assert [one["kind"] for one in appended] == ["begin", *["batch"] * len(data), "end"]
-    committed = [one for one in world.ports.told("metadata_committed") if one["of"] == len(data)]
+    committed = [one for one in world.ports.notes_of("metadata_committed") if one["of"] == len(data)]
     assert [one["number"] for one in committed] == [0, *range(1, len(data) + 1), len(data)]
 
 
@@ -327,7 +327,7 @@ def test_records_that_cannot_follow_end_the_node_before_they_are_written() -> No
     assert world.log.end == end
 
 
-def test_an_answer_may_submit_the_next_change() -> None:
+def test_a_response_may_submit_the_next_change() -> None:
     world = started()
     answers: Answers = []
 
@@ -383,7 +383,7 @@ def test_a_claim_of_an_earlier_epoch_is_not_made_good() -> None:
 # A disk that fails
 
 
-def test_a_disk_that_refuses_a_change_is_told_and_the_next_change_goes_on() -> None:
+def test_a_disk_that_refuses_a_change_is_reported_and_the_next_change_goes_on() -> None:
     world = started(**SMALL_BATCHES)
     world.quorum.failing = 2
     answers = submit(world, A)

@@ -27,13 +27,13 @@ HERE = bytes(15) + b"\x07"
 
 
 class Teller:
-    """``open``: the request on its way, as what answers it and what says that it failed. ``told``: of which replicas
-    the controller was told, in order, and whether each is lost."""
+    """``open``: the callbacks of the request in flight, for its response and its failure. ``reported``: the replicas
+    that the controller knows of, in order, and whether each is lost."""
 
     def __init__(self) -> None:
         self.ports = ManualPorts()
         self.open: list[tuple[Any, Callable[[object], None], Callable[[], None]]] = []
-        self.told: list[tuple[ReplicaKey, bool]] = []
+        self.reported: list[tuple[ReplicaKey, bool]] = []
         self.versions: list[tuple[Callable[[object], None], Callable[[], None]]] = []
         self.done = 0
         channel = SimpleNamespace(ask=self._ask)
@@ -61,7 +61,7 @@ class Teller:
     def answer(self, error: ErrorCode = ErrorCode.none) -> None:
         body, replied, _ = self.open.pop()
         if error is ErrorCode.none:
-            self.told += [
+            self.reported += [
                 ((topic.topic_id.bytes, one.partition_index), directory.id_.bytes == LOST_DIRECTORY)
                 for directory in body.directories
                 for topic in directory.topics
@@ -77,18 +77,18 @@ def replicas(count: int) -> dict[ReplicaKey, bool]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 500, 501, 5000, 20_000])
-def test_any_number_of_misplaced_replicas_is_told_in_requests_that_a_controller_takes(count: int) -> None:
+def test_any_number_of_misplaced_replicas_is_reported_in_requests_that_a_controller_takes(count: int) -> None:
     teller, misplaced = Teller(), replicas(count)
     teller.tell(misplaced)
     while teller.open:
         assert teller.done == 0
         teller.answer()
     assert teller.done == 1
-    assert len(teller.told) == count, "each is told once"
-    assert dict(teller.told) == misplaced
+    assert len(teller.reported) == count, "each is reported once"
+    assert dict(teller.reported) == misplaced
 
 
-def test_only_what_the_controller_did_not_take_is_told_again() -> None:
+def test_only_what_the_controller_did_not_take_is_reported_again() -> None:
     teller, misplaced = Teller(), replicas(1200)
     teller.tell(misplaced)
     teller.answer()
@@ -101,8 +101,8 @@ def test_only_what_the_controller_did_not_take_is_told_again() -> None:
     while teller.open:
         teller.answer()
     assert teller.done == 1
-    assert len(teller.told) == len(misplaced)
-    assert dict(teller.told) == misplaced
+    assert len(teller.reported) == len(misplaced)
+    assert dict(teller.reported) == misplaced
 
 
 def test_nothing_and_a_cluster_without_directories_end_it_at_once() -> None:
@@ -115,7 +115,7 @@ def test_nothing_and_a_cluster_without_directories_end_it_at_once() -> None:
 
 
 @pytest.mark.parametrize("knows_it", [True, False])
-def test_a_controller_that_does_not_know_the_request_is_asked_once(knows_it: bool) -> None:
+def test_a_controller_that_does_not_know_the_request_is_queried_once(knows_it: bool) -> None:
     teller = Teller()
     teller.tell(replicas(3))
     teller.open.pop()[2]()
@@ -129,4 +129,4 @@ def test_a_controller_that_does_not_know_the_request_is_asked_once(knows_it: boo
     )
     teller.ports.advance(200)
     assert (len(teller.open), teller.done) == ((1, 0) if knows_it else (0, 1))
-    assert teller.ports.told("lost_replicas_not_told") == ([] if knows_it else [{"replicas": 3}])
+    assert teller.ports.notes_of("lost_replicas_not_told") == ([] if knows_it else [{"replicas": 3}])

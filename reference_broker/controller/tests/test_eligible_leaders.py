@@ -248,7 +248,7 @@ def test_a_topic_with_one_replica_comes_back_after_an_unclean_stop() -> None:
 
 @pytest.mark.clause("E-7")
 @pytest.mark.clause("E-6")
-def test_nobody_leads_a_replica_whose_directory_is_gone_until_it_is_back_or_an_unclean_election_is_asked_for() -> None:
+def test_nobody_leads_a_replica_whose_directory_is_gone_until_it_is_back_or_an_unclean_election_is_requested() -> None:
     cluster = Cluster(1)
     cluster.register(1, cleanly=True, number=9)
     cluster.unfence(1)
@@ -403,7 +403,7 @@ def test_a_lost_replica_is_not_elected_uncleanly_while_another_may_be() -> None:
     "ReplicationControlManagerTest.testHandleAssignReplicasToDirsFailsOnOlderMv",
     "ReplicationControlManagerTest.testHandleAssignReplicasToDirs",
 )
-def test_directories_are_told_by_registered_brokers_of_their_own_replicas() -> None:
+def test_directories_are_reported_by_registered_brokers_of_their_own_replicas() -> None:
     cluster = Cluster(1, 2)
     known = {"wanted": [(LOST_DIRECTORY, ID, (0,))]}
     for broker_id, epoch, wanted, expected in (

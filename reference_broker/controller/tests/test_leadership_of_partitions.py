@@ -127,7 +127,7 @@ def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it()
     brokers.beat(3)
     assert brokers.image.brokers[1].fenced
     assert brokers.beat(1, shut_down=True) == HeartbeatAnswer(True, True, True)
-    assert brokers.world.ports.told("broker_leaves") == [{"broker": 1}]
+    assert brokers.world.ports.notes_of("broker_leaves") == [{"broker": 1}]
 
 
 def test_who_was_taken_to_leave_by_mistake_registers_again() -> None:
@@ -196,7 +196,7 @@ def test_who_leaves_waits_for_the_offset_of_its_own_leave_only() -> None:
     assert brokers.beat(1, shut_down=True).should_shut_down
 
 
-def test_what_an_old_incarnation_asked_for_is_not_done_to_the_new_one() -> None:
+def test_what_an_old_incarnation_requested_is_not_done_to_the_new_one() -> None:
     brokers = Brokers(1, 2)
     brokers.beat(1, fence=True)
 
@@ -272,21 +272,21 @@ def test_a_cluster_at_rest_is_not_looked_at() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     brokers.pass_time(602_000, 1, 2)
-    asked: list[str] = []
-    brokers.world.controller.balance.controller = _Spy(brokers.world.controller, asked)
+    submitted: list[str] = []
+    brokers.world.controller.balance.controller = _Spy(brokers.world.controller, submitted)
     brokers.pass_time(602_000, 1, 2)
-    assert asked == []
+    assert submitted == []
     brokers.create("u", (2, 1), number=2)
     brokers.pass_time(302_000, 1, 2)
-    assert asked == ["balance leaders"]
+    assert submitted == ["balance leaders"]
 
 
 class _Spy:
-    def __init__(self, controller: Controller, asked: list[str]) -> None:
-        self._controller, self._asked = controller, asked
+    def __init__(self, controller: Controller, submitted: list[str]) -> None:
+        self._controller, self._submitted = controller, submitted
 
     def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
-        self._asked.append(name)
+        self._submitted.append(name)
         self._controller.submit(plan, answered, name=name, atomic=atomic)
 
     def __getattr__(self, name: str) -> Any:

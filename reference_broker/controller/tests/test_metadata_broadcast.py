@@ -139,7 +139,7 @@ def test_nothing_leaves_before_its_epoch_is_committed(world: World) -> None:
 
 
 @pytest.mark.clause("M-2")
-def test_only_what_clients_are_told_leads_to_an_epoch(world: World) -> None:
+def test_only_what_clients_are_reported_leads_to_an_epoch(world: World) -> None:
     count = len(world.epochs)
     world.change(ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="1"))
     world.change(registration(4, 4, fenced=True))
@@ -160,7 +160,7 @@ def test_changes_that_come_while_an_epoch_is_on_its_way_share_the_next(world: Wo
 
 
 @pytest.mark.clause("M-3")
-def test_a_broker_that_does_not_answer_delays_no_other_and_gets_the_same_again(world: World) -> None:
+def test_a_broker_that_does_not_response_delays_no_other_and_gets_the_same_again(world: World) -> None:
     lost = world.sent(3)[0]
     world.answer(2)
     world.fail(3)
@@ -177,7 +177,7 @@ def test_a_broker_that_does_not_answer_delays_no_other_and_gets_the_same_again(w
 
 
 @pytest.mark.clause("M-3")
-def test_pauses_grow_to_a_limit_and_end_with_an_answer(world: World) -> None:
+def test_pauses_grow_to_a_limit_and_end_with_a_response(world: World) -> None:
     gaps = []
     for _ in range(8):
         world.fail(3)
@@ -220,7 +220,7 @@ def test_a_new_incarnation_gets_everything_and_a_fenced_broker_nothing(world: Wo
 
 
 @pytest.mark.clause("M-3")
-def test_a_late_answer_of_an_old_incarnation_says_nothing_about_the_new_one(world: World) -> None:
+def test_a_late_response_of_an_old_incarnation_says_nothing_about_the_new_one(world: World) -> None:
     old = world._take(3)
     world.change(registration(3, 9))
     old[6](UpdateMetadataResponse1000())
@@ -243,7 +243,7 @@ def test_a_deleted_topic_is_led_by_minus_two_and_one_made_again_is_whole(world: 
 
 
 @pytest.mark.clause("M-2")
-def test_a_new_controller_goes_on_from_the_committed_epoch_and_tells_everything(world: World) -> None:
+def test_a_new_controller_goes_on_from_the_committed_epoch_and_reports_everything(world: World) -> None:
     for broker_id in OTHERS:
         world.answer(broker_id)
     world.change(*topic_records("t", topic_id(1)))
@@ -315,14 +315,14 @@ def test_what_a_transaction_held_up_is_sent_when_it_was_aborted() -> None:
 
 
 @pytest.mark.clause("M-2")
-def test_the_controller_is_told_in_the_event_that_found_no_transaction_open() -> None:
+def test_the_controller_is_reported_in_the_event_that_found_no_transaction_open() -> None:
     """In a later event a transaction may be open."""
     world = World()
     world.controller.submit(lambda: [registration(each, each) for each in (SELF, *OTHERS)], lambda _: None)
     for _ in range(50):
         world.ports.step()
         world.loader.catch_up(world.log.end.offset)
-        noted = [fields["epoch"] for fields in world.ports.told("update_metadata_sent") if fields["broker"] == SELF]
+        noted = [fields["epoch"] for fields in world.ports.notes_of("update_metadata_sent") if fields["broker"] == SELF]
         assert [body.metadata_epoch for body in world.own] == noted
     assert world.own
 
@@ -338,7 +338,7 @@ def _last(kinds: list[str], kind: str) -> int:
 
 
 @pytest.mark.clause("M-14")
-def test_switched_off_nobody_is_told_and_switched_on_everyone_is_told_everything(world: World) -> None:
+def test_switched_off_nobody_is_notified_and_switched_on_everyone_is_reported_everything(world: World) -> None:
     for broker_id in OTHERS:
         world.answer(broker_id)
     world.change(FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=0))
@@ -407,7 +407,7 @@ def made(frames: Frames, base: Content | None, target: Content) -> Any:
 
 @pytest.mark.clause("M-3")
 @given(OPERATIONS, st.integers(0, 2**32), st.sampled_from((2, MOST_REMEMBERED)))
-def test_whoever_misses_what_and_is_told_the_rest_tells_what_the_image_says(
+def test_whoever_misses_what_and_is_reported_the_rest_reports_what_the_image_says(
     operations: list[tuple[str, int]], seed: int, remembered: int
 ) -> None:
     model, random, image = Model(), Random(seed), EMPTY_IMAGE
@@ -436,11 +436,11 @@ def test_whoever_misses_what_and_is_told_the_rest_tells_what_the_image_says(
         update = run_to_end(update_from(body, cache))
         assert update is not None
         cache, known = cache.apply(update), content
-        assert told(cache) == told(image)
+        assert contents(cache) == contents(image)
         assert {one.topic_id: name for name, one in cache.topics.items()} == cache.topic_names
 
 
-def told(known: MetadataCache | MetadataImage) -> Any:
+def contents(known: MetadataCache | MetadataImage) -> Any:
     return {
         name: (topic.topic_id, [(one.leader, one.leader_epoch) for one in topic.partitions])
         for name, topic in known.topics.items()

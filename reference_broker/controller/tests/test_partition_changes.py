@@ -182,9 +182,9 @@ def test_a_preferred_election_is_never_unclean() -> None:
     cluster.apply(ConfigRecord(resource_type=2, resource_name="t", name=key, value="true"))
     elections = RequestedElections(Election.PREFERRED, [("t", [0])])
     assert records_of(elections, cluster.situation()) == []
-    told = elections.outcome(None)
-    assert not isinstance(told, Refusal)
-    ((_, ((_, refusal),)),) = told
+    outcome = elections.outcome(None)
+    assert not isinstance(outcome, Refusal)
+    ((_, ((_, refusal),)),) = outcome
     assert refusal is not None
     assert refusal.error is ErrorCode.preferred_leader_not_available
     assert cluster.state() == (NO_LEADER, (1,), (), ())

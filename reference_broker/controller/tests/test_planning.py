@@ -1,4 +1,4 @@
-"""Changes as values: what is planned in which situation, and what the caller is told."""
+"""Changes as values: what is planned in which situation, and what the caller gets."""
 
 import ast
 from collections.abc import Mapping
@@ -107,23 +107,23 @@ def test_a_change_that_is_only_validated_has_outcomes_and_no_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refused", "told"),
+    ("refused", "expected"),
     [
         (NO_SPACE, {"good": "kafka_storage_error", "t": "topic_already_exists"}),
         (NOT_CONTROLLER, {"good": "not_controller", "t": "not_controller"}),
     ],
 )
 def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_the_leadership(
-    refused: Refusal, told: dict[str, str]
+    refused: Refusal, expected: dict[str, str]
 ) -> None:
     latest = with_topics("t")
     creation = TopicCreation([WantedTopic("good", 1, 1), WantedTopic("t", 1, 1)], False)
     records_of(creation, situation(latest))
-    assert errors(creation.outcome(refused)) == told
+    assert errors(creation.outcome(refused)) == expected
     growth = PartitionGrowth([WantedGrowth("t", 2), WantedGrowth("gone", 2)], False)
     records_of(growth, situation(latest))
     gone = "unknown_topic_or_partition" if refused is NO_SPACE else "not_controller"
-    assert errors(growth.outcome(refused)) == {"t": told["good"], "gone": gone}
+    assert errors(growth.outcome(refused)) == {"t": expected["good"], "gone": gone}
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__remote_log_metadata"])
@@ -161,16 +161,16 @@ def test_a_setting_that_stays_as_it_is_has_no_record() -> None:
     assert change.outcome(None) == [None]
 
 
-def test_a_change_of_the_isr_tells_the_partition_as_it_will_be() -> None:
+def test_a_change_of_the_isr_reports_the_partition_as_it_will_be() -> None:
     latest = with_topics("t")
     topic = latest.topics["t"]
     leader = topic.partitions[0].leader
     wanted = WantedIsr(0, 0, 0, ((leader, -1),), 0)
     change = IsrChange(leader, leader, [(topic.topic_id, [wanted]), (None, [wanted])])
     (record,) = records_of(change, situation(latest))
-    told = change.outcome(None)
-    assert not isinstance(told, Refusal)
-    (partition,), (unknown,) = told
+    outcome = change.outcome(None)
+    assert not isinstance(outcome, Refusal)
+    (partition,), (unknown,) = outcome
     assert isinstance(partition, PartitionImage)
     assert (partition.isr, partition.partition_epoch) == ((leader,), 1)
     assert partition == after(latest, [record]).topics["t"].partitions[0]
@@ -182,9 +182,9 @@ def test_a_broker_of_an_older_epoch_is_not_heard() -> None:
     changes: tuple[Change[object], ...] = (IsrChange(1, 0, []), ProducerIdBlock(1, 0))
     for change in changes:
         assert records_of(change, situation(LIVE)) == []
-        told = change.outcome(None)
-        assert isinstance(told, Refusal)
-        assert told.error is ErrorCode.stale_broker_epoch
+        outcome = change.outcome(None)
+        assert isinstance(outcome, Refusal)
+        assert outcome.error is ErrorCode.stale_broker_epoch
 
 
 @pytest.mark.clause(
@@ -206,20 +206,20 @@ def test_there_is_no_block_beyond_the_greatest_producer_id() -> None:
         change = ProducerIdBlock(1, 1)
         for record in records_of(change, situation(latest)):
             assert decode(encode(record)) == record
-        told = change.outcome(None)
-        assert (None if isinstance(told, Refusal) else told) == first
-        if isinstance(told, Refusal):
-            assert told.error is ErrorCode.unknown_server_error
+        outcome = change.outcome(None)
+        assert (None if isinstance(outcome, Refusal) else outcome) == first
+        if isinstance(outcome, Refusal):
+            assert outcome.error is ErrorCode.unknown_server_error
 
 
-def test_when_all_partitions_are_asked_for_those_that_need_no_election_are_not_told() -> None:
+def test_when_all_partitions_are_requested_those_that_need_no_election_are_not_reported() -> None:
     latest = with_topics("t", partitions=3)
     every, one = RequestedElections(Election.PREFERRED, None), RequestedElections(Election.PREFERRED, [("t", [0])])
     assert records_of(every, situation(latest)) == records_of(one, situation(latest)) == []
     assert every.outcome(None) == [("t", [])]
-    told = one.outcome(None)
-    assert not isinstance(told, Refusal)
-    ((_, ((_, refusal),)),) = told
+    outcome = one.outcome(None)
+    assert not isinstance(outcome, Refusal)
+    ((_, ((_, refusal),)),) = outcome
     assert refusal is not None
     assert refusal.error is ErrorCode.election_not_needed
 

@@ -85,7 +85,7 @@ class ManualPorts:
             self.run()
         self.now_us = end_us
 
-    def told(self, what: str) -> list[dict[str, int | str]]:
+    def notes_of(self, what: str) -> list[dict[str, int | str]]:
         return [fields for name, fields in self.notes if name == what]
 
 

@@ -36,6 +36,6 @@ def test_a_replica_of_a_fenced_or_unknown_broker_is_offline() -> None:
     assert offline({1: BROKERS[1]}, FIRST, SECOND) == (0,)
 
 
-def test_of_a_broker_whose_directories_were_never_told_only_lost_replicas_are_offline() -> None:
+def test_of_a_broker_whose_directories_were_never_reported_only_lost_replicas_are_offline() -> None:
     unknown = {number: replace(broker, log_dirs=()) for number, broker in BROKERS.items()}
     assert offline(unknown, FIRST, LOST_DIRECTORY) == (1,)

@@ -96,7 +96,7 @@ def test_long_logs_are_taken_in_slices_and_later_commits_wait_their_turn(monkeyp
     assert len(world.published) == world.ports.events + 1 == 20
 
 
-def test_listeners_are_told_in_order_then_those_who_make_snapshots_then_who_waits_for_progress() -> None:
+def test_listeners_are_reported_in_order_then_those_who_make_snapshots_then_who_waits_for_progress() -> None:
     world = world_of(A)
     order: list[object] = []
     world.loader.subscribe(lambda *_: order.append("second listener"))
@@ -104,7 +104,7 @@ def test_listeners_are_told_in_order_then_those_who_make_snapshots_then_who_wait
     world.loader.on_progress = lambda: order.append("progress")
     world.commit()
     assert order == ["second listener", (1, 61 + 20), "progress"]
-    assert [fields["offset"] for fields in world.ports.told("metadata_published")] == [1]
+    assert [fields["offset"] for fields in world.ports.notes_of("metadata_published")] == [1]
 
 
 @pytest.mark.clause(
@@ -162,7 +162,7 @@ def snapshot_of(
     "MetadataLoaderTest.testLastAppliedOffset",
     "OffsetControlManagerTest.testHandleLoadSnapshot",
 )
-def test_the_newest_snapshot_is_taken_at_start_and_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_snapshot_is_taken_at_start_and_notifies_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("a", 1)], 40))
     world = MetadataWorld()
     assert isinstance(world.loader._store, StoreInMemory)
@@ -222,13 +222,15 @@ def test_reloading_the_same_content_publishes_an_empty_difference(monkeypatch: p
     assert (delta.topics, delta.brokers, image.topics) == ((), {}, EMPTY_IMAGE.topics)
 
 
-def test_the_trace_tells_of_each_committed_batch_what_it_is() -> None:
+def test_the_trace_reports_of_each_committed_batch_what_it_is() -> None:
     world = world_of(A, [BEGIN], B, [NoOpRecord()], [END], [BEGIN], [ABORT], [BEGIN, NoOpRecord(), END], [NoOpRecord()])
     world.log.append((), 2, is_control=True)
     world.loader.expect(2, 2)
     world.commit()
-    told = [(one["offset"], one["kind"], one["number"], one["of"]) for one in world.ports.told("metadata_committed")]
-    assert told == [
+    noted = [
+        (one["offset"], one["kind"], one["number"], one["of"]) for one in world.ports.notes_of("metadata_committed")
+    ]
+    assert noted == [
         (1, "single", 1, 1),
         (2, "begin", 0, 2),
         (4, "batch", 1, 2),

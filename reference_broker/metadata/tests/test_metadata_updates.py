@@ -20,7 +20,7 @@ from reference_broker.wire.drafts import (
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
-TOLD = MetadataCache(cluster_id="c", controller_id=1, controller_epoch=5, metadata_epoch=8)
+KNOWN = MetadataCache(cluster_id="c", controller_id=1, controller_epoch=5, metadata_epoch=8)
 
 
 def request(**changed: object) -> UpdateMetadataRequest1001:
@@ -72,13 +72,13 @@ def applied(
 )
 def test_whether_an_update_counts(changed: dict[str, object], error: Error, overtaken: bool) -> None:
     update = request(**changed)
-    assert refusal(update, TOLD, 3) is error
-    assert is_overtaken(update, TOLD) is overtaken
+    assert refusal(update, KNOWN, 3) is error
+    assert is_overtaken(update, KNOWN) is overtaken
 
 
 @pytest.mark.clause("M-3")
-def test_a_change_cannot_follow_on_what_the_controller_has_not_told() -> None:
-    by_image = replace(TOLD, metadata_epoch=-1)
+def test_a_change_cannot_follow_on_what_the_controller_has_not_reported() -> None:
+    by_image = replace(KNOWN, metadata_epoch=-1)
     assert refusal(request(), by_image, 3) is ErrorCode.invalid_request
     assert refusal(request(type=FULL_UPDATE), by_image, 3) is ErrorCode.none
 
@@ -87,9 +87,9 @@ def test_a_change_cannot_follow_on_what_the_controller_has_not_told() -> None:
 def test_a_topic_made_again_has_nothing_of_the_one_before() -> None:
     old, new = UUID(int=1), UUID(int=2)
     first = request(partition_states=(replace(state("t", 0), topic_id=old), replace(state("t", 1), topic_id=old)))
-    told = applied(first, TOLD)
-    assert told is not None
-    known = TOLD.apply(told)
+    update = applied(first, KNOWN)
+    assert update is not None
+    known = KNOWN.apply(update)
     again = request(metadata_epoch=10, partition_states=(replace(state("t", 0), topic_id=new),))
     deleted_first = request(
         metadata_epoch=10,
@@ -98,8 +98,8 @@ def test_a_topic_made_again_has_nothing_of_the_one_before() -> None:
             *again.partition_states,
         ),
     )
-    for update in (again, deleted_first):
-        changed = applied(update, known)
+    for body in (again, deleted_first):
+        changed = applied(body, known)
         assert changed is not None
         cache = known.apply(changed)
         assert (cache.topics["t"].topic_id, len(cache.topics["t"].partitions)) == (new.bytes, 1)
@@ -107,28 +107,28 @@ def test_a_topic_made_again_has_nothing_of_the_one_before() -> None:
 
 
 def test_partitions_may_come_in_any_order_but_not_with_gaps() -> None:
-    update = applied(request(partition_states=(state("t", 1), state("t", 0))), TOLD)
+    update = applied(request(partition_states=(state("t", 1), state("t", 0))), KNOWN)
     assert update is not None
     topic = update.topics["t"]
     assert topic is not None
     assert len(topic.partitions) == 2
-    assert applied(request(partition_states=(state("t", 1),)), TOLD) is None
-    assert applied(request(partition_states=(state("t", -1),)), TOLD) is None
+    assert applied(request(partition_states=(state("t", 1),)), KNOWN) is None
+    assert applied(request(partition_states=(state("t", -1),)), KNOWN) is None
 
 
 def test_what_has_not_changed_stays_the_same_object() -> None:
     partition = PartitionImage((1, 2), (1,), 1, 2, 4)
-    known = TOLD.apply(MetadataUpdate(1, 5, {"t": TopicImage("t", bytes(16), (partition,))}, (), 8))
+    known = KNOWN.apply(MetadataUpdate(1, 5, {"t": TopicImage("t", bytes(16), (partition,))}, (), 8))
     update = applied(request(type=FULL_UPDATE, partition_states=(state("t", 0),)), known)
     assert update is not None
     assert update.topics["t"] is known.topics["t"]
-    told = known.apply(update)
-    assert (told.metadata_epoch, told.brokers is known.brokers) == (9, True)
+    cache = known.apply(update)
+    assert (cache.metadata_epoch, cache.brokers is known.brokers) == (9, True)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(-2, 3)), max_size=12))
 def test_a_full_update_forgets_what_it_does_not_name(states: list[tuple[str, int, int]]) -> None:
-    before = TOLD.apply(MetadataUpdate(1, 5, {"z": TopicImage("z", bytes(15) + b"z", ())}, None, 8))
+    before = KNOWN.apply(MetadataUpdate(1, 5, {"z": TopicImage("z", bytes(15) + b"z", ())}, None, 8))
     update = applied(request(type=FULL_UPDATE, partition_states=tuple(state(*each) for each in states)), before)
     if update is not None:
         assert "z" not in before.apply(update).topics
@@ -163,7 +163,7 @@ def test_version_1000_is_a_controllers_whole_metadata_first_and_its_changes_afte
         return cache.apply(found)
 
     known = replace(state("t", 0), topic_id=UUID(int=7))
-    cache = after(request(partition_states=(known, state("u", 0)), type=FULL_UPDATE), TOLD)
+    cache = after(request(partition_states=(known, state("u", 0)), type=FULL_UPDATE), KNOWN)
     topic_id = UUID(int=7).bytes
     cache = after(old(10, 2), cache)
     assert topics(cache) == {"t": (topic_id, [2]), "u": (bytes(16), [1])}

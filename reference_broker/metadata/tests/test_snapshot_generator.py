@@ -62,10 +62,10 @@ def test_made_after_so_much_time_if_anything_is_new() -> None:
     assert [each.offset for each in replica.store.ids] == [1, 2]
     replica.ports.advance(60_000)
     assert len(replica.store.ids) == 2
-    assert len(replica.ports.told("snapshot_started")) == 2
+    assert len(replica.ports.notes_of("snapshot_started")) == 2
 
 
-def test_the_interval_can_begin_anew() -> None:
+def test_the_interval_can_begin_again() -> None:
     replica = Replica(metadata_log_max_snapshot_interval_ms="5000")
     replica.append([setting(1)])
     replica.ports.advance(4_000)
@@ -113,7 +113,7 @@ def test_one_that_is_loaded_counts_as_the_last() -> None:
     replica.make_snapshot()
     replica.generator.published(replica.image, 10**9)
     replica.ports.run()
-    assert not replica.ports.told("snapshot_started")
+    assert not replica.ports.notes_of("snapshot_started")
 
 
 @pytest.mark.clause("FileRawSnapshotTest.testWritingSnapshot", "NotifyingRawSnapshotWriterTest.testFreezeClose")
@@ -130,9 +130,9 @@ def test_synced_before_renamed() -> None:
     replica.disk.rename = watched  # type: ignore[method-assign]  # Watched on this disk only.
     replica.ports.run()
     assert seen == [True]
-    told = [what for what, _ in replica.ports.notes if what.startswith("snapshot_")]
-    assert told == ["snapshot_started", "snapshot_written", "snapshot_renamed"]
-    assert replica.ports.told("snapshot_written")[0]["bytes"] == replica.store.size(replica.store.ids[0])
+    noted = [what for what, _ in replica.ports.notes if what.startswith("snapshot_")]
+    assert noted == ["snapshot_started", "snapshot_written", "snapshot_renamed"]
+    assert replica.ports.notes_of("snapshot_written")[0]["bytes"] == replica.store.size(replica.store.ids[0])
 
 
 @pytest.mark.clause(
@@ -152,7 +152,7 @@ def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again() -> None:
         assert replica.names() == []
         assert replica.store.ids == ()
         replica.ports.advance(1)
-    assert len(replica.ports.told("snapshot_failed")) >= 20
+    assert len(replica.ports.notes_of("snapshot_failed")) >= 20
     replica.disk.capacity_bytes = -1
     replica.ports.advance(RETRY_US // 1000)
     (made,) = replica.store.ids
@@ -197,7 +197,7 @@ def test_metrics_of_making_and_loading() -> None:
     for _ in replica.loader.load():
         replica.ports.now_us += 3_000
     assert (found["LoadSnapshotLatencyMs"].count, found["LoadSnapshotLatencyMs"].sum) == (1, 6)
-    assert len(replica.ports.told("snapshot_loaded")) == 1
+    assert len(replica.ports.notes_of("snapshot_loaded")) == 1
     assert {row.mbean for row in replica.metrics.rows()} == {
         f"kafka.controller:type=KafkaController,name={name}"
         for name in ("GenSnapshotLatencyMs", "LoadSnapshotLatencyMs", "SnapshotSizeBytes")

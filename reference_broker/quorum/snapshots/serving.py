@@ -111,7 +111,7 @@ def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership
         piece = _read(request, store, (leadership.leader_id, leadership.epoch))
     if piece.error is ErrorCode.none:
         leadership.contacted(request.replica_id)
-        store.readers.asked(request.id, request.replica_id, request.position, now_us)
+        store.readers.note_request(request.id, request.replica_id, request.position, now_us)
     return piece
 
 

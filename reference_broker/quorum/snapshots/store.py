@@ -45,7 +45,7 @@ class SnapshotReaders:
     _positions: dict[OffsetAndEpoch, dict[int, int]] = field(default_factory=dict)
     _advanced_us: dict[OffsetAndEpoch, int] = field(default_factory=dict)
 
-    def asked(self, snapshot: OffsetAndEpoch, replica_id: int, position: int, now_us: int) -> None:
+    def note_request(self, snapshot: OffsetAndEpoch, replica_id: int, position: int, now_us: int) -> None:
         """Note a request. The first request of a replica counts as an advance. A request for the same bytes again, or
         from the beginning again, does not."""
         positions = self._positions.setdefault(snapshot, {})

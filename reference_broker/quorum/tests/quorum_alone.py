@@ -30,7 +30,7 @@ from reference_broker.quorum.requests import (
     handle_fetch,
     handle_vote,
 )
-from reference_broker.quorum.tests.quorum_network import Asked
+from reference_broker.quorum.tests.quorum_network import SentRequest
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, opened
 from reference_broker.quorum.values import OffsetAndEpoch, Outcome
@@ -95,7 +95,7 @@ NEWS = {
 
 
 class Alone(AroundQuorum):
-    """Node 0 of voters 0, 1, 2 (or as told). ``auto_sync``: syncs end at once; else they wait in ``syncs``."""
+    """Node 0 of voters 0, 1, 2 (or others). ``auto_sync``: syncs end at once; else they wait in ``syncs``."""
 
     def __init__(
         self,
@@ -148,11 +148,11 @@ class Alone(AroundQuorum):
         else:
             self.syncs.append((paths, done))
 
-    def ask(self, peer: int, api_version: int, asked: Asked, timeout_ms: int) -> None:
+    def send_request(self, peer: int, api_version: int, request: SentRequest, timeout_ms: int) -> None:
         assert api_version >= 1
-        self.sent.append(Sent(peer, asked.api_key, asked.body, timeout_ms, asked.replied, asked.failed))
+        self.sent.append(Sent(peer, request.api_key, request.body, timeout_ms, request.replied, request.failed))
 
-    def tell(self, what: str, *values: object) -> None:
+    def notify(self, what: str, *values: object) -> None:
         self.news.append((NEWS[what], *values))
 
     # The test's doings
@@ -216,8 +216,8 @@ class Alone(AroundQuorum):
     ) -> list[RaftResponse]:
         """The answers so far: none while something is made durable; a request-level error as epoch -1."""
         answers: list[RaftResponse] = []
-        asked = Vote(cluster_id, voter_id, candidate, epoch, end, pre_vote)
-        body = vote_request(asked)
+        request = Vote(cluster_id, voter_id, candidate, epoch, end, pre_vote)
+        body = vote_request(request)
         handle_vote(self.quorum, body, lambda body: answers.append(read_voted(body) or _whole(body)))
         return answers
 
@@ -283,8 +283,8 @@ class Alone(AroundQuorum):
         question.replied(fetched(error, leader, epoch, high_watermark, 0, validity, records))
 
 
-def granted(asked: Sent, is_granted: bool, leader: int = -1) -> object:
-    return vote_response(RaftResponse(ErrorCode.none, leader, asked.partition.replica_epoch, is_granted))
+def granted(request: Sent, is_granted: bool, leader: int = -1) -> object:
+    return vote_response(RaftResponse(ErrorCode.none, leader, request.partition.replica_epoch, is_granted))
 
 
 def kept(node: Alone) -> tuple[int, int, int]:

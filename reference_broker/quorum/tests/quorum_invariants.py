@@ -119,10 +119,10 @@ class Invariants:
         seen = self.seen[process.node_id]
         seen.high_watermark = max(seen.high_watermark, snapshot.offset)
 
-    def answered(self, process: "Process", asker: int, api_key: int, asked: object, body: object) -> None:
+    def answered(self, process: "Process", asker: int, api_key: int, request: object, body: object) -> None:
         if api_key != ApiKey.VOTE:
             return
-        vote, answer = read_vote(asked), read_voted(body)
+        vote, answer = read_vote(request), read_voted(body)
         if vote is not None and answer is not None and answer.granted and not vote.pre_vote:
             before = self.votes.setdefault((vote.epoch, process.node_id), asker)
             assert before == asker, f"node {process.node_id} votes twice in epoch {vote.epoch}"
@@ -133,7 +133,7 @@ class Invariants:
         quorum, seen = process.quorum, self.seen[process.node_id]
         assert quorum.epoch >= seen.epoch, "the epoch went back"
         seen.epoch = quorum.epoch
-        assert quorum.high_watermark == seen.high_watermark, "a high watermark that nobody was told of"
+        assert quorum.high_watermark == seen.high_watermark, "a high watermark that no listener got"
         if quorum.epoch_start_offset >= 0:
             assert self.leaders[quorum.epoch] == process.node_id, f"two leaders in epoch {quorum.epoch}"
         self._look(process)

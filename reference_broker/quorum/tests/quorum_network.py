@@ -13,7 +13,7 @@ LATENCY_US = (300, 3_000)
 
 
 @dataclass
-class Asked:
+class SentRequest:
     api_key: int
     body: object
     replied: Callable[[object], None]
@@ -27,8 +27,8 @@ class Connection:
 
     source: "Process"
     target: int
-    asked: list[Asked] = field(default_factory=list)
-    queue: list[Asked] = field(default_factory=list)
+    requests: list[SentRequest] = field(default_factory=list)
+    queue: list[SentRequest] = field(default_factory=list)
     busy: bool = False
     broken: bool = False
 
@@ -54,15 +54,15 @@ class Network:
             if other != node:
                 self.cut[node, other] = self.cut[other, node] = True
 
-    def send(self, source: "Process", target: int, asked: Asked, timeout_us: int) -> None:
+    def send(self, source: "Process", target: int, request: SentRequest, timeout_us: int) -> None:
         key = (source.node_id, target)
         connection = self.connections.get(key)
         if connection is None or connection.broken or connection.source is not source:
             connection = self.connections[key] = Connection(source, target)
-        connection.asked.append(asked)
+        connection.requests.append(request)
         one = connection
-        self.world.after(timeout_us, lambda: self._break(one) if asked.open else None)
-        self._carry(source.node_id, target, lambda: self._arrive(one, asked))
+        self.world.after(timeout_us, lambda: self._break(one) if request.open else None)
+        self._carry(source.node_id, target, lambda: self._arrive(one, request))
 
     def dropped(self, node: int) -> None:
         """A process died: its connections end; who still lives learns of it if the link lets that through."""
@@ -76,46 +76,46 @@ class Network:
             return
         self.world.after(random.randrange(*LATENCY_US), lambda: arrive() if self.lets(source, target) else None)
 
-    def _arrive(self, connection: Connection, asked: Asked) -> None:
+    def _arrive(self, connection: Connection, request: SentRequest) -> None:
         if connection.broken:
             return
         target = self.world.processes.get(connection.target)
         if target is None:
             self._carry(connection.target, connection.source.node_id, lambda: self._break(connection))
             return
-        connection.queue.append(asked)
+        connection.queue.append(request)
         self._next(connection, target)
 
     def _next(self, connection: Connection, target: "Process") -> None:
         if connection.busy or not connection.queue or connection.broken:
             return
         connection.busy = True
-        asked = connection.queue.pop(0)
+        request = connection.queue.pop(0)
 
         def answer(body: object) -> None:
-            self.world.answered(target, connection.source.node_id, asked, body)
+            self.world.answered(target, connection.source.node_id, request, body)
             connection.busy = False
-            self._carry(connection.target, connection.source.node_id, lambda: self._reply(connection, asked, body))
+            self._carry(connection.target, connection.source.node_id, lambda: self._reply(connection, request, body))
             self.world.after(0, lambda: self._next(connection, target))
 
-        target.deliver(lambda: target.serve(asked, answer))
+        target.deliver(lambda: target.serve(request, answer))
 
-    def _reply(self, connection: Connection, asked: Asked, body: object) -> None:
-        if asked.open and not connection.broken:
-            asked.open = False
-            connection.asked.remove(asked)
-            connection.source.deliver(lambda: asked.replied(body))
+    def _reply(self, connection: Connection, request: SentRequest, body: object) -> None:
+        if request.open and not connection.broken:
+            request.open = False
+            connection.requests.remove(request)
+            connection.source.deliver(lambda: request.replied(body))
 
     def _break(self, connection: Connection) -> None:
         if connection.broken:
             return
         connection.broken = True
-        lost, connection.asked = connection.asked, []
-        for asked in lost:
-            asked.open = False
+        lost, connection.requests = connection.requests, []
+        for request in lost:
+            request.open = False
 
         def fail() -> None:
-            for asked in lost:
-                asked.failed()
+            for request in lost:
+                request.failed()
 
         connection.source.deliver(fail)

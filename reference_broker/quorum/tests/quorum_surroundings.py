@@ -9,7 +9,7 @@ from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
-from reference_broker.quorum.tests.quorum_network import Asked
+from reference_broker.quorum.tests.quorum_network import SentRequest
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.quorum.values import OffsetAndEpoch
 
@@ -25,11 +25,11 @@ class AroundQuorum(ABC):
         self.notes: list[tuple[str, dict[str, int | str]]] = []
 
     @abstractmethod
-    def ask(self, peer: int, api_version: int, asked: Asked, timeout_ms: int) -> None:
+    def send_request(self, peer: int, api_version: int, request: SentRequest, timeout_ms: int) -> None:
         """A request of the quorum's."""
 
     @abstractmethod
-    def tell(self, what: str, *values: object) -> None:
+    def notify(self, what: str, *values: object) -> None:
         """``what``: the listener's method."""
 
     # raft.ports.Ports
@@ -49,21 +49,21 @@ class AroundQuorum(ABC):
         failed: Callable[[], None],
     ) -> None:
         assert channel is Channel.RAFT
-        self.ask(peer, api_version, Asked(api_key, body, replied, failed), timeout_ms)
+        self.send_request(peer, api_version, SentRequest(api_key, body, replied, failed), timeout_ms)
 
     # raft.quorum.QuorumListener
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        self.tell("leader_changed", leader_id, epoch)
+        self.notify("leader_changed", leader_id, epoch)
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
-        self.tell("leadership_won", epoch, start_offset)
+        self.notify("leadership_won", epoch, start_offset)
 
     def leadership_lost(self, epoch: int) -> None:
-        self.tell("leadership_lost", epoch)
+        self.notify("leadership_lost", epoch)
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
-        self.tell("high_watermark_advanced", high_watermark)
+        self.notify("high_watermark_advanced", high_watermark)
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        self.tell("snapshot_installed", snapshot)
+        self.notify("snapshot_installed", snapshot)

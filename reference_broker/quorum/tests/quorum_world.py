@@ -18,7 +18,7 @@ from reference_broker.quorum.requests import (
 )
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
 from reference_broker.quorum.tests.quorum_invariants import Invariants
-from reference_broker.quorum.tests.quorum_network import Asked, Network
+from reference_broker.quorum.tests.quorum_network import Network, SentRequest
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots, TimedDownload
 from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, opened
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
@@ -72,14 +72,14 @@ class Process(AroundQuorum):
     def after(self, delay_us: int, event: Callable[[], None]) -> None:
         self.world.after(delay_us, lambda: self.deliver(event))
 
-    def serve(self, asked: Asked, answer: Callable[[object], None]) -> None:
+    def serve(self, request: SentRequest, answer: Callable[[object], None]) -> None:
         handlers: dict[ApiKey, Callable[[Quorum, Any, Callable[[object], None]], None]] = {
             ApiKey.VOTE: handle_vote,
             ApiKey.BEGIN_QUORUM_EPOCH: handle_begin_quorum_epoch,
             ApiKey.END_QUORUM_EPOCH: handle_end_quorum_epoch,
             ApiKey.FETCH: handle_fetch,
         }
-        handlers[ApiKey(asked.api_key)](self.quorum, asked.body, answer)
+        handlers[ApiKey(request.api_key)](self.quorum, request.body, answer)
 
     # raft.ports.Ports
 
@@ -108,11 +108,11 @@ class Process(AroundQuorum):
 
         self.world.after(self.world.random.randrange(100, 4_000), finish)
 
-    def ask(self, peer: int, api_version: int, asked: Asked, timeout_ms: int) -> None:
-        assert api_version == {ApiKey.VOTE: 2, ApiKey.FETCH: 18}.get(ApiKey(asked.api_key), 1)
-        self.world.network.send(self, peer, asked, timeout_ms * 1000)
+    def send_request(self, peer: int, api_version: int, request: SentRequest, timeout_ms: int) -> None:
+        assert api_version == {ApiKey.VOTE: 2, ApiKey.FETCH: 18}.get(ApiKey(request.api_key), 1)
+        self.world.network.send(self, peer, request, timeout_ms * 1000)
 
-    def tell(self, what: str, *values: object) -> None:
+    def notify(self, what: str, *values: object) -> None:
         getattr(self.world.invariants, what)(self, *values)
 
 
@@ -213,8 +213,8 @@ class World:
 
     # Work
 
-    def answered(self, process: Process, asker: int, asked: Asked, body: object) -> None:
-        self.invariants.answered(process, asker, asked.api_key, asked.body, body)
+    def answered(self, process: Process, asker: int, request: SentRequest, body: object) -> None:
+        self.invariants.answered(process, asker, request.api_key, request.body, body)
 
     def keep_appending(self, period_us: int = 20_000) -> None:
         """Every node that believes to lead gets records."""

@@ -57,7 +57,7 @@ def test_a_quorum_of_one_waits_for_its_disk() -> None:
 # Persist before answer
 
 
-def test_a_leader_is_not_told_before_it_is_durable() -> None:
+def test_a_leader_is_not_reported_before_it_is_durable() -> None:
     """Also not by what asks without waiting: clients that ask who the controller is, the broker that registers."""
     node = Alone(auto_sync=False).started()
     handle_begin_quorum_epoch(node.quorum, begin_epoch("cluster", -1, 1, 5), lambda _: None)
@@ -90,7 +90,7 @@ def test_halts_at_once_also_on_its_way_into_another_role() -> None:
     assert not node.sent
 
 
-def test_a_leader_that_was_halted_has_nothing_more_to_say_when_it_is_asked_to_leave() -> None:
+def test_a_leader_that_was_halted_has_nothing_more_to_say_when_it_is_queried_to_leave() -> None:
     node = Alone().started().elect(1)
     node.sent.clear()
     node.quorum.halt()
@@ -103,7 +103,7 @@ def test_a_leader_that_was_halted_has_nothing_more_to_say_when_it_is_asked_to_le
         node.append()
 
 
-def test_a_vote_is_durable_before_its_answer_and_inputs_wait_in_order() -> None:
+def test_a_vote_is_durable_before_its_response_and_inputs_wait_in_order() -> None:
     node = Alone(auto_sync=False).started()
     first = node.ask_vote(1, 5)
     second = node.ask_vote(2, 5)

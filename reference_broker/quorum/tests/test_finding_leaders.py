@@ -24,17 +24,17 @@ def observer() -> Alone:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeObserverNoPreviousState")
-def test_an_observer_without_a_state_asks_a_voter_and_then_fetches_from_the_leader() -> None:
+def test_an_observer_without_a_state_requests_a_voter_and_then_fetches_from_the_leader() -> None:
     node = observer()
-    (asked,) = node.take(ApiKey.FETCH)
-    assert asked.peer == 1
-    partition = asked.partition
+    (sent,) = node.take(ApiKey.FETCH)
+    assert sent.peer == 1
+    partition = sent.partition
     assert (partition.current_leader_epoch, partition.fetch_offset, partition.last_fetched_epoch) == (5, 0, 0)
     assert partition.high_watermark == -1
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testObserverQuorumDiscoveryFailure")
-def test_an_observer_asks_again_after_an_answer_that_names_no_leader() -> None:
+def test_an_observer_retries_after_a_response_that_names_no_leader() -> None:
     node = Alone(node_id=OBSERVER).started()
     node.pass_ms(20)
     node.answer_fetch(error=ErrorCode.unknown_server_error, leader=-1, epoch=-1)
@@ -49,18 +49,18 @@ def test_an_observer_asks_again_after_an_answer_that_names_no_leader() -> None:
     "KafkaRaftClientTest.testObserverSendDiscoveryFetchAfterFetchTimeout",
     "KafkaRaftClientTest.testObserverHandleRetryFetchToBootstrapServer",
 )
-def test_an_observer_whose_leader_is_silent_asks_other_voters_and_seeks_no_election() -> None:
+def test_an_observer_whose_leader_is_silent_requests_other_voters_and_seeks_no_election() -> None:
     node = observer()
     (late,) = node.take(ApiKey.FETCH)
     node.pass_ms(2050)
     assert node.quorum.role is Role.UNATTACHED
-    asked: list[int] = []
+    sent: list[int] = []
     for _ in range(3):
         node.pass_ms(500)
         (one,) = node.take(ApiKey.FETCH)
-        asked.append(one.peer)
+        sent.append(one.peer)
         one.failed()
-    assert {0, 2} <= set(asked)
+    assert {0, 2} <= set(sent)
     node.sent[:] = [late]
     node.answer_fetch(batch(0, 5, count=2), epoch=5)
     assert node.log.end_offset == 0, "the answer was to an earlier role"
@@ -96,8 +96,8 @@ def test_a_voter_that_looks_for_a_leader_follows_it_when_a_voter_names_it() -> N
     node = roles.unattached()
     node.sent.clear()
     node.pass_ms(20)
-    (asked,) = node.take(ApiKey.FETCH)
-    node.sent[:] = [asked]
+    (sent,) = node.take(ApiKey.FETCH)
+    node.sent[:] = [sent]
     node.answer_fetch(error=ErrorCode.not_leader_or_follower, leader=2, epoch=5)
     assert (node.quorum.role, node.quorum.leader_id, node.quorum.epoch) == (Role.FOLLOWER, 2, 5)
 
@@ -117,7 +117,7 @@ def test_a_fetch_to_the_last_leader_is_ignored_by_the_follower_of_the_next() -> 
     "KafkaRaftClientTest.testEmptyRecordSetInFetchResponse",
     "KafkaRaftClientTest.testHandleCommitCallbackFiresAfterFollowerHighWatermarkAdvances",
 )
-def test_an_empty_answer_may_raise_the_high_watermark() -> None:
+def test_an_empty_response_may_raise_the_high_watermark() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(high_watermark=0)
     assert node.log.end_offset == 0

@@ -43,7 +43,7 @@ def test_an_epoch_that_leaves_no_room_for_the_next_one_is_refused(epoch: int) ->
     assert node.quorum.epoch == 0
 
 
-def test_an_answer_with_such_an_epoch_counts_as_none() -> None:
+def test_a_response_with_such_an_epoch_counts_as_none() -> None:
     node = Alone().following(leader=1, epoch=5)
     node.answer_fetch(epoch=GREATEST_INT32)
     assert (node.quorum.epoch, node.quorum.role) == (5, Role.FOLLOWER)
@@ -152,8 +152,8 @@ class Forger:
         if api_key == ApiKey.END_QUORUM_EPOCH:
             body = end_epoch(CLUSTER, node_id, epoch, (pick(NODES), pick(NODES)))
             return api_key, replace(body, cluster_id=cluster_id)
-        asked = fetch(CLUSTER, node_id, epoch, end, pick(OFFSETS), pick(OFFSETS), pick((0, 100)))
-        return api_key, replace(asked, cluster_id=cluster_id)
+        request = fetch(CLUSTER, node_id, epoch, end, pick(OFFSETS), pick(OFFSETS), pick((0, 100)))
+        return api_key, replace(request, cluster_id=cluster_id)
 
 
 def votes_kept(node: Alone) -> tuple[int, int] | None:

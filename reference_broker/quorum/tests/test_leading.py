@@ -1,4 +1,4 @@
-"""What a leader does to stay heard, and how elections are asked for again (KafkaRaftClientTest, LeaderStateTest)."""
+"""How a leader keeps contact, and how votes are requested again (KafkaRaftClientTest, LeaderStateTest)."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_a_leader_announces_itself_to_the_silent_every_half_fetch_timeout() -> N
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFetchShouldBeTreatedAsLeaderAcknowledgement")
-def test_a_fetch_is_an_answer_to_an_announcement_that_was_lost() -> None:
+def test_a_fetch_is_a_response_to_an_announcement_that_was_lost() -> None:
     node = leading(2)
     (lost,) = node.take(ApiKey.BEGIN_QUORUM_EPOCH)
     node.pass_ms(900)
@@ -104,7 +104,7 @@ def test_a_voter_that_downloads_a_snapshot_is_heard_of() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testVoteRequestTimeout")
-def test_a_vote_that_is_not_answered_is_asked_for_again() -> None:
+def test_a_vote_that_is_not_completed_is_requested_again() -> None:
     node = roles.candidate()
     first, second = node.take(ApiKey.VOTE)
     first.failed()
@@ -117,7 +117,7 @@ def test_a_vote_that_is_not_answered_is_asked_for_again() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testCandidateElectionTimeout")
-def test_a_candidate_that_nobody_answers_asks_for_pre_votes_after_the_time_of_an_election() -> None:
+def test_a_candidate_that_nobody_responses_requests_pre_votes_after_the_time_of_an_election() -> None:
     node = roles.candidate()
     node.pass_ms(999)
     assert node.quorum.role is Role.CANDIDATE
@@ -163,7 +163,7 @@ def test_a_candidate_votes_for_nobody_else() -> None:
     "KafkaRaftClientTest.testListenerCommitCallbackAfterLeaderWrite",
     "LeaderStateTest.testUpdateHighWatermarkQuorumSizeTwo",
 )
-def test_a_leaders_records_are_told_when_a_majority_has_them() -> None:
+def test_a_leaders_records_are_reported_when_a_majority_has_them() -> None:
     node = leading(2)
     node.fetch(1, 1, 1)
     assert node.news[-1] == ("hw", 1)
@@ -202,7 +202,7 @@ def test_a_quorum_is_described_by_its_leader_only() -> None:
     "KafkaRaftClientTest.testDescribeQuorumNonMonotonicFollowerFetch",
     "LeaderStateTest.testNonMonotonicHighWatermarkUpdate",
 )
-def test_a_voter_that_lost_its_disk_is_described_as_it_fetches_and_commits_nothing_anew() -> None:
+def test_a_voter_that_lost_its_disk_is_described_as_it_fetches_and_commits_nothing_again() -> None:
     node = leading(2)
     node.append(2)
     node.fetch(1, 3, 1)
@@ -218,7 +218,7 @@ def test_a_voter_that_lost_its_disk_is_described_as_it_fetches_and_commits_nothi
 
 @pytest.mark.clause("LeaderStateTest.testIdempotentEndOffsetUpdate")
 def test_the_end_of_the_log_counts_once() -> None:
-    """The high watermark is told once however often a follower names the same end."""
+    """The high watermark is reported once however often a follower names the same end."""
     node = leading(2)
     node.append()
     for _ in range(3):

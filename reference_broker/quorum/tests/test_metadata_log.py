@@ -273,7 +273,7 @@ def test_a_follower_takes_what_follows_and_is_whole(data: bytes, taken: int) -> 
 @pytest.mark.clause(
     "RecordsIteratorTest.testMemoryRecords", "RecordsIteratorTest.testControlRecordIterationWithKraftVersion0"
 )
-def test_batches_tell_their_records_provenance_and_size() -> None:
+def test_batches_report_their_records_provenance_and_size() -> None:
     log = filled(2, each=1)
     log.append_leader_change(NOW, 1, (0, 1), 3)
     first, second = log.batches(0, 2)

@@ -19,7 +19,7 @@ def pre_vote(node: Alone, candidate: int, end: OffsetAndEpoch = LONG_LOG, epochs
     return answer
 
 
-def told(node: Alone) -> tuple[Role, int, int, int]:
+def election_of(node: Alone) -> tuple[Role, int, int, int]:
     quorum = node.quorum
     return quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id
 
@@ -43,7 +43,7 @@ def told(node: Alone) -> tuple[Role, int, int, int]:
 )
 def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state: roles.State) -> None:
     node = state()
-    before = told(node)
+    before = election_of(node)
     if state is roles.resigned:
         long_log = OffsetAndEpoch(9, 6)
     else:
@@ -53,7 +53,7 @@ def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state:
         assert answer == RaftResponse(ErrorCode.none, before[2], before[1], True)
     for short in (OffsetAndEpoch(1, 4), OffsetAndEpoch(9, 3)):
         assert pre_vote(node, 1, short).granted is False
-    assert told(node) == before
+    assert election_of(node) == before
 
 
 @pytest.mark.clause(
@@ -66,12 +66,12 @@ def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state:
 @pytest.mark.parametrize("state", [roles.follower, roles.voted_follower])
 def test_a_follower_grants_pre_votes_only_until_its_first_fetch_from_the_leader(state: roles.State) -> None:
     node = state()
-    before = told(node)
+    before = election_of(node)
     assert pre_vote(node, 2) == RaftResponse(ErrorCode.none, 1, 5, True)
     node.sent[:] = [each for each in node.sent if each.peer == 1][-1:]
     node.answer_fetch()
     assert pre_vote(node, 2) == RaftResponse(ErrorCode.none, 1, 5, False)
-    assert told(node) == before
+    assert election_of(node) == before
 
 
 @pytest.mark.clause(
@@ -92,7 +92,7 @@ def test_a_pre_vote_of_a_newer_epoch_ends_every_role_and_binds_nobody(state: rol
     node = state()
     epoch = node.quorum.epoch + 1
     assert pre_vote(node, 2, OffsetAndEpoch(9, epoch), epochs=1) == RaftResponse(ErrorCode.none, NO_NODE, epoch, True)
-    assert told(node) == (Role.UNATTACHED, epoch, NO_NODE, NO_NODE)
+    assert election_of(node) == (Role.UNATTACHED, epoch, NO_NODE, NO_NODE)
 
 
 @pytest.mark.clause(
@@ -117,41 +117,41 @@ def test_a_pre_vote_of_a_newer_epoch_ends_every_role_and_binds_nobody(state: rol
 def test_pre_votes_are_checked_like_votes(changed: dict[str, object], error: Error) -> None:
     """Only the epoch of the log may be that of the request, because no epoch begins."""
     node = roles.follower()
-    before = told(node)
-    asked: dict[str, object] = {"candidate": 2, "epoch": 5, "end": LONG_LOG, "pre_vote": True, **changed}
-    (answer,) = node.ask_vote(**asked)  # type: ignore[arg-type]
+    before = election_of(node)
+    requests: dict[str, object] = {"candidate": 2, "epoch": 5, "end": LONG_LOG, "pre_vote": True, **changed}
+    (answer,) = node.ask_vote(**requests)  # type: ignore[arg-type]
     assert (answer.error, answer.granted) == (error, error is ErrorCode.none)
-    assert told(node) == before
+    assert election_of(node) == before
 
 
 # What follows on the answers
 
 
-def asked_by(node: Alone) -> list[Sent]:
+def pre_votes_of(node: Alone) -> list[Sent]:
     """The pre-votes that are on their way, one to each other voter."""
-    asked = [each for each in node.take(ApiKey.VOTE) if each.partition.pre_vote]
-    assert [each.peer for each in asked] == [1, 2]
-    return asked
+    requests = [each for each in node.take(ApiKey.VOTE) if each.partition.pre_vote]
+    assert [each.peer for each in requests] == [1, 2]
+    return requests
 
 
 @pytest.mark.clause(
     "KafkaRaftClientTest.testVoteResponseIgnoredAfterBecomingFollower",
     "KafkaRaftClientPreVoteTest.testPreVoteResponseIgnoredAfterBecomingFollower",
 )
-def test_answers_are_ignored_once_the_node_follows_a_leader() -> None:
+def test_responses_are_ignored_once_the_node_follows_a_leader() -> None:
     node = roles.prospective()
-    asked = asked_by(node)
+    requests = pre_votes_of(node)
     node.begin(2, 5)
-    for each in asked:
+    for each in requests:
         each.replied(granted(each, True))
-    assert told(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
+    assert election_of(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
 
 
 @pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveWithoutLeaderTransitionsToFollower")
 def test_a_grant_that_names_a_leader_makes_a_follower() -> None:
     node = roles.prospective()
-    asked_by(node)[0].replied(voted(RaftResponse(ErrorCode.none, 2, 5, True)))
-    assert told(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
+    pre_votes_of(node)[0].replied(voted(RaftResponse(ErrorCode.none, 2, 5, True)))
+    assert election_of(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
 
 
 @pytest.mark.clause(
@@ -160,45 +160,45 @@ def test_a_grant_that_names_a_leader_makes_a_follower() -> None:
 )
 def test_a_prospective_node_without_a_leader_looks_for_one_again_after_it_has_lost() -> None:
     node = roles.prospective()
-    asked_by(node)
+    pre_votes_of(node)
     node.pass_ms(2000)
     assert node.quorum.role is Role.UNATTACHED, "nobody answered within the time of an election"
     roles.seeking(node)
-    for each in asked_by(node):
+    for each in pre_votes_of(node):
         each.replied(granted(each, False))
     assert node.quorum.role is Role.UNATTACHED
     roles.seeking(node)
     assert node.quorum.epoch == 5
-    asked_by(node)
+    pre_votes_of(node)
 
 
 @pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveWithLeaderTransitionsToFollower")
 def test_a_prospective_node_with_a_leader_fetches_from_it_again_after_it_has_lost() -> None:
     node = roles.prospective_with_leader()
-    asked_by(node)
+    pre_votes_of(node)
     node.pass_ms(1999)
     assert node.quorum.role is Role.FOLLOWER
     assert [each.peer for each in node.take(ApiKey.FETCH)] == [1]
     roles.seeking(node)
-    for each in asked_by(node):
+    for each in pre_votes_of(node):
         each.replied(granted(each, False))
-    assert told(node) == (Role.FOLLOWER, 5, 1, NO_NODE)
+    assert election_of(node) == (Role.FOLLOWER, 5, 1, NO_NODE)
     assert [each.peer for each in node.take(ApiKey.FETCH)] == [1]
     roles.seeking(node)
-    asked_by(node)[0].replied(voted(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 6)))
-    assert told(node) == (Role.FOLLOWER, 6, 2, NO_NODE)
+    pre_votes_of(node)[0].replied(voted(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 6)))
+    assert election_of(node) == (Role.FOLLOWER, 6, 2, NO_NODE)
 
 
 @pytest.mark.clause("KafkaRaftClientPreVoteTest.testPreVoteRequestTimeout")
-def test_who_does_not_answer_is_asked_again() -> None:
+def test_who_does_not_response_is_retried() -> None:
     node = roles.prospective()
-    first, second = asked_by(node)
+    first, second = pre_votes_of(node)
     first.failed()
     second.failed()
     node.pass_ms(50)
-    again, _ = asked_by(node)
+    again, _ = pre_votes_of(node)
     again.replied(granted(again, True))
-    assert told(node) == (Role.CANDIDATE, 6, NO_NODE, 0)
+    assert election_of(node) == (Role.CANDIDATE, 6, NO_NODE, 0)
 
 
 # Counting
@@ -220,7 +220,7 @@ def answer(node: Alone, *grants: bool) -> None:
 @pytest.mark.clause("ProspectiveStateTest.testSingleNodeQuorum", "CandidateStateTest.testSingleNodeQuorum")
 def test_a_quorum_of_one_needs_nobody() -> None:
     node = first_election(1)
-    assert told(node) == (Role.LEADER, 1, 0, 0)
+    assert election_of(node) == (Role.LEADER, 1, 0, 0)
 
 
 @pytest.mark.clause(
@@ -284,7 +284,7 @@ def test_a_majority_of_votes_makes_a_leader(voters: int, grants: tuple[bool, ...
     assert node.quorum.role is Role.CANDIDATE
     answer(node, *grants)
     node.pass_ms(200)
-    assert told(node)[:2] == (role, 1)
+    assert election_of(node)[:2] == (role, 1)
     assert node.quorum.voted_id == 0, "it remembers its vote for itself"
 
 
@@ -292,7 +292,7 @@ def test_a_majority_of_votes_makes_a_leader(voters: int, grants: tuple[bool, ...
     "ProspectiveStateTest.testCannotGrantOrRejectNonVoters", "CandidateStateTest.testCannotGrantOrRejectNonVoters"
 )
 @pytest.mark.parametrize("is_pre_vote", [True, False])
-def test_who_is_no_voter_is_neither_asked_nor_served(is_pre_vote: bool) -> None:
+def test_who_is_no_voter_is_neither_requested_nor_served(is_pre_vote: bool) -> None:
     node = roles.candidate()
     assert {each.peer for each in node.take(ApiKey.VOTE)} == {1, 2}
     body = vote(Vote(CLUSTER, 0, 7, 6, OffsetAndEpoch(9, 5), is_pre_vote))

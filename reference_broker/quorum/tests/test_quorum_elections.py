@@ -56,8 +56,8 @@ def test_votes_only_for_a_log_at_least_as_long(end: OffsetAndEpoch, is_granted: 
 )
 def test_votes_are_judged_in_kafkas_order(changed: dict[str, object], error: Error) -> None:
     node = Alone().following(1, 5)
-    asked: dict[str, object] = {"candidate": 2, "epoch": 6, **changed}
-    answer = node.ask_vote(**asked)[0]  # type: ignore[arg-type]
+    votes: dict[str, object] = {"candidate": 2, "epoch": 6, **changed}
+    answer = node.ask_vote(**votes)[0]  # type: ignore[arg-type]
     assert (answer.error, answer.granted) == (error, False)
     assert node.quorum.epoch == 5
 
@@ -110,18 +110,18 @@ def test_a_leader_refuses_every_vote_of_its_epoch() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
-def test_asks_whether_it_would_be_elected_before_it_takes_a_new_epoch() -> None:
+def test_requests_whether_it_would_be_elected_before_it_takes_a_new_epoch() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
-    asked = node.take(ApiKey.VOTE)
-    assert [(each.peer, each.partition.pre_vote, each.partition.replica_epoch) for each in asked] == [
+    votes = node.take(ApiKey.VOTE)
+    assert [(each.peer, each.partition.pre_vote, each.partition.replica_epoch) for each in votes] == [
         (1, True, 0),
         (2, True, 0),
     ]
     assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, 0)
-    asked[0].replied(granted(asked[0], True))
-    asked = node.take(ApiKey.VOTE)
-    assert [(each.peer, each.partition.pre_vote, each.partition.replica_epoch) for each in asked] == [
+    votes[0].replied(granted(votes[0], True))
+    votes = node.take(ApiKey.VOTE)
+    assert [(each.peer, each.partition.pre_vote, each.partition.replica_epoch) for each in votes] == [
         (1, False, 1),
         (2, False, 1),
     ]
@@ -162,7 +162,7 @@ def test_a_candidate_without_a_majority_tries_again_later_in_a_new_epoch() -> No
     assert (node.quorum.role, node.quorum.epoch) == (Role.CANDIDATE, 2)
 
 
-# Answers belong to the role in which they were asked for
+# Responses belong to the role that sent the requests
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testVoteResponseIgnoredAfterBecomingFollower")
@@ -197,15 +197,15 @@ def test_a_late_failure_changes_nothing() -> None:
     assert not node.take(ApiKey.FETCH)
 
 
-def test_any_answer_may_tell_of_a_newer_epoch() -> None:
+def test_any_response_may_report_of_a_newer_epoch() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
-    asked = node.take(ApiKey.VOTE)
-    asked[0].replied(
+    votes = node.take(ApiKey.VOTE)
+    votes[0].replied(
         begun(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 8))
     )  # Not an answer to a vote: it says nothing.
     assert node.quorum.epoch == 0
-    asked[1].replied(granted_in(8, 2))
+    votes[1].replied(granted_in(8, 2))
     assert (node.quorum.role, node.quorum.epoch, node.quorum.leader_id) == (Role.FOLLOWER, 8, 2)
 
 
@@ -237,7 +237,7 @@ def test_follows_a_leader_that_announces_itself() -> None:
     assert node.begin(1, 3, voter_id=2).error is ErrorCode.invalid_voter_key
 
 
-def test_an_announcement_starts_the_fetch_timeout_anew() -> None:
+def test_an_announcement_starts_the_fetch_timeout_again() -> None:
     node = Alone().following(1, 5)
     for _ in range(5):
         node.pass_ms(1500)
@@ -284,9 +284,9 @@ def test_a_leader_that_shuts_down_names_its_successors_by_the_length_of_their_lo
     node.sent.clear()
     done: list[bool] = []
     node.quorum.shut_down(lambda: done.append(True))
-    asked = node.take(ApiKey.END_QUORUM_EPOCH)
-    assert [each.peer for each in asked] == [1, 2, 3]
-    assert [each.candidate_id for each in asked[0].partition.preferred_candidates] == [3, 1, 2]
+    votes = node.take(ApiKey.END_QUORUM_EPOCH)
+    assert [each.peer for each in votes] == [1, 2, 3]
+    assert [each.candidate_id for each in votes[0].partition.preferred_candidates] == [3, 1, 2]
     assert node.news[-2:] == [("lost", 1), ("leader", -1, 1)]
     assert node.ask_vote(3, 2, OffsetAndEpoch(4, 1))[0].granted, "it still helps to elect another"
     assert done == [True], "another epoch has begun without it"

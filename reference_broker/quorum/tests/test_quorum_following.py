@@ -30,8 +30,8 @@ def test_a_follower_names_only_what_is_durable() -> None:
     node.answer_fetch(batch(0, 5, count=2))
     assert not node.take(ApiKey.FETCH)
     node.sync_all()
-    (asked,) = node.take(ApiKey.FETCH)
-    assert (asked.partition.fetch_offset, asked.partition.last_fetched_epoch) == (2, 5)
+    (sent,) = node.take(ApiKey.FETCH)
+    assert (sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == (2, 5)
 
 
 def test_an_error_that_nobody_knows_is_one_of_the_server() -> None:
@@ -54,19 +54,19 @@ def test_an_observer_does_not_wait_for_its_disk() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testHighWatermarkSentInFetchRequest")
-def test_a_fetch_says_who_asks_and_what_it_knows() -> None:
+def test_a_fetch_says_who_requests_and_what_it_knows() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 5, count=2), high_watermark=1)
-    asked = node.sent[0]
-    assert (asked.peer, asked.body.replica_id, asked.body.cluster_id, asked.body.max_wait_ms) == (1, 0, "cluster", 1000)
-    assert (asked.body.session_id, asked.body.session_epoch) == (0, -1)
-    assert (asked.partition.current_leader_epoch, asked.partition.high_watermark) == (5, 1)
+    sent = node.sent[0]
+    assert (sent.peer, sent.body.replica_id, sent.body.cluster_id, sent.body.max_wait_ms) == (1, 0, "cluster", 1000)
+    assert (sent.body.session_id, sent.body.session_epoch) == (0, -1)
+    assert (sent.partition.current_leader_epoch, sent.partition.high_watermark) == (5, 1)
 
 
 @pytest.mark.parametrize(
     ("fetch_ms", "request_ms", "wait_ms"), [(2000, 500, 250), (600, 2000, 300), (9000, 9000, 1000)]
 )
-def test_a_quiet_leader_answers_before_its_followers_give_up(fetch_ms: int, request_ms: int, wait_ms: int) -> None:
+def test_a_quiet_leader_responses_before_its_followers_give_up(fetch_ms: int, request_ms: int, wait_ms: int) -> None:
     settings: Any = {
         "controller.quorum.fetch.timeout.ms": f"{fetch_ms}",
         "controller.quorum.request.timeout.ms": f"{request_ms}",
@@ -84,7 +84,7 @@ def test_records_of_a_higher_epoch_are_not_taken() -> None:
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testRandomRecords", "KafkaRaftClientFetchTest.testInvalidMemoryRecords")
 @pytest.mark.parametrize("damage", [b"\x00" * 200, batch(0, 5)[:-1], batch(7, 5)], ids=["zeros", "torn", "a hole"])
-def test_damaged_records_are_ignored_and_asked_for_again_later(damage: bytes) -> None:
+def test_damaged_records_are_ignored_and_requested_again_later(damage: bytes) -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(damage)
     assert node.log.end == OffsetAndEpoch(0, 0)
@@ -117,7 +117,7 @@ def test_committed_records_are_never_cut() -> None:
         node.answer_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
 
 
-def test_a_single_answer_that_would_cut_committed_records_may_be_damaged() -> None:
+def test_a_single_response_that_would_cut_committed_records_may_be_damaged() -> None:
     node = Alone().following(1, 3)
     node.answer_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
     for offset in (3, 4):
@@ -127,7 +127,7 @@ def test_a_single_answer_that_would_cut_committed_records_may_be_damaged() -> No
         node.answer_fetch(batch(offset, 3), high_watermark=offset)
 
 
-def test_an_answer_from_an_older_epoch_is_ignored() -> None:
+def test_a_response_from_an_older_epoch_is_ignored() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 4), epoch=4, leader=2)
     assert node.log.end.offset == 0
@@ -135,7 +135,7 @@ def test_an_answer_from_an_older_epoch_is_ignored() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFetchResponseIgnoredAfterBecomingProspective")
-def test_an_answer_to_another_role_is_not_taken() -> None:
+def test_a_response_to_another_role_is_not_taken() -> None:
     node = Alone().following(1, 5)
     (late,) = node.take(ApiKey.FETCH)
     node.pass_ms(2050)
@@ -160,7 +160,7 @@ def test_two_broken_connections_in_a_row_mean_that_the_leader_is_gone() -> None:
     assert node.quorum.role is Role.PROSPECTIVE
 
 
-def test_an_answer_in_between_means_that_it_is_there() -> None:
+def test_a_response_in_between_means_that_it_is_there() -> None:
     node = Alone().following(1, 5)
     for _ in range(6):
         node.take(ApiKey.FETCH)[0].failed()
@@ -189,17 +189,17 @@ def test_silence_for_the_fetch_timeout_means_that_it_is_gone() -> None:
     assert node.quorum.role is Role.PROSPECTIVE  # type: ignore[comparison-overlap]  # It changed.
 
 
-def test_an_observer_asks_the_voters_who_leads() -> None:
+def test_an_observer_requests_the_voters_who_leads() -> None:
     node = Alone(3, node_id=4).started()
-    asked = []
+    sent = []
     for _ in range(4):
         node.pass_ms(500)
         (one,) = node.take(ApiKey.FETCH)
-        asked.append(one.peer)
+        sent.append(one.peer)
         assert one.body.max_wait_ms == 0
         one.failed()
-    assert sorted(asked[:3]) == [0, 1, 2]
-    assert asked[3] == asked[0]
+    assert sorted(sent[:3]) == [0, 1, 2]
+    assert sent[3] == sent[0]
 
 
 def test_a_full_disk_does_not_end_a_follower() -> None:
@@ -238,8 +238,8 @@ def test_a_snapshot_takes_the_place_of_the_log() -> None:
     node.download.outcome(Installed(WANTED))
     assert node.news[-1] == ("snapshot", WANTED)
     assert node.quorum.high_watermark == 100
-    (asked,) = node.take(ApiKey.FETCH)
-    assert (asked.partition.fetch_offset, asked.partition.last_fetched_epoch) == WANTED
+    (sent,) = node.take(ApiKey.FETCH)
+    assert (sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == WANTED
 
 
 def test_progress_refreshes_the_fetch_timeout() -> None:
@@ -271,8 +271,8 @@ def test_half_a_snapshot_id_is_ignored_and_the_fetch_timeout_goes_on(half: Offse
 def test_a_missing_snapshot_is_rediscovered_from_offset_0() -> None:
     node = needing(WANTED)
     node.download.outcome(Rediscover())
-    (asked,) = node.take(ApiKey.FETCH)
-    assert (asked.partition.fetch_offset, asked.partition.last_fetched_epoch) == (0, 0)
+    (sent,) = node.take(ApiKey.FETCH)
+    assert (sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == (0, 0)
 
 
 @pytest.mark.clause("S-10")
@@ -291,7 +291,7 @@ def test_rediscovery_takes_no_records() -> None:
     "KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromNewerEpochLeader",
 )
 @pytest.mark.parametrize("leader", [-1, 2])
-def test_a_download_may_tell_of_a_newer_epoch(leader: int) -> None:
+def test_a_download_may_report_of_a_newer_epoch(leader: int) -> None:
     node = needing(WANTED)
     node.download.outcome(LeaderChanged(leader, 8))
     assert (node.quorum.epoch, node.quorum.leader_id) == (8, leader)
@@ -299,7 +299,7 @@ def test_a_download_may_tell_of_a_newer_epoch(leader: int) -> None:
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromOlderEpoch")
 @pytest.mark.parametrize("epoch", [1, 4])
-def test_a_download_that_tells_of_an_older_epoch_is_begun_again(epoch: int) -> None:
+def test_a_download_that_reports_of_an_older_epoch_is_begun_again(epoch: int) -> None:
     node = needing(WANTED)
     node.download.outcome(LeaderChanged(2, epoch))
     assert (node.quorum.epoch, node.quorum.leader_id, node.quorum.role) == (5, 1, Role.FOLLOWER)
@@ -308,7 +308,7 @@ def test_a_download_that_tells_of_an_older_epoch_is_begun_again(epoch: int) -> N
     assert node.download.begun == [(1, 5, WANTED)] * 2
 
 
-def test_a_download_that_fails_is_begun_anew_with_a_fetch() -> None:
+def test_a_download_that_fails_is_begun_again_with_a_fetch() -> None:
     node = needing(WANTED)
     node.download.outcome(Failed())
     node.pass_ms(50)
@@ -327,14 +327,14 @@ def test_a_download_that_must_wait_keeps_the_leader_in_sight_and_does_not_hammer
     """A damaged snapshot, or a full disk, once led to fifty downloads a second."""
     node = Alone().following(1, 5)
     node.download.waits_us = 10**9
-    asked = 0
+    sent = 0
     for _ in range(100):
         if any(each.api_key == ApiKey.FETCH for each in node.sent):
-            asked += 1
+            sent += 1
             node.answer_fetch(validity=NeedsSnapshot(WANTED))
         node.pass_ms(100)
     assert (node.quorum.role, node.download.begun) == (Role.FOLLOWER, [])
-    assert 10 <= asked <= 40, "at most a few a second, and never silent for as long as the fetch timeout"
+    assert 10 <= sent <= 40, "at most a few a second, and never silent for as long as the fetch timeout"
     node.download.waits_us = 0
     node.pass_ms(1000)
     node.answer_fetch(validity=NeedsSnapshot(WANTED))

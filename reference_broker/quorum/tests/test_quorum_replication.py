@@ -110,8 +110,8 @@ def test_a_follower_knows_no_more_than_it_has() -> None:
 )
 def test_fetches_are_judged_in_kafkas_order(changed: dict[str, object], error: Error) -> None:
     node = leading()
-    asked: dict[str, object] = {"replica": 1, "offset": 1, "epoch": 1, **changed}
-    answer = node.fetch(**asked)[0]  # type: ignore[arg-type]
+    fetch: dict[str, object] = {"replica": 1, "offset": 1, "epoch": 1, **changed}
+    answer = node.fetch(**fetch)[0]  # type: ignore[arg-type]
     assert answer.error_code == error
 
 
@@ -181,12 +181,14 @@ def test_nobody_is_kept_waiting_for_long_since_the_asker_may_be_gone() -> None:
 @pytest.mark.clause(
     "KafkaRaftClientFetchTest.testDefaultHwmDeferred", "KafkaRaftClientFetchTest.testUnchangedHighWatermarkDeferred"
 )
-@pytest.mark.parametrize("told", [CONFIRMED, 4], ids=["testDefaultHwmDeferred", "testUnchangedHighWatermarkDeferred"])
-def test_a_fetch_that_knows_the_high_watermark_waits(told: int) -> None:
+@pytest.mark.parametrize(
+    "known_high_watermark", [CONFIRMED, 4], ids=["testDefaultHwmDeferred", "testUnchangedHighWatermarkDeferred"]
+)
+def test_a_fetch_that_knows_the_high_watermark_waits(known_high_watermark: int) -> None:
     node = leading()
     node.append(3)
     node.fetch(1, 4, 1)
-    answers = node.fetch(1, 4, 1, wait_ms=500, high_watermark=told)
+    answers = node.fetch(1, 4, 1, wait_ms=500, high_watermark=known_high_watermark)
     node.pass_ms(499)
     assert not answers
 
@@ -219,7 +221,7 @@ def test_a_new_high_watermark_completes_the_fetches_that_wait() -> None:
     "KafkaRaftClientTest.testResignWillCompleteFetchPurgatory",
     "KafkaRaftClientTest.testPurgatoryFetchCompletedByFollowerTransition",
 )
-def test_fetches_that_wait_are_answered_when_leadership_ends_and_that_is_durable() -> None:
+def test_fetches_that_wait_are_completed_when_leadership_ends_and_that_is_durable() -> None:
     node = leading()
     answers = node.fetch(1, 1, 1, wait_ms=500)
     node.auto_sync = False
@@ -237,7 +239,7 @@ def test_a_replica_has_one_fetch_at_a_time() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testLeaderImmediatelySendsDivergingEpoch")
-def test_diverging_logs_are_told_where_the_leaders_epoch_ends() -> None:
+def test_diverging_logs_are_reported_where_the_leaders_epoch_ends() -> None:
     node = Alone().following(1, 3)
     node.answer_fetch(batch(0, 2, count=3) + batch(3, 3))
     node.elect(2)

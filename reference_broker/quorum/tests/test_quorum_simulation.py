@@ -251,8 +251,8 @@ def _votes_again(_quorum: Quorum, _asked: object, up_to_date: bool, reply: Calla
     reply(up_to_date)
 
 
-def _votes_for_short_logs(quorum: Quorum, asked: Vote, _: bool, reply: Callable[[bool], None]) -> None:
-    _JUDGE(quorum, asked, True, reply)
+def _votes_for_short_logs(quorum: Quorum, request: Vote, _: bool, reply: Callable[[bool], None]) -> None:
+    _JUDGE(quorum, request, True, reply)
 
 
 _JUDGE = quorum_requests._decide_vote
@@ -281,16 +281,16 @@ def test_a_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, owner: object, name
 def test_syncs_are_shared() -> None:
     world = running(1, 1)
     process = world.processes[0]
-    asked: list[tuple[str, ...]] = []
+    request: list[tuple[str, ...]] = []
     sync = process.sync
 
     def counted(paths: tuple[str, ...], done: Callable[[], None]) -> None:
-        asked.append(paths)
+        request.append(paths)
         sync(paths, done)
 
     process.sync = counted  # type: ignore[method-assign]
     world.run_until(lambda: process.quorum.log_sync.flying is None)
     for _ in range(5):
         world._append(process)
-    assert len(asked) == 1, "one in flight, the others wait for the next"
+    assert len(request) == 1, "one in flight, the others wait for the next"
     assert isinstance(process.quorum.log_sync, LogSync)

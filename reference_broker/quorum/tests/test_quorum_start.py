@@ -43,7 +43,7 @@ def test_a_restarted_voter_hears_everyone_before_it_takes_a_new_epoch() -> None:
 
 
 @pytest.mark.parametrize("is_granted", [True, False, None])
-def test_a_restarted_voter_is_elected_once_the_last_has_answered_or_cannot_be_reached(is_granted: bool | None) -> None:
+def test_a_restarted_voter_is_elected_once_the_last_has_completed_or_cannot_be_reached(is_granted: bool | None) -> None:
     node = restarted()
     node.pass_ms(LAST_MS)
     of_1, of_2 = votes(node, pre_vote=True)
@@ -55,7 +55,7 @@ def test_a_restarted_voter_is_elected_once_the_last_has_answered_or_cannot_be_re
     assert (node.quorum.role, node.quorum.epoch) == (Role.CANDIDATE, 6)
 
 
-def test_peers_that_are_not_up_yet_are_asked_again() -> None:
+def test_peers_that_are_not_up_yet_are_retried() -> None:
     node = Alone().started()
     node.pass_ms(LAST_MS)
     for _ in range(3):

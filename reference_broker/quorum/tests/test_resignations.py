@@ -18,26 +18,26 @@ def resigned(voters: int = 3) -> Alone:
     return node
 
 
-def told(each: Sent) -> None:
+def acknowledge(each: Sent) -> None:
     each.replied(ended(RaftResponse(ErrorCode.none, -1, 1)))
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testEndQuorumEpochRetriesWhileResigned")
-def test_a_voter_that_does_not_hear_of_a_resignation_is_told_again() -> None:
+def test_a_voter_that_does_not_hear_of_a_resignation_is_reported_again() -> None:
     node = resigned()
     first, second = node.take(ApiKey.END_QUORUM_EPOCH)
-    told(first)
+    acknowledge(first)
     second.failed()
     node.pass_ms(900)
     again = node.take(ApiKey.END_QUORUM_EPOCH)
-    assert again, "the other one is told again"
+    assert again, "the other one is notified again"
     assert {each.peer for each in again} == {second.peer}
-    told(again[-1])
+    acknowledge(again[-1])
     node.pass_ms(90)
     assert not node.take(ApiKey.END_QUORUM_EPOCH)
 
 
-def test_a_shutdown_that_no_voter_hears_of_leaves_nothing_to_be_told_again() -> None:
+def test_a_shutdown_that_no_voter_hears_of_leaves_nothing_to_be_reported_again() -> None:
     node = Alone().started().elect(1, 2)
     left: list[bool] = []
     node.quorum.shut_down(lambda: left.append(True))
@@ -51,16 +51,16 @@ def test_a_shutdown_that_no_voter_hears_of_leaves_nothing_to_be_told_again() -> 
 @pytest.mark.clause(
     "KafkaRaftClientTest.testElectionTimeoutAfterUserInitiatedResign", "ResignedStateTest.testResignedState"
 )
-def test_a_resigned_leader_neither_answers_fetches_nor_appends_and_seeks_an_election_at_last() -> None:
+def test_a_resigned_leader_neither_responses_fetches_nor_appends_and_seeks_an_election_at_last() -> None:
     node = resigned(2)
-    (asked,) = node.take(ApiKey.END_QUORUM_EPOCH)
-    told(asked)
+    (sent,) = node.take(ApiKey.END_QUORUM_EPOCH)
+    acknowledge(sent)
     assert [each.error_code for each in node.fetch(1, 0, 0)] == [ErrorCode.not_leader_or_follower]
     with pytest.raises(NotLeader):
         node.append()
     node.pass_ms(999)
     assert node.quorum.role is Role.RESIGNED
-    assert not node.sent, "who knows of it is told no more"
+    assert not node.sent, "a voter that knows of it is notified no more"
     node.pass_ms(1001)
     assert node.quorum.role is Role.PROSPECTIVE  # type: ignore[comparison-overlap]  # It changed.
 

@@ -241,7 +241,7 @@ def test_an_older_epoch_changes_no_role(state: State) -> None:
 @pytest.mark.parametrize("state", [unattached, voted, follower, voted_follower])
 def test_the_way_from_every_role_to_leadership_and_from_there(state: State) -> None:
     node = seeking(state())
-    assert known(node)[1] == 5, "pre-votes are asked for in the epoch in which the node is"
+    assert known(node)[1] == 5, "pre-votes are requested in the epoch in which the node is"
     assert kept(node)[0] == 5
     granted_by_one(node)
     assert known(node) == (Role.CANDIDATE, 6, NO_NODE, 0)
@@ -276,7 +276,7 @@ def test_a_prospective_node_that_loses_returns_to_the_role_from_before(state: St
 
 
 @pytest.mark.clause("QuorumStateTest.testCandidateToProspective")
-def test_a_candidate_that_loses_asks_for_pre_votes_before_it_seeks_another_epoch() -> None:
+def test_a_candidate_that_loses_requests_pre_votes_before_it_seeks_another_epoch() -> None:
     node = candidate()
     for each in node.take(ApiKey.VOTE):
         each.replied(granted(each, False))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reference_broker.quorum.tests.told_world import ToldWorld
+from reference_broker.quorum.tests.transcript_world import TranscriptWorld
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 SEED = 9
@@ -16,18 +16,18 @@ SEED = 9
 
 class Conversation:
     def __init__(self) -> None:
-        self.world = ToldWorld(SEED, 1, 0)
+        self.world = TranscriptWorld(SEED, 1, 0)
 
     def do(self, line: str) -> list[str]:
         """A command, and what it led to."""
-        self.world.told = []
+        self.world.lines = []
         verb, *words = line.split()
         getattr(self, verb)(*words)
-        return self.world.told
+        return self.world.lines
 
     def quorum(self, voters: str, observers: str = "0") -> None:
         """So many voters, and observers after them; nobody runs yet."""
-        self.world = ToldWorld(SEED, int(voters), int(observers))
+        self.world = TranscriptWorld(SEED, int(voters), int(observers))
 
     def start(self, *nodes: str) -> None:
         self.world.start(*map(int, nodes))
@@ -41,7 +41,7 @@ class Conversation:
         self.until_committed()
         leader = self.world.leader
         assert leader is not None, "the election is over"
-        self.world.told = [f"* node {leader.node_id}: leader in epoch {leader.quorum.epoch}, the others follow"]
+        self.world.lines = [f"* node {leader.node_id}: leader in epoch {leader.quorum.epoch}, the others follow"]
 
     def run(self, milliseconds: str) -> None:
         self.world.run(int(milliseconds) * 1000)

@@ -184,7 +184,7 @@ def test_the_header_survives_a_round_trip() -> None:
     assert not header.is_control
 
 
-def test_offsets_are_kept_where_asked() -> None:
+def test_offsets_are_kept_where_requested() -> None:
     data = build([Record(offset=7, value=b"a"), Record(offset=12, value=b"b")], base_offset=5, keep_offsets=True)
     assert [record.offset for record in read_records(data)] == [7, 12]
     assert read_header(data).last_offset == 12

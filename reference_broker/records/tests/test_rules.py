@@ -152,7 +152,7 @@ def test_compacted_topics_look_at_the_time_of_each_record() -> None:
 
 
 @pytest.mark.clause("LogValidatorTest.testBatchWithInvalidRecordsAndInvalidTimestamp")
-def test_a_wrong_time_is_told_before_a_missing_key_and_all_wrong_records_are_named() -> None:
+def test_a_wrong_time_is_reported_before_a_missing_key_and_all_wrong_records_are_named() -> None:
     late = Record(key=b"k", timestamp_ms=NOW_MS + 3_600_001)
     bare = Record(value=b"v", timestamp_ms=NOW_MS)
     assert refused_records(build([bare, late, bare])) == (ErrorCode.invalid_timestamp, [0, 1, 2])

@@ -1,6 +1,6 @@
-"""Followers without leaders: real logs on a disk in memory, the leader's answers given by hand, time when told.
+"""Followers without leaders: real logs on a disk in memory. The test gives the leader's responses and the time.
 
-Node 2 follows; nodes 1 and 3 lead. What it asks waits in ``asked``.
+Node 2 follows; nodes 1 and 3 lead. Its requests wait in ``sent``.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ BROKER_EPOCH = 77
 TOPIC_ID = b"t" * 16
 
 
-class Asked(NamedTuple):
+class SentRequest(NamedTuple):
     peer: int
     api_key: int
     api_version: int
@@ -51,7 +51,7 @@ class World(TimedPorts):
     may hear something else."""
 
     settings: dict[str, str] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    sent: list[SentRequest] = field(default_factory=list)
     moved: list[PartitionLog] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
     broker_epoch: int = BROKER_EPOCH
@@ -96,7 +96,7 @@ class World(TimedPorts):
         failed: Callable[[], None],
     ) -> None:
         del channel, timeout_ms
-        self.asked.append(Asked(peer, api_key, api_version, body, replied, failed))
+        self.sent.append(SentRequest(peer, api_key, api_version, body, replied, failed))
 
     # roles
 
@@ -117,30 +117,30 @@ class World(TimedPorts):
 
     # the leader
 
-    def question(self, api_key: int = ApiKey.FETCH, leader: int = 1) -> Asked:
+    def only_request(self, api_key: int = ApiKey.FETCH, leader: int = 1) -> SentRequest:
         """The one that waits for an answer."""
         self.pass_ms(1)
-        assert len(self.asked) == 1, self.asked
-        asked = self.asked.pop()
-        assert (asked.peer, asked.api_key) == (leader, api_key), asked
-        return asked
+        assert len(self.sent) == 1, self.sent
+        sent = self.sent.pop()
+        assert (sent.peer, sent.api_key) == (leader, api_key), sent
+        return sent
 
-    def fetch(self, leader: int = 1) -> tuple[Asked, FetchRequest]:
-        asked = self.question(ApiKey.FETCH, leader)
-        return asked, asked.body
+    def fetch(self, leader: int = 1) -> tuple[SentRequest, FetchRequest]:
+        sent = self.only_request(ApiKey.FETCH, leader)
+        return sent, sent.body
 
-    def answer(self, asked: Asked, *data: PartitionData, error: int = 0) -> None:
+    def respond(self, sent: SentRequest, *data: PartitionData, error: int = 0) -> None:
         """Within its session; a full request opens one and is answered with all that it names."""
-        request = asked.body
+        request = sent.body
         if request.session_epoch == 0 and not data:
             data = tuple(PartitionData(each.partition, 0, 0, log_start_offset=0) for each in named(request))
         if request.session_epoch == 0:
             self.session_id += 1
         session_id = 0 if error else self.session_id
         topics = [FetchTopicResponse("", TOPIC_ID, list(data))] if data else []
-        asked.replied(FetchResponse(error, session_id, topics))
+        sent.replied(FetchResponse(error, session_id, topics))
 
-    def told(self, what: str) -> list[dict[str, int | str]]:
+    def notes_of(self, what: str) -> list[dict[str, int | str]]:
         return [fields for note, fields in self.notes if note == what]
 
 

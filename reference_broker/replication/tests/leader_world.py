@@ -1,6 +1,6 @@
 """A leader of fakes: real partitions and logs on a disk in memory, followers played by hand, time as the test says.
 
-Node 1 leads; 2 and 3 follow. What the leader asks of the controller is kept and answered by the test.
+Node 1 leads; 2 and 3 follow. The test keeps the requests of the leader to the controller, and responds to them.
 """
 
 from collections.abc import Callable
@@ -61,11 +61,11 @@ class Cached:
 
 @dataclass
 class World(TimedPorts):
-    """``asked``: AlterPartition requests with their callbacks. ``acked``: answers of ``produce``, by its name."""
+    """``alter_requests``: AlterPartition requests with callbacks. ``acked``: responses of ``produce``, by its name."""
 
     min_isr: int = 1
     settings: dict[str, str] = field(default_factory=dict)
-    asked: list[tuple[AlterPartitionRequest, Callable[[object], None], Callable[[], None]]] = field(
+    alter_requests: list[tuple[AlterPartitionRequest, Callable[[object], None], Callable[[], None]]] = field(
         default_factory=list
     )
     acked: dict[str, dict[str, Error]] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class World(TimedPorts):
     def _asked(
         self, _key: int, _version: int, body: Any, replied: Callable[[object], None], failed: Callable[[], None]
     ) -> None:
-        self.asked.append((body, replied, failed))
+        self.alter_requests.append((body, replied, failed))
 
     def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
         assert paths
@@ -166,8 +166,8 @@ class World(TimedPorts):
         key = (follower, partition)
         cached = self.cached.setdefault(key, Cached(self.sessions[follower]))
         cached.fetch_offset, cached.log_start_offset = offset, log_start
-        told = broker_epoch_of(follower) if epoch is None else epoch
-        return self.leaders.fetched(partition, cached, follower, told)
+        broker_epoch = broker_epoch_of(follower) if epoch is None else epoch
+        return self.leaders.fetched(partition, cached, follower, broker_epoch)
 
     def contact(self, follower: int) -> None:
         """A request that names nothing."""
@@ -191,7 +191,7 @@ class World(TimedPorts):
     def proposals(self) -> list[tuple[int, tuple[int, ...], int]]:
         """Of the latest request: (partition, in-sync replicas, partition epoch)."""
         self.pass_ms(0)
-        body = self.asked[-1][0]
+        body = self.alter_requests[-1][0]
         return [
             (
                 int(one.partition_index),
@@ -205,10 +205,10 @@ class World(TimedPorts):
     def answer(
         self, error: ErrorCode = ErrorCode.none, top: ErrorCode = ErrorCode.none, published: bool = True
     ) -> None:
-        """The oldest request, as a controller that does what it is asked, or refuses all. The metadata comes right
+        """The oldest request, as a controller that accepts it, or refuses all. The metadata comes right
         after the response if it is ``published``."""
         self.pass_ms(0)
-        body, replied, _ = self.asked.pop(0)
+        body, replied, _ = self.alter_requests.pop(0)
         partitions = tuple(
             PartitionData(
                 partition_index=one.partition_index,
@@ -238,7 +238,7 @@ class World(TimedPorts):
 
     def lose_request(self) -> None:
         self.pass_ms(0)
-        self.asked.pop(0)[2]()
+        self.alter_requests.pop(0)[2]()
 
 
 def batch(records: int = 1) -> bytes:

@@ -15,7 +15,7 @@ def commit(world: World, *partitions: object) -> None:
             world.fetch(follower, partition, partition.log.log_end_offset)  # type: ignore[attr-defined,arg-type]
 
 
-def test_it_is_answered_when_the_last_of_its_partitions_is_replicated() -> None:
+def test_it_is_completed_when_the_last_of_its_partitions_is_replicated() -> None:
     world = World()
     first, second = world.lead(0), world.lead(1)
     world.produce("p", first, second)
@@ -25,7 +25,7 @@ def test_it_is_answered_when_the_last_of_its_partitions_is_replicated() -> None:
     assert world.acked == {"p": {}}
 
 
-def test_a_high_watermark_answers_those_at_or_below_it_in_their_order() -> None:
+def test_a_high_watermark_completes_those_at_or_below_it_in_their_order() -> None:
     world = World()
     partition = world.lead()
     for name in "abc":
@@ -37,7 +37,7 @@ def test_a_high_watermark_answers_those_at_or_below_it_in_their_order() -> None:
     assert list(world.acked) == ["a", "b", "c"]
 
 
-def test_what_is_replicated_already_is_answered_at_once_and_a_retry_waits_for_its_first_writing() -> None:
+def test_what_is_replicated_already_is_completed_at_once_and_a_retry_waits_for_its_first_writing() -> None:
     world = World()
     partition = world.lead()
     world.produce("first", partition)
@@ -99,7 +99,7 @@ def test_one_timer_serves_all_that_wait() -> None:
     assert len(world.timers) <= 2  # This one, and the high watermarks' file.
 
 
-def test_answered_requests_are_not_kept_until_their_time_is_over() -> None:
+def test_completed_requests_are_not_kept_until_their_time_is_over() -> None:
     """One that still waits in front must not keep all that came after it."""
     world = World()
     stuck, busy = world.lead(0), world.lead(1)
@@ -110,7 +110,7 @@ def test_answered_requests_are_not_kept_until_their_time_is_over() -> None:
     assert len(world.leaders._acks._deadlines) < 300
 
 
-def test_lost_leadership_answers_who_waits_and_a_deleted_topic_says_so() -> None:
+def test_lost_leadership_completes_parked_requests_and_a_deleted_topic_says_so() -> None:
     world = World()
     first, second = world.lead(0), world.lead(1)
     world.produce("p", first)
@@ -125,7 +125,7 @@ def test_lost_leadership_answers_who_waits_and_a_deleted_topic_says_so() -> None
     world.pass_ms(2000)
 
 
-def test_too_few_in_sync_after_the_append_is_told() -> None:
+def test_too_few_in_sync_after_the_append_is_reported() -> None:
     world = World(min_isr=2)
     partition = world.lead()
     world.produce("p", partition)

@@ -47,20 +47,20 @@ def test_one_that_stays_far_behind_does_not_keep_what_others_were() -> None:
     assert len(lag._furthest) < 200
 
 
-def test_a_fetcher_tells_what_it_is_behind_after_each_answer_until_it_follows_no_more() -> None:
+def test_a_fetcher_reports_what_it_is_behind_after_each_response_until_it_follows_no_more() -> None:
     world = World()
     world.follow(0)
     world.follow(1)
     first, request = world.fetch()
     assert len(named(request)) == 2
-    world.answer(first, records(0, 0, 2, high_watermark=5), records(1, 0, 1, high_watermark=1))
+    world.respond(first, records(0, 0, 2, high_watermark=5), records(1, 0, 1, high_watermark=1))
     assert world.max_lag.value == 3
     second, _ = world.fetch()
-    world.answer(second, records(0, 2, 3, high_watermark=5), PartitionData(1, ErrorCode.none, 9, log_start_offset=0))
+    world.respond(second, records(0, 2, 3, high_watermark=5), PartitionData(1, ErrorCode.none, 9, log_start_offset=0))
     assert world.max_lag.value == 8
     third, _ = world.fetch()
     diverging = PartitionData(0, ErrorCode.none, 40, diverging_epoch=EpochEndOffset(0, 4))
-    world.answer(third, diverging, PartitionData(1, ErrorCode.not_leader_or_follower, 70))
+    world.respond(third, diverging, PartitionData(1, ErrorCode.not_leader_or_follower, 70))
     assert world.max_lag.value == 8, "neither says how far the leader is on this line"
     world.fetchers.rests(b"t" * 16, 1)
     assert world.max_lag.value == 0

@@ -32,27 +32,27 @@ def test_a_fetch_says_who_follows_from_where_under_which_leadership() -> None:
 def test_what_the_leader_sends_is_appended_and_committed_as_far_as_it_says() -> None:
     world = World()
     log = world.follow()
-    asked, _ = world.fetch()
-    world.answer(asked, records(0, 0, 3, high_watermark=2))
+    sent, _ = world.fetch()
+    world.respond(sent, records(0, 0, 3, high_watermark=2))
     assert (log.log_end_offset, log.high_watermark) == (3, 2)
     assert world.moved == [log]
-    asked, request = world.fetch()
+    sent, request = world.fetch()
     assert [each.fetch_offset for each in named(request)] == [3]
-    world.answer(asked, PartitionData(0, 0, 99, log_start_offset=1))
+    world.respond(sent, PartitionData(0, 0, 99, log_start_offset=1))
     assert (log.high_watermark, log.log_start_offset) == (3, 1), "no further than its own end"
 
 
-def test_a_broker_that_was_registered_anew_names_all_it_follows_in_a_new_session() -> None:
+def test_a_broker_that_was_registered_again_names_all_it_follows_in_a_new_session() -> None:
     world = World()
     for index in range(3):
         world.follow(index)
-    asked, request = world.fetch()
-    world.answer(asked, *(PartitionData(index, 0, 0) for index in range(3)))
-    asked, request = world.fetch()
+    sent, request = world.fetch()
+    world.respond(sent, *(PartitionData(index, 0, 0) for index in range(3)))
+    sent, request = world.fetch()
     assert named(request) == [], "they are at rest"
     world.broker_epoch += 1
-    world.answer(asked)
-    asked, request = world.fetch()
+    world.respond(sent)
+    sent, request = world.fetch()
     assert (request.replica_epoch, request.session_epoch, len(named(request))) == (BROKER_EPOCH + 1, 0, 3)
 
 
@@ -61,19 +61,19 @@ def test_partitions_at_rest_are_named_once_and_cost_nothing_any_more() -> None:
     world = World()
     for index in range(2500):
         world.follow(index)
-    asked, request = world.fetch()
+    sent, request = world.fetch()
     sizes = [len(named(request))]
     while not sizes or sizes[-1]:
         assert request.max_wait_ms == (0 if sum(sizes) < 2500 else 50 if sizes[-1] else 500)
-        world.answer(asked)
+        world.respond(sent)
         world.pass_ms(1)
-        asked, request = world.fetch()
+        sent, request = world.fetch()
         sizes.append(len(named(request)))
     assert sizes == [*(NAMED_PER_FETCH,) * (2500 // NAMED_PER_FETCH), 2500 % NAMED_PER_FETCH, 0]
     events = world.events
     for _ in range(20):
-        world.answer(asked)
-        asked, request = world.fetch()
+        world.respond(sent)
+        sent, request = world.fetch()
         assert not request.topics
     assert world.events == events, "an answer without news needs no event but its own"
 
@@ -82,32 +82,32 @@ def test_only_what_changed_is_named_again() -> None:
     world = World()
     for index in range(5):
         world.follow(index)
-    asked, _ = world.fetch()
-    world.answer(asked)
-    asked, _ = world.fetch()
-    world.answer(asked, records(3, 0, 1, high_watermark=0))
+    sent, _ = world.fetch()
+    world.respond(sent)
+    sent, _ = world.fetch()
+    world.respond(sent, records(3, 0, 1, high_watermark=0))
     _, request = world.fetch()
     assert [each.partition for each in named(request)] == [3]
 
 
-def test_a_leader_that_is_not_one_yet_is_asked_again_soon_and_the_others_are_not_held_up() -> None:
+def test_a_leader_that_is_not_one_yet_is_retried_soon_and_the_others_are_not_held_up() -> None:
     world = World()
     world.follow(0)
     log = world.follow(1)
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, ErrorCode.not_leader_or_follower, -1), records(1, 0, 1, high_watermark=1))
-    asked, request = world.fetch()
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, ErrorCode.not_leader_or_follower, -1), records(1, 0, 1, high_watermark=1))
+    sent, request = world.fetch()
     assert [each.partitions for each in request.forgotten] == [[0]]
     assert log.high_watermark == 1
-    world.answer(asked)
+    world.respond(sent)
     waiting, request = world.fetch()
     assert 10 <= request.max_wait_ms <= 21, "it comes back before the usual time is over"
     world.pass_ms(20)
-    world.answer(waiting)
-    asked, request = world.fetch()
+    world.respond(waiting)
+    sent, request = world.fetch()
     assert request.max_wait_ms == 50
     assert [each.partition for each in named(request)] == [0]
-    assert world.told("replica_fetch_error") == [{"partition": "t-0", "leader": 1, "error": 6}]
+    assert world.notes_of("replica_fetch_error") == [{"partition": "t-0", "leader": 1, "error": 6}]
 
 
 def test_repeated_errors_are_waited_out_longer_up_to_the_configured_time() -> None:
@@ -115,13 +115,13 @@ def test_repeated_errors_are_waited_out_longer_up_to_the_configured_time() -> No
     world.follow(0)
     pauses = []
     for _ in range(6):
-        asked, request = world.fetch()
+        sent, request = world.fetch()
         assert [each.partition for each in named(request)] == [0]
         since_us = world.mono_us
-        world.answer(asked, PartitionData(0, ErrorCode.unknown_topic_id, -1))
-        while not (world.asked and named(world.asked[-1].body)):
-            if world.asked:
-                world.answer(world.asked.pop())
+        world.respond(sent, PartitionData(0, ErrorCode.unknown_topic_id, -1))
+        while not (world.sent and named(world.sent[-1].body)):
+            if world.sent:
+                world.respond(world.sent.pop())
             world.pass_ms(1)
         pauses.append((world.mono_us - since_us) // 1000)
     assert pauses[:3] == sorted(pauses[:3])
@@ -132,24 +132,24 @@ def test_repeated_errors_are_waited_out_longer_up_to_the_configured_time() -> No
 def test_a_fenced_partition_waits_for_newer_metadata() -> None:
     world = World()
     world.follow(0, epoch=1)
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, ErrorCode.fenced_leader_epoch, -1))
-    asked, request = world.fetch()
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, ErrorCode.fenced_leader_epoch, -1))
+    sent, request = world.fetch()
     assert request.forgotten
-    world.answer(asked)
+    world.respond(sent)
     world.pass_ms(60_000)
-    assert not world.asked
+    assert not world.sent
     world.follow(0, epoch=2)
     _, request = world.fetch()
     assert [each.current_leader_epoch for each in named(request)] == [2]
 
 
-def test_an_answer_from_before_a_new_leadership_is_not_taken() -> None:
+def test_a_response_from_before_a_new_leadership_is_not_taken() -> None:
     world = World()
     log = world.follow(0, epoch=1)
-    asked, _ = world.fetch()
+    sent, _ = world.fetch()
     world.follow(0, epoch=2)
-    world.answer(asked, records(0, 0, 2, high_watermark=2, epoch=1))
+    world.respond(sent, records(0, 0, 2, high_watermark=2, epoch=1))
     assert log.log_end_offset == 0
     _, request = world.fetch()
     assert [each.current_leader_epoch for each in named(request)] == [2]
@@ -158,19 +158,19 @@ def test_an_answer_from_before_a_new_leadership_is_not_taken() -> None:
 def test_damaged_records_are_not_appended_and_hold_up_their_partition_only() -> None:
     world = World()
     log = world.follow(0)
-    asked, _ = world.fetch()
+    sent, _ = world.fetch()
     damaged = bytearray(one_record(0) + one_record(1))
     damaged[-1] ^= 1
-    world.answer(asked, PartitionData(0, 0, 2, log_start_offset=0, records=bytes(damaged)))
+    world.respond(sent, PartitionData(0, 0, 2, log_start_offset=0, records=bytes(damaged)))
     assert log.log_end_offset == 0
-    assert [each["partition"] for each in world.told("replica_append_failed")] == ["t-0"]
-    asked, request = world.fetch()
+    assert [each["partition"] for each in world.notes_of("replica_append_failed")] == ["t-0"]
+    sent, request = world.fetch()
     assert request.forgotten
-    world.answer(asked)
+    world.respond(sent)
     world.pass_ms(25)
-    asked, request = world.fetch()
+    sent, request = world.fetch()
     assert [each.fetch_offset for each in named(request)] == [0]
-    world.answer(asked, records(0, 0, 2, high_watermark=2))
+    world.respond(sent, records(0, 0, 2, high_watermark=2))
     assert log.log_end_offset == 2
 
 
@@ -178,27 +178,27 @@ def test_a_batch_of_a_later_epoch_than_its_leader_is_not_appended() -> None:
     """No checksum covers the epoch of a batch. What comes before it stays."""
     world = World()
     log = world.follow(epoch=3)
-    asked, _ = world.fetch()
+    sent, _ = world.fetch()
     data = one_record(0, 3) + one_record(1, 9)
-    world.answer(asked, PartitionData(0, 0, 2, log_start_offset=0, records=data))
+    world.respond(sent, PartitionData(0, 0, 2, log_start_offset=0, records=data))
     assert (log.log_end_offset, log.latest_epoch) == (1, 3)
-    assert [each["partition"] for each in world.told("replica_append_failed")] == ["t-0"]
-    asked, _ = world.fetch()
-    world.answer(asked)
+    assert [each["partition"] for each in world.notes_of("replica_append_failed")] == ["t-0"]
+    sent, _ = world.fetch()
+    world.respond(sent)
     world.pass_ms(25)
     _, request = world.fetch()
     assert [(each.fetch_offset, each.last_fetched_epoch) for each in named(request)] == [(1, 3)]
 
 
-def test_after_a_lost_answer_a_new_session_names_all_partitions() -> None:
+def test_after_a_lost_response_a_new_session_names_all_partitions() -> None:
     world = World()
     for index in range(3):
         world.follow(index)
-    asked, _ = world.fetch()
-    world.answer(asked)
-    asked, request = world.fetch()
+    sent, _ = world.fetch()
+    world.respond(sent)
+    sent, request = world.fetch()
     assert not named(request)
-    asked.failed()
+    sent.failed()
     world.pass_ms(20)
     _, request = world.fetch()
     assert (request.session_epoch, len(named(request))) == (0, 3)
@@ -207,11 +207,11 @@ def test_after_a_lost_answer_a_new_session_names_all_partitions() -> None:
 def test_a_dead_leader_is_left_alone_once_nothing_is_followed_there() -> None:
     world = World()
     world.follow(0)
-    asked, _ = world.fetch()
+    sent, _ = world.fetch()
     world.fetchers.rests(TOPIC_ID, 0)
-    asked.failed()
+    sent.failed()
     world.pass_ms(60_000)
-    assert not world.asked
+    assert not world.sent
     world.follow(0, leader=3, epoch=1)
     world.fetch(leader=3)
 
@@ -220,39 +220,39 @@ def test_a_new_leadership_ends_the_wait_after_failures() -> None:
     world = World()
     world.follow(0)
     for _ in range(8):
-        asked, _ = world.fetch()
-        asked.failed()
+        sent, _ = world.fetch()
+        sent.failed()
         world.pass_ms(1_000)
-    asked, _ = world.fetch()
-    asked.failed()
+    sent, _ = world.fetch()
+    sent.failed()
     world.pass_ms(1)
-    assert not world.asked
+    assert not world.sent
     world.follow(0, epoch=1)
     world.fetch()
 
 
-def test_records_are_durable_before_the_leader_is_told_where_flush_messages_says_so() -> None:
+def test_records_are_durable_before_the_next_fetch_where_flush_messages_says_so() -> None:
     world = World(hold_syncs=True)
     log = world.follow(0)
     log.config = type(log.config)(flush_messages=1)
-    asked, _ = world.fetch()
-    world.answer(asked, records(0, 0, 1, high_watermark=0))
+    sent, _ = world.fetch()
+    world.respond(sent, records(0, 0, 1, high_watermark=0))
     world.pass_ms(5)
-    assert not world.asked
+    assert not world.sent
     world.syncs.pop()()
     _, request = world.fetch()
     assert [each.fetch_offset for each in named(request)] == [1]
     assert log.synced_offset == 1
 
 
-def test_what_a_start_found_is_durable_before_the_leader_is_told_of_it() -> None:
+def test_what_a_start_found_is_durable_before_the_next_fetch() -> None:
     world = World(hold_syncs=True)
     log = world.follow(0, records=2)
     log.config = type(log.config)(flush_messages=1)
     world.fetch()
     world.follow(0, leader=3, epoch=1)
     world.pass_ms(5)
-    assert not world.asked
+    assert not world.sent
     world.syncs.pop()()
     assert [each.fetch_offset for each in named(world.fetch(leader=3)[1])] == [2]
     assert log.synced_offset == 2
@@ -261,25 +261,25 @@ def test_what_a_start_found_is_durable_before_the_leader_is_told_of_it() -> None
 def test_nothing_is_appended_after_the_end() -> None:
     world = World()
     log = world.follow(0)
-    asked, _ = world.fetch()
+    sent, _ = world.fetch()
     world.fetchers.halt()
-    world.answer(asked, records(0, 0, 1, high_watermark=1))
+    world.respond(sent, records(0, 0, 1, high_watermark=1))
     world.pass_ms(1000)
     assert log.log_end_offset == 0
-    assert not world.asked
+    assert not world.sent
 
 
 def test_a_divergence_cuts_to_where_both_logs_agree_and_the_fetch_goes_on_there() -> None:
     world = World()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
-    asked, request = world.fetch()
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
+    sent, request = world.fetch()
     (wanted,) = named(request)
     assert (log.log_end_offset, wanted.fetch_offset, wanted.last_fetched_epoch) == (4, 4, 1)
-    assert world.told("truncated") == [{"partition": "t-0", "offset": 4}]
-    assert not world.told("truncated_below_high_watermark")
-    world.answer(asked, records(0, 4, 1, high_watermark=5, epoch=3))
+    assert world.notes_of("truncated") == [{"partition": "t-0", "offset": 4}]
+    assert not world.notes_of("truncated_below_high_watermark")
+    world.respond(sent, records(0, 4, 1, high_watermark=5, epoch=3))
     assert log.epochs.epochs == [0, 1, 3]
 
 
@@ -287,69 +287,69 @@ def test_a_cut_is_durable_before_the_fetch_goes_on() -> None:
     """So an append never waits for the disk, and one sync serves all partitions of an answer."""
     world = World(hold_syncs=True)
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
     world.pass_ms(5)
-    assert not world.asked
+    assert not world.sent
     assert log.durability.unsettled_cut
     world.syncs.pop()()
     assert not log.durability.unsettled_cut
     world.fetch()
 
 
-def test_the_high_watermark_told_with_a_divergence_is_taken_once_the_logs_agree() -> None:
-    """The leader told it, so it leaves the partition out of the next answer if nothing else is new (F-14)."""
+def test_the_high_watermark_reported_with_a_divergence_is_taken_once_the_logs_agree() -> None:
+    """The leader has sent the divergence, so its next response omits the partition if nothing else is new (F-14)."""
     world = World()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
     assert log.high_watermark == 0, "what is left may still diverge"
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(0, 2)))
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(0, 2)))
     assert (log.log_end_offset, log.high_watermark) == (2, 0)
-    asked, _ = world.fetch()
-    world.answer(asked)
+    sent, _ = world.fetch()
+    world.respond(sent)
     assert log.high_watermark == 2
 
 
-def test_a_high_watermark_told_with_a_divergence_is_forgotten_with_the_session() -> None:
+def test_a_high_watermark_reported_with_a_divergence_is_forgotten_with_the_session() -> None:
     world = World()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
-    asked, _ = world.fetch()
-    asked.failed()
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
+    sent, _ = world.fetch()
+    sent.failed()
     world.pass_ms(2000)
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, 0, 1, diverging_epoch=EpochEndOffset(0, 2)))
-    asked, _ = world.fetch()
-    world.answer(asked)
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 1, diverging_epoch=EpochEndOffset(0, 2)))
+    sent, _ = world.fetch()
+    world.respond(sent)
     assert log.high_watermark == 1
 
 
-def test_cutting_below_the_high_watermark_is_told() -> None:
+def test_cutting_below_the_high_watermark_is_reported() -> None:
     world = World()
     log = world.follow(0, epoch=3, records=4)
     log.advance_high_watermark(4)
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, 0, 1, diverging_epoch=EpochEndOffset(0, 2)))
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 1, diverging_epoch=EpochEndOffset(0, 2)))
     assert (log.log_end_offset, log.high_watermark) == (2, 2)
-    assert world.told("truncated_below_high_watermark") == [{"partition": "t-0", "offset": 2, "high_watermark": 4}]
+    assert world.notes_of("truncated_below_high_watermark") == [{"partition": "t-0", "offset": 2, "high_watermark": 4}]
     assert world.moved == [log]
 
 
 @pytest.mark.parametrize(("end", "start", "expected_end", "expected_start"), [(2, 0, 2, 0), (9, 6, 6, 6)])
-def test_out_of_range_the_leader_is_asked_where_its_log_begins_and_ends(
+def test_out_of_range_the_leader_reports_where_its_log_begins_and_ends(
     end: int, start: int, expected_end: int, expected_start: int
 ) -> None:
     world = World()
     log = world.follow(0, records=4)
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, ErrorCode.offset_out_of_range, -1))
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, ErrorCode.offset_out_of_range, -1))
     for offset in (end,) if end < 4 else (end, start):
-        asked = world.question(ApiKey.LIST_OFFSETS)
-        assert asked.body.replica_id == 2
-        asked.replied(offsets(offset))
+        sent = world.only_request(ApiKey.LIST_OFFSETS)
+        assert sent.body.replica_id == 2
+        sent.replied(offsets(offset))
     _, request = world.fetch()
     assert [each.fetch_offset for each in named(request)] == [expected_end]
     assert (log.log_end_offset, log.log_start_offset) == (expected_end, expected_start)
@@ -358,13 +358,13 @@ def test_out_of_range_the_leader_is_asked_where_its_log_begins_and_ends(
 def test_a_log_that_covers_the_offset_by_now_is_fetched_from_again_a_little_later() -> None:
     world = World()
     log = world.follow(0, records=4)
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, ErrorCode.offset_out_of_range, -1))
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, ErrorCode.offset_out_of_range, -1))
     for offset in (9, 1):
-        world.question(ApiKey.LIST_OFFSETS).replied(offsets(offset))
-    asked, request = world.fetch()
+        world.only_request(ApiKey.LIST_OFFSETS).replied(offsets(offset))
+    sent, request = world.fetch()
     assert request.forgotten
-    world.answer(asked)
+    world.respond(sent)
     world.pass_ms(20)
     _, request = world.fetch()
     assert [each.fetch_offset for each in named(request)] == [4]
@@ -376,17 +376,17 @@ def test_a_leaders_log_that_starts_inside_a_batch_is_followed_from_that_batch_on
     """DeleteRecords moves a log start to any offset; a fetch from there is answered with the whole batch."""
     world = World()
     log = world.follow(0)
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, ErrorCode.offset_out_of_range, -1))
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, ErrorCode.offset_out_of_range, -1))
     for offset in (60, 55):
-        world.question(ApiKey.LIST_OFFSETS).replied(offsets(offset))
-    asked, request = world.fetch()
+        world.only_request(ApiKey.LIST_OFFSETS).replied(offsets(offset))
+    sent, request = world.fetch()
     assert [each.fetch_offset for each in named(request)] == [55]
-    world.answer(asked, PartitionData(0, 0, 60, log_start_offset=55, records=one_batch(50, 10)))
+    world.respond(sent, PartitionData(0, 0, 60, log_start_offset=55, records=one_batch(50, 10)))
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (55, 60, 60)
-    asked, request = world.fetch()
+    sent, request = world.fetch()
     assert [each.fetch_offset for each in named(request)] == [60]
-    world.answer(asked, PartitionData(0, 0, 70, log_start_offset=55, records=one_batch(50, 20)))
+    world.respond(sent, PartitionData(0, 0, 70, log_start_offset=55, records=one_batch(50, 20)))
     assert (log.log_start_offset, log.log_end_offset) == (55, 60), "a log with records begins no more"
 
 
@@ -395,9 +395,9 @@ def test_a_batch_that_does_not_reach_an_empty_logs_end_is_not_appended(first: in
     world = World()
     log = world.follow(0)
     log.truncate_fully_and_start_at(55, world.now())
-    asked, _ = world.fetch()
+    sent, _ = world.fetch()
     data = one_batch(first, 10) if first < 55 else one_batch(first, 1)
-    world.answer(asked, PartitionData(0, 0, 60, log_start_offset=55, records=data))
+    world.respond(sent, PartitionData(0, 0, 60, log_start_offset=55, records=data))
     assert (log.log_start_offset, log.log_end_offset) == ((55, 55) if first < 55 else (55, 57))
 
 
@@ -405,44 +405,44 @@ def test_a_disk_that_fails_while_the_log_start_follows_holds_up_that_partition_o
     world = World()
     world.follow(0, records=4).advance_high_watermark(4)
     other = world.follow(1)
-    asked, _ = world.fetch()
+    sent, _ = world.fetch()
     world.disk.fail_after = 0
-    world.answer(asked, PartitionData(0, 0, 4, log_start_offset=2), PartitionData(1, 0, 0, log_start_offset=0))
-    assert [each["partition"] for each in world.told("replica_append_failed")] == ["t-0"]
+    world.respond(sent, PartitionData(0, 0, 4, log_start_offset=2), PartitionData(1, 0, 0, log_start_offset=0))
+    assert [each["partition"] for each in world.notes_of("replica_append_failed")] == ["t-0"]
     world.disk.fail_after = None
-    asked, request = world.fetch()
+    sent, request = world.fetch()
     assert request.forgotten
-    world.answer(asked, records(1, 0, 1, high_watermark=1))
+    world.respond(sent, records(1, 0, 1, high_watermark=1))
     assert other.log_end_offset == 1
     world.pass_ms(25)
-    asked, request = world.fetch()
+    sent, request = world.fetch()
     while 0 not in [each.partition for each in named(request)]:
-        world.answer(asked)
-        asked, request = world.fetch()
-    world.answer(asked, PartitionData(0, 0, 4, log_start_offset=2))
+        world.respond(sent)
+        sent, request = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 4, log_start_offset=2))
     assert world.logs[0].log_start_offset == 2
 
 
-def test_a_divergence_that_leaves_nothing_to_cut_is_not_asked_about_in_a_loop() -> None:
+def test_a_divergence_that_leaves_nothing_to_cut_is_not_fetched_in_a_loop() -> None:
     world = World()
     world.follow(0, epoch=3, records=4)
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(0, 9)))
-    asked, request = world.fetch()
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(0, 9)))
+    sent, request = world.fetch()
     assert request.forgotten
-    assert [each["partition"] for each in world.told("replica_append_failed")] == ["t-0"]
+    assert [each["partition"] for each in world.notes_of("replica_append_failed")] == ["t-0"]
 
 
 def test_a_fetch_never_waits_less_than_not_at_all() -> None:
     world = World()
     world.follow(0)
     world.follow(1)
-    asked, _ = world.fetch()
-    world.answer(asked, PartitionData(0, ErrorCode.not_leader_or_follower, -1), PartitionData(1, 0, 0))
-    asked, _ = world.fetch()
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, ErrorCode.not_leader_or_follower, -1), PartitionData(1, 0, 0))
+    sent, _ = world.fetch()
     world.mono_us += 30_000  # The timer that brings the partition back is late.
-    world.answer(asked)
-    assert world.asked[-1].body.max_wait_ms == 0
+    world.respond(sent)
+    assert world.sent[-1].body.max_wait_ms == 0
 
 
 def one_batch(first: int, count: int) -> bytes:

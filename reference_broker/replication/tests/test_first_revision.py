@@ -1,4 +1,4 @@
-"""A follower that speaks the first revision of fetch sessions: asked for by configuration, granted by the leader."""
+"""A follower that speaks the first revision of fetch sessions: requested by configuration, granted by the leader."""
 
 from datetime import timedelta
 
@@ -32,7 +32,7 @@ def versions(*features: str) -> ApiVersionsResponse:
 
 
 def granted(world: World) -> None:
-    world.question(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1002"))
+    world.only_request(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1002"))
 
 
 def response(data: PartitionData, flags: int) -> FetchResponse:
@@ -43,61 +43,61 @@ def test_the_first_revision_is_spoken_only_to_a_leader_that_announces_it() -> No
     world = first()
     world.follow(0)
     granted(world)
-    asked, request = world.fetch()
-    assert (asked.api_version, [(topic.topic, topic.topic_id) for topic in request.topics]) == (1002, [("t", TOPIC_ID)])
-    assert not world.told("fetch_draft_not_served")
+    sent, request = world.fetch()
+    assert (sent.api_version, [(topic.topic, topic.topic_id) for topic in request.topics]) == (1002, [("t", TOPIC_ID)])
+    assert not world.notes_of("fetch_draft_not_served")
 
 
-def test_any_other_leader_is_followed_in_the_final_revision_and_that_is_told() -> None:
+def test_any_other_leader_is_followed_in_the_final_revision_and_that_is_noted() -> None:
     world = first()
     world.follow(0)
-    world.question(ApiKey.API_VERSIONS).replied(versions("metadata.version"))
-    asked, _ = world.fetch()
-    assert asked.api_version == 18
-    assert world.told("fetch_draft_not_served") == [{"leader": 1, "version": 1002}]
+    world.only_request(ApiKey.API_VERSIONS).replied(versions("metadata.version"))
+    sent, _ = world.fetch()
+    assert sent.api_version == 18
+    assert world.notes_of("fetch_draft_not_served") == [{"leader": 1, "version": 1002}]
 
 
-def test_a_leader_is_asked_again_after_its_connection_broke() -> None:
+def test_a_leader_is_retried_after_its_connection_broke() -> None:
     world = first()
     world.follow(0)
     granted(world)
     world.fetch()[0].failed()
     world.pass_ms(30)
-    world.question(ApiKey.API_VERSIONS)
+    world.only_request(ApiKey.API_VERSIONS)
 
 
-def test_a_fetch_tells_the_epochs_and_logs_that_parted_are_brought_together() -> None:
+def test_a_fetch_reports_the_epochs_and_logs_that_parted_are_brought_together() -> None:
     """The leader holds 0-1 of epoch 0 and 2-3 of epoch 1; this log went on alone in epoch 0, then led epoch 2."""
     world = first()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 0, 0, 2, 2))
     granted(world)
     seen = []
     for number, end in enumerate((EpochEndOffset(1, 4), EpochEndOffset(0, 2))):
-        asked, request = world.fetch()
+        sent, request = world.fetch()
         seen += [(each.current_leader_epoch, each.fetch_offset, each.last_fetched_epoch) for each in named(request)]
         flags = INCREMENTAL_FETCH_OK | (INCREMENTAL_FETCH_RESPONSE if number else 0)
-        asked.replied(response(PartitionData(0, 0, 4, log_start_offset=0, diverging_epoch=end), flags))
+        sent.replied(response(PartitionData(0, 0, 4, log_start_offset=0, diverging_epoch=end), flags))
         assert log.log_end_offset == end.end_offset
     _, request = world.fetch()
     assert [each.fetch_offset for each in named(request)] == [2]
     assert seen == [(3, 6, 2), (3, 4, 0)]
 
 
-def test_a_lost_answer_is_asked_for_again_under_its_number() -> None:
+def test_a_lost_response_is_requested_again_under_its_number() -> None:
     world = first()
     log = world.follow(0)
     granted(world)
-    asked, _ = world.fetch()
+    sent, _ = world.fetch()
     data = PartitionData(0, 0, 1, log_start_offset=0, records=one_record(0))
-    asked.replied(response(data, INCREMENTAL_FETCH_OK))
-    asked, request = world.fetch()
+    sent.replied(response(data, INCREMENTAL_FETCH_OK))
+    sent, request = world.fetch()
     assert (request.session_epoch, [each.fetch_offset for each in named(request)]) == (1, [1])
-    asked.failed()
+    sent.failed()
     world.pass_ms(30)
     granted(world)
-    asked, request = world.fetch()
+    sent, request = world.fetch()
     assert (request.session_id, request.session_epoch) == (7, 1)
     assert [each.fetch_offset for each in named(request)] == [1]
     data = PartitionData(0, 0, 2, log_start_offset=0, records=one_record(1))
-    asked.replied(response(data, INCREMENTAL_FETCH_OK | INCREMENTAL_FETCH_RESPONSE))
+    sent.replied(response(data, INCREMENTAL_FETCH_OK | INCREMENTAL_FETCH_RESPONSE))
     assert (log.log_end_offset, log.high_watermark) == (2, 2)

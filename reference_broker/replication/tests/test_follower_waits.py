@@ -80,7 +80,7 @@ def test_a_partition_that_is_taken_up_again_is_named_again(waits: FollowerWaits)
         assert wait_of(waits) == LONG_MS
 
 
-def test_a_fetch_that_waits_is_answered_when_its_replica_is_expected(waits: FollowerWaits, ports: TimedPorts) -> None:
+def test_a_fetch_that_waits_is_completed_when_its_replica_is_expected(waits: FollowerWaits, ports: TimedPorts) -> None:
     (partition, _), fetch, other = partitions(), Waiting(), Waiting()
     waits.begin(FOLLOWER, fetch, LONG_MS)
     waits.begin(OTHER, other, LONG_MS)

@@ -11,14 +11,14 @@ from reference_broker.wire.errors import ErrorCode
 
 class Watcher:
     def __init__(self) -> None:
-        self.told = 0
+        self.notified = 0
 
     def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002
-        self.told += 1
+        self.notified += 1
 
 
 @pytest.mark.clause("F-22")
-def test_the_high_watermark_is_what_every_in_sync_replica_has_asked_beyond() -> None:
+def test_the_high_watermark_is_what_every_in_sync_replica_has_fetched_beyond() -> None:
     world = World()
     partition = world.lead()
     world.append(partition, 3)
@@ -32,7 +32,7 @@ def test_the_high_watermark_is_what_every_in_sync_replica_has_asked_beyond() -> 
 
 
 @pytest.mark.clause("F-22")
-def test_what_was_sent_but_not_asked_beyond_is_not_committed() -> None:
+def test_what_was_sent_but_not_fetched_beyond_is_not_committed() -> None:
     world = World()
     partition = world.lead()
     world.fetch(2, partition, 0)
@@ -69,13 +69,13 @@ def test_below_min_insync_replicas_nothing_is_committed(min_isr: int) -> None:
     assert partition.log.high_watermark == 0
 
 
-def test_one_replica_is_all_that_is_needed_whatever_min_insync_replicas_asks() -> None:
+def test_one_replica_is_all_that_is_needed_whatever_min_insync_replicas_requires() -> None:
     world = World(min_isr=5)
     partition = world.lead(isr=(1,), replicas=(1,), records=3)
     assert (partition.followers, partition.log.high_watermark) == (None, 3)
 
 
-def test_more_replicas_than_there_are_cannot_be_asked_for() -> None:
+def test_more_replicas_than_there_are_cannot_be_requested() -> None:
     world = World(min_isr=5)
     partition = world.lead()
     world.append(partition)
@@ -119,17 +119,17 @@ def test_a_new_leader_moves_it_once_every_in_sync_replica_has_fetched() -> None:
     ]
 
 
-def test_watchers_are_told_of_it_only_when_the_fetch_has_counted_all_its_partitions() -> None:
+def test_watchers_are_notified_of_it_only_when_the_fetch_has_counted_all_its_partitions() -> None:
     world = World()
     partition, watcher = world.lead(isr=(1, 2)), Watcher()
     world.append(partition)
     partition.watch(watcher)
     world.count(2, partition, 1)
-    assert (partition.log.high_watermark, watcher.told) == (1, 0)
+    assert (partition.log.high_watermark, watcher.notified) == (1, 0)
     world.leaders.notify_watchers()
     partition.watch(watcher)
     world.leaders.notify_watchers()
-    assert watcher.told == 1
+    assert watcher.notified == 1
 
 
 def test_a_fetch_of_a_node_without_a_replica_counts_nothing() -> None:
@@ -246,7 +246,7 @@ def test_lag_is_counted_in_time_not_in_records() -> None:
         world.fetch(2, partition, end)
         world.fetch(3, partition, end - 10)
         world.pass_ms(1000)
-        assert not world.asked, f"out of sync after {second} s"
+        assert not world.alter_requests, f"out of sync after {second} s"
 
 
 def test_a_row_of_a_deleted_partition_leaves_the_file_though_nothing_else_moves() -> None:

@@ -31,7 +31,7 @@ def at_rest() -> tuple[World, Partition]:
 def test_followers_of_an_idle_partition_stay_in_sync_however_long_nothing_is_named() -> None:
     world, _ = at_rest()
     world.pass_ms(10 * LAG_MS)
-    assert not world.asked
+    assert not world.alter_requests
 
 
 @pytest.mark.clause("F-22")
@@ -44,7 +44,7 @@ def test_an_append_after_a_long_rest_finds_its_followers_in_sync() -> None:
         world.contact(3)
     world.append(partition)
     world.pass_ms(LAG_MS - 1)
-    assert not world.asked
+    assert not world.alter_requests
     world.contact(2)  # Contact alone is no progress: the partition is cached at the offset before the append.
     world.contact(3)
     world.pass_ms(LAG_MS // 2 + 2)
@@ -64,8 +64,8 @@ def test_a_partition_that_left_its_session_is_not_kept_in_sync_by_it() -> None:
 
 
 @pytest.mark.clause("F-22")
-def test_a_session_that_asks_for_what_was_refused_keeps_nobody_in_sync() -> None:
-    """It was counted at the leader's end once; what it asks for since then is out of range or diverges."""
+def test_a_session_that_requests_what_was_refused_keeps_nobody_in_sync() -> None:
+    """It was counted at the leader's end once; what it has fetched since then is out of range or diverges."""
     world, partition = at_rest()
     world.cached[2, partition].fetch_offset = 9
     world.pass_ms(2 * LAG_MS)
@@ -97,7 +97,7 @@ def test_a_follower_that_lags_leaves_once_the_controller_says_so() -> None:
     world.pass_ms(2 * LAG_MS)
     assert world.proposals() == [(0, (1, 2), 0)]
     assert partition.log.high_watermark == 0, "the committed set counts until then"
-    body = world.asked[0][0]
+    body = world.alter_requests[0][0]
     epochs = [(one.broker_id, one.broker_epoch) for one in body.topics[0].partitions[0].new_isr_with_epochs]
     assert (body.broker_id, body.broker_epoch, epochs) == (1, 101, [(1, 101), (2, 102)])
     world.answer()
@@ -127,7 +127,7 @@ def test_who_has_not_reached_the_high_watermark_or_the_epochs_start_does_not_joi
     world = World()
     partition = world.lead(isr=(1, 2), records=5, leader_epoch=3)
     world.fetch(3, partition, 4)
-    assert not world.asked
+    assert not world.alter_requests
     world.fetch(3, partition, 5)
     assert world.proposals() == [(0, (1, 2, 3), 0)]
 
@@ -148,7 +148,7 @@ def test_who_may_not_join_is_looked_at_again_when_its_broker_is_back(state: str)
     world.append(partition)
     caught_up(world, partition, 2, 3)
     world.pass_ms(0)
-    assert not world.asked
+    assert not world.alter_requests
     world.show_broker(one)
     assert world.proposals() == [(0, (1, 2, 3), 0)]
 
@@ -161,13 +161,13 @@ def test_one_that_has_been_silent_does_not_join_because_its_broker_is_back() -> 
     world.fetch(3, partition, 1)
     world.pass_ms(LAG_MS + 1)
     world.show_broker(registered(3))
-    assert not world.asked
+    assert not world.alter_requests
     world.contact(3)
     world.show_broker(registered(3))
     assert world.proposals() == [(0, (1, 3), 0)]
 
 
-def test_proposals_of_one_moment_go_together_and_later_ones_wait_for_the_answer() -> None:
+def test_proposals_of_one_moment_go_together_and_later_ones_wait_for_the_response() -> None:
     world = World()
     partitions = [world.lead(index, isr=(1, 2)) for index in range(3)]
     caught_up(world, partitions[0], 3)
@@ -176,12 +176,12 @@ def test_proposals_of_one_moment_go_together_and_later_ones_wait_for_the_answer(
     caught_up(world, partitions[2], 3)
     world.pass_ms(1000)
     assert [index for index, _, _ in world.proposals()] == [0, 1]
-    assert len(world.asked) == 1
+    assert len(world.alter_requests) == 1
     world.answer()
     assert world.proposals() == [(2, (1, 2, 3), 0)]
 
 
-def test_newer_metadata_settles_a_proposal_whatever_the_answer() -> None:
+def test_newer_metadata_settles_a_proposal_whatever_the_response() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
@@ -189,11 +189,15 @@ def test_newer_metadata_settles_a_proposal_whatever_the_answer() -> None:
     world.state(partition, (1, 2, 3), partition_epoch=1)
     world.answer(ErrorCode.invalid_update_version)
     world.pass_ms(1000)
-    assert (world.followers(partition).isr, world.followers(partition).proposal, world.asked) == ((1, 2, 3), None, [])
+    assert (world.followers(partition).isr, world.followers(partition).proposal, world.alter_requests) == (
+        (1, 2, 3),
+        None,
+        [],
+    )
 
 
 @pytest.mark.clause("E-2")
-def test_a_shrunk_isr_that_only_the_response_tells_moves_no_high_watermark() -> None:
+def test_a_shrunk_isr_that_only_the_response_has_moves_no_high_watermark() -> None:
     """The controller knows that the minimum is 2, and keeps 2 eligible. What 1 commits alone would be lost with it."""
     world = World(min_isr=1)
     partition = world.lead(isr=(1, 2), replicas=(1, 2))
@@ -206,7 +210,7 @@ def test_a_shrunk_isr_that_only_the_response_tells_moves_no_high_watermark() -> 
     world.answer(published=False)
     world.pass_ms(2 * LAG_MS)
     assert (world.followers(partition).isr, partition.partition_epoch) == ((1, 2), 0)
-    assert (partition.log.high_watermark, world.acked, world.asked) == (3, {}, []), "nor is it proposed again"
+    assert (partition.log.high_watermark, world.acked, world.alter_requests) == (3, {}, []), "nor is it proposed again"
     partition.log.config = replace(partition.log.config, min_insync_replicas=2)
     world.state(partition, (1,), replicas=(1, 2), partition_epoch=1)
     assert (world.followers(partition).isr, partition.log.high_watermark, world.acked) == ((1,), 3, {})
@@ -251,7 +255,7 @@ def test_a_refusal_leaves_what_was_committed_and_the_next_fetch_tries_again(erro
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     world.answer(error)
-    assert (world.followers(partition).maximal_isr, world.asked) == ((1, 2), [])
+    assert (world.followers(partition).maximal_isr, world.alter_requests) == ((1, 2), [])
     world.fetch(3, partition, 0)
     assert world.proposals() == [(0, (1, 2, 3), 0)]
 
@@ -273,18 +277,18 @@ def test_a_leader_with_old_metadata_keeps_the_stricter_set_until_newer_comes(err
     caught_up(world, partition, 3)
     world.answer(error)
     world.pass_ms(1000)
-    assert (world.followers(partition).maximal_isr, world.asked) == ((1, 2, 3), [])
+    assert (world.followers(partition).maximal_isr, world.alter_requests) == ((1, 2, 3), [])
     world.state(partition, (1, 2), partition_epoch=1)
     assert world.followers(partition).maximal_isr == (1, 2)
 
 
-def test_a_lost_request_and_a_controller_that_is_none_are_asked_again() -> None:
+def test_a_lost_request_and_a_controller_that_is_none_are_retried() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     world.lose_request()
     world.pass_ms(49)
-    assert not world.asked
+    assert not world.alter_requests
     world.pass_ms(1)
     world.answer(top=ErrorCode.not_controller)
     world.pass_ms(50)
@@ -359,7 +363,7 @@ def test_who_was_ready_while_another_joined_is_next_though_it_names_nothing_more
     assert world.followers(partition).proposal is None
 
 
-def test_metadata_that_is_before_the_answer_lets_the_next_one_join_too() -> None:
+def test_metadata_that_is_before_the_response_lets_the_next_one_join_too() -> None:
     world = World()
     partition = world.lead(isr=(1,), records=3)
     caught_up(world, partition, 2, 3)
@@ -381,36 +385,36 @@ def test_a_late_fetch_of_the_incarnation_that_was_known_counts_nothing_once_ther
     assert world.fetch(3, partition, 0, epoch=200) is ErrorCode.none
 
 
-@pytest.mark.parametrize("told", [103, -1])
-def test_what_a_follower_had_before_its_restart_does_not_bring_it_back(told: int) -> None:
+@pytest.mark.parametrize("broker_epoch", [103, -1])
+def test_what_a_follower_had_before_its_restart_does_not_bring_it_back(broker_epoch: int) -> None:
     """It lost its power and what it had not synced, is registered anew, and its link to this leader is cut: its session
-    of before was in contact a moment ago. ``told``: its broker epoch in those fetches."""
+    of before was in contact a moment ago. Those fetches have ``broker_epoch``."""
     world = World(min_isr=2)
     partition = world.lead()
     world.leaders.start()
     world.append(partition, 100)
     world.fetch(2, partition, 100)
-    world.fetch(3, partition, 100, epoch=told)
+    world.fetch(3, partition, 100, epoch=broker_epoch)
     assert partition.log.high_watermark == 100
     world.state(partition, (1, 2), partition_epoch=1)
     world.show_broker(replace(registered(3), broker_epoch=200, fenced=True))
     world.show_broker(replace(registered(3), broker_epoch=200))
     world.pass_ms(LAG_MS // 2)
-    assert not world.asked
+    assert not world.alter_requests
     assert world.fetch(3, partition, 90, epoch=200) is ErrorCode.none
     world.pass_ms(0)
-    assert not world.asked
+    assert not world.alter_requests
     world.fetch(3, partition, 100, epoch=200)
     assert world.proposals() == [(0, (1, 2, 3), 1)]
 
 
-def test_a_follower_that_does_not_tell_its_broker_epoch_does_not_join() -> None:
+def test_a_follower_that_does_not_report_its_broker_epoch_does_not_join() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     world.append(partition)
     world.fetch(3, partition, 1, epoch=-1)
     world.pass_ms(0)
-    assert not world.asked
+    assert not world.alter_requests
     world.fetch(3, partition, 1)
     assert world.proposals() == [(0, (1, 2, 3), 0)]
 
@@ -429,7 +433,7 @@ def test_a_deletion_waits_for_the_restarted_follower_which_may_have_its_old_log_
     assert world.leaders.low_watermark(partition) == 0
 
 
-def test_a_proposal_that_is_asked_for_again_means_the_incarnation_that_it_was_made_for() -> None:
+def test_a_proposal_that_is_requested_again_means_the_incarnation_that_it_was_made_for() -> None:
     """What became of the first request is not known, and who was to join has restarted and fetches anew meanwhile."""
     world = World()
     partition = world.lead(isr=(1, 2))
@@ -456,7 +460,7 @@ def test_a_proposal_names_the_incarnation_also_of_who_has_not_fetched_yet() -> N
 def joined_epochs(world: World) -> dict[int, int]:
     """Broker epochs by ID, in the latest request."""
     world.pass_ms(0)
-    (topic,) = world.asked[-1][0].topics
+    (topic,) = world.alter_requests[-1][0].topics
     return {int(one.broker_id): int(one.broker_epoch) for one in topic.partitions[0].new_isr_with_epochs}
 
 
@@ -487,7 +491,7 @@ def test_one_out_of_sync_that_rests_at_the_end_is_waited_for_after_an_append() -
     world.controller.image = image
     world.append(partition)
     world.fetch(2, partition, 4)
-    assert (partition.log.high_watermark, world.asked) == (3, [])
+    assert (partition.log.high_watermark, world.alter_requests) == (3, [])
 
 
 def test_many_proposals_go_in_requests_of_bounded_size() -> None:

@@ -14,7 +14,7 @@ SEGMENT = f"{0:020d}.log"
     "LocalLogTest.testParseTopicPartitionNameWithPeriodForDeletedTopic",
 )
 @pytest.mark.parametrize("topic", ["test_topic", "foo.bar-testtopic"])
-def test_the_name_of_a_partitions_directory_tells_topic_and_index(topic: str) -> None:
+def test_the_name_of_a_partitions_directory_reports_topic_and_index(topic: str) -> None:
     world = World()
     world.disk.write(f"{topic}-143/{SEGMENT}", b"")
     assert started(world, MetadataImage()).notes == [

@@ -1,4 +1,4 @@
-"""What the publisher tells the roles, and how much of it in one event."""
+"""How the publisher changes the roles of partitions, and how many in one event."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,35 +29,35 @@ STRAY = f"t-0.{TOPIC_ID.hex()}-stray"
 
 @dataclass
 class Roles:
-    """What it was told, as words."""
+    """Keeps the calls that it gets, as words."""
 
-    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     minimums: list[int] = field(default_factory=list)
-    """min.insync.replicas of a partition when it was told that it leads"""
+    """min.insync.replicas of a partition when it began to lead"""
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
         self.minimums.append(partition.log.config.min_insync_replicas)
         assert partition.leader_epoch == state.leader_epoch
         assert not partition.deleted
-        self.told.append(f"leads {partition.index} in {state.leader_epoch}.{state.partition_epoch}")
+        self.calls.append(f"leads {partition.index} in {state.leader_epoch}.{state.partition_epoch}")
 
     def resigns(self, partition: Partition) -> None:
         assert partition.deleted
-        self.told.append(f"resigns {partition.index}{' with its topic' if partition.deleted_topic else ''}")
+        self.calls.append(f"resigns {partition.index}{' with its topic' if partition.deleted_topic else ''}")
 
     def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
         assert (log.topic_id, log.directory) == (topic.topic_id, f"t-{index}")
-        self.told.append(f"follows {state.leader} in {state.leader_epoch}")
+        self.calls.append(f"follows {state.leader} in {state.leader_epoch}")
 
     def rests(self, topic_id: bytes, index: int) -> None:
         assert topic_id == TOPIC_ID
-        self.told.append(f"rests {index}")
+        self.calls.append(f"rests {index}")
 
     def reconfigured(self, partition: Partition) -> None:
-        self.told.append(f"reconfigured {partition.index} {partition.log.config.min_insync_replicas}")
+        self.calls.append(f"reconfigured {partition.index} {partition.log.config.min_insync_replicas}")
 
     def forgets(self, log: PartitionLog) -> None:
-        self.told.append(f"forgets {log.directory}")
+        self.calls.append(f"forgets {log.directory}")
 
 
 class World:
@@ -83,7 +83,7 @@ class World:
         )
 
     def publish(self, *states: PartitionImage) -> list[str]:
-        """No state: the topic is deleted. What was told in this event."""
+        """No state: the topic is deleted. Returns the calls of this event."""
         before = self.image.topics.get("t")
         after = TopicImage("t", TOPIC_ID, states) if states else None
         changed = tuple(n for n, state in enumerate(states) if before is None or before.partitions[n] != state)
@@ -91,12 +91,12 @@ class World:
         self.image = replace(self.image, topics=topics)
         delta = MetadataDelta(self.image)
         delta.topics = (TopicChange(before, after, changed),)
-        return self.tell(lambda: self.publisher.publish(delta, self.image))
+        return self.calls_of(lambda: self.publisher.publish(delta, self.image))
 
-    def tell(self, work: Callable[[], None]) -> list[str]:
-        self.roles.told.clear()
+    def calls_of(self, work: Callable[[], None]) -> list[str]:
+        self.roles.calls.clear()
         work()
-        return list(self.roles.told)
+        return list(self.roles.calls)
 
     def settle(self) -> None:
         while self.steps:
@@ -171,20 +171,20 @@ def test_a_replica_that_moves_away_is_deleted_here() -> None:
 def test_a_large_topic_is_opened_in_slices_and_later_publications_wait_for_it() -> None:
     world = World()
     count = 3 * PUBLISHED_CHANGES_PER_SLICE + 1
-    told = world.publish(*(FOLLOWED,) * count)
-    assert len(told) == PUBLISHED_CHANGES_PER_SLICE
+    calls = world.publish(*(FOLLOWED,) * count)
+    assert len(calls) == PUBLISHED_CHANGES_PER_SLICE
     assert world.publisher.is_behind
     assert world.publish() == []
     slices = 0
     while world.publisher.is_behind:
         slices += 1
-        assert len(world.tell(world.steps.pop(0))) <= 2 * PUBLISHED_CHANGES_PER_SLICE
+        assert len(world.calls_of(world.steps.pop(0))) <= 2 * PUBLISHED_CHANGES_PER_SLICE
     assert slices >= 4
     assert not list(world.publisher.resting_logs())
 
 
-@pytest.mark.parametrize(("known", "told"), [(0, []), (3, []), (4, ["forgets t-0"])])
-def test_a_high_watermark_beyond_the_log_that_is_opened_is_forgotten(known: int, told: list[str]) -> None:
+@pytest.mark.parametrize(("known", "calls"), [(0, []), (3, []), (4, ["forgets t-0"])])
+def test_a_high_watermark_beyond_the_log_that_is_opened_is_forgotten(known: int, calls: list[str]) -> None:
     """It was another topic's of that name, or of a tail that is lost: what comes in its place is not committed yet."""
     world = World()
     world.publish(FOLLOWED)
@@ -195,10 +195,10 @@ def test_a_high_watermark_beyond_the_log_that_is_opened_is_forgotten(known: int,
     again = World(world.disk)
     for _ in again.publisher.start(world.image, True, {("t", 0): known}):
         """Opening."""
-    assert again.roles.told == [*told, "follows 2 in 1"]
+    assert again.roles.calls == [*calls, "follows 2 in 1"]
 
 
-def test_settings_of_a_large_topic_reach_its_partitions_in_slices_and_what_is_led_is_told() -> None:
+def test_settings_of_a_large_topic_reach_its_partitions_in_slices_and_what_is_led_is_reported() -> None:
     world = World()
     world.publish(LED, FOLLOWED, *(LED,) * PUBLISHED_CHANGES_PER_SLICE)
     world.settle()
@@ -206,12 +206,12 @@ def test_settings_of_a_large_topic_reach_its_partitions_in_slices_and_what_is_le
     delta = MetadataDelta(world.image)
     delta.configs.update(configs)
     world.image = replace(world.image, configs=configs)
-    told = world.tell(lambda: world.publisher.publish(delta, world.image))
-    assert 0 < len(told) <= PUBLISHED_CHANGES_PER_SLICE
-    assert told[:2] == ["reconfigured 0 2", "reconfigured 2 2"]
+    calls = world.calls_of(lambda: world.publisher.publish(delta, world.image))
+    assert 0 < len(calls) <= PUBLISHED_CHANGES_PER_SLICE
+    assert calls[:2] == ["reconfigured 0 2", "reconfigured 2 2"]
     while world.publisher.is_behind:
-        told += world.tell(world.steps.pop(0))
-    assert len(told) == PUBLISHED_CHANGES_PER_SLICE + 1
+        calls += world.calls_of(world.steps.pop(0))
+    assert len(calls) == PUBLISHED_CHANGES_PER_SLICE + 1
 
 
 def test_replicas_are_counted_whatever_their_role() -> None:
@@ -252,7 +252,7 @@ def test_a_start_knows_the_high_watermarks_of_the_life_before() -> None:
         pass
     (log,) = again.publisher.resting_logs()
     assert (log.log_end_offset, log.high_watermark) == (3, 2)
-    assert again.roles.told == ["follows 2 in 1"]
+    assert again.roles.calls == ["follows 2 in 1"]
     assert not again.publisher.is_behind
 
 
@@ -319,7 +319,7 @@ def test_a_second_stray_of_the_same_partition_leaves_the_first_one() -> None:
     assert world.disk.list("") == [STRAY, STRAY.replace("-stray", ".2-stray")]
 
 
-def test_a_topic_whose_deletion_the_metadata_told_is_deleted_at_the_start() -> None:
+def test_a_topic_whose_deletion_the_metadata_has_is_deleted_at_the_start() -> None:
     world = with_records()
     again = World(world.disk)
     delta = MetadataDelta(world.image)
@@ -354,7 +354,7 @@ def test_another_topics_id_makes_a_stray_only_where_nobody_relies_on_this_replic
 
 
 def test_what_a_lone_replica_found_after_a_kill_is_read_when_it_is_durable() -> None:
-    """flush.messages asks for the sync, and the records that were found are perhaps in the page cache only."""
+    """flush.messages requires the sync, and the records that were found are perhaps in the page cache only."""
     world = with_records()
     topic = TopicImage("t", TOPIC_ID, (replace(LED, replicas=(1,), isr=(1,)),))
     for flush_messages, read in (("1", 0), ("4", 3)):
@@ -380,7 +380,7 @@ def test_a_log_with_a_damaged_topic_id_is_whole_again_only_when_it_has_all_that_
     assert again.quarantine.until == 3
 
 
-def test_the_directory_of_a_topic_whose_deletion_the_metadata_told_is_not_taken_for_damaged() -> None:
+def test_the_directory_of_a_topic_whose_deletion_the_metadata_has_is_not_taken_for_damaged() -> None:
     world = with_records()
     write_partition_metadata(world.disk, "t-0", ALMOST)
     again = World(world.disk)
@@ -457,7 +457,7 @@ def test_a_damaged_log_may_be_in_sync_and_elected_in_one_publication() -> None:
     assert again.publish(elected) == ["rests 0", "leads 0 in 2.3"]
 
 
-def test_the_controller_is_told_of_a_lost_replica_that_is_whole_again() -> None:
+def test_the_controller_gets_news_of_a_lost_replica_that_is_whole_again() -> None:
     world = with_records()
     lost = replace(LED, isr=(), leader=-1, elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
     world, _ = damaged(lost)
@@ -472,7 +472,7 @@ def test_the_controller_is_told_of_a_lost_replica_that_is_whole_again() -> None:
 @pytest.mark.clause("E-6")
 @pytest.mark.parametrize("files", [with_records, World], ids=["other files", "an empty disk"])
 def test_a_lost_replica_is_not_whole_again_because_its_disk_was_replaced(files: Callable[[], World]) -> None:
-    """Told whole, it would be elected as the last known leader, without the records that it held."""
+    """Reported as whole, it would be elected as the last known leader, without the records that it held."""
     lost = replace(LED, isr=(), leader=-1, last_known_elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
     world = files()
     again = started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, (lost,))}))
@@ -483,12 +483,12 @@ def test_a_lost_replica_is_not_whole_again_because_its_disk_was_replaced(files: 
 def test_the_clusters_minimum_counts_for_topics_that_set_none_and_not_the_nodes_own() -> None:
     world = World()
     world.publish(LED)
-    for value, told in (("3", ["reconfigured 0 3"]), ("2", ["reconfigured 0 2"])):
+    for value, calls in (("3", ["reconfigured 0 3"]), ("2", ["reconfigured 0 2"])):
         configs = {CLUSTER: {"min.insync.replicas": value}}
         delta = MetadataDelta(world.image)
         delta.configs.update(configs)
         world.image = replace(world.image, configs=configs)
-        assert world.tell(partial(world.publisher.publish, delta, world.image)) == told
+        assert world.calls_of(partial(world.publisher.publish, delta, world.image)) == calls
     for own, expected in (({}, 2), ({"min.insync.replicas": "1"}, 1)):
         world = World()
         world.image = replace(world.image, configs={**configs, (TOPIC_RESOURCE, "t"): own})
@@ -514,6 +514,6 @@ def test_a_minimum_comes_into_force_with_the_isr_of_the_same_image(
     delta.topics = (TopicChange(before, after, (0,)),)
     delta.configs.update(configs)
     leads = now_led is not FOLLOWED
-    told = ["leads 0 in 0.1", "reconfigured 0 2"] if leads else ["resigns 0", "follows 2 in 1"]
-    assert world.tell(lambda: world.publisher.publish(delta, world.image)) == [*told, "reconfigured 1 2"]
+    calls = ["leads 0 in 0.1", "reconfigured 0 2"] if leads else ["resigns 0", "follows 2 in 1"]
+    assert world.calls_of(lambda: world.publisher.publish(delta, world.image)) == [*calls, "reconfigured 1 2"]
     assert world.roles.minimums == [1, 1, *([2] if leads else [])]

@@ -43,7 +43,7 @@ def test_removing_the_old_topic_leaves_a_new_one_of_the_same_name() -> None:
     assert (partitions.topic_ids, partitions.topic_names) == ({"t": new_id}, {new_id: "t"})
 
 
-def test_watchers_are_told_once_and_see_the_deletion() -> None:
+def test_watchers_are_notified_once_and_see_the_deletion() -> None:
     partitions, watcher = Partitions(), Watching()
     partitions.arrivals[watcher] = None
     one = partition()

@@ -74,7 +74,7 @@ def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
 
     def answer() -> None:
         world.pass_ms(0)
-        if world.asked:
+        if world.alter_requests:
             world.answer(random.choice([ErrorCode.none, ErrorCode.none, ErrorCode.ineligible_replica]))
 
     def reconfigure() -> None:
@@ -112,7 +112,7 @@ def test_the_gauges_are_exact_after_every_step(seed: int) -> None:
     assert shown(world, *GAUGES) == (0, 0, 0, 0)
 
 
-def test_each_change_of_in_sync_replicas_is_counted_once_whoever_told_it_first() -> None:
+def test_each_change_of_in_sync_replicas_is_counted_once_whoever_reported_it_first() -> None:
     world = World()
     by_answer, by_metadata = world.lead(0, isr=(1, 2)), world.lead(1, isr=(1, 2))
     world.fetch(3, by_answer, 0)
@@ -144,7 +144,7 @@ def test_a_follower_that_leaves_is_a_shrink_and_what_others_change_is_neither() 
     assert shown(world, *METERS) == (1, 0, 0), "the controller took one out before the other came in"
 
 
-def test_each_refusal_is_counted_also_of_what_is_asked_again() -> None:
+def test_each_refusal_is_counted_also_of_what_is_retried() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     world.fetch(3, partition, 0)

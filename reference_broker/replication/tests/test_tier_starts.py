@@ -32,10 +32,10 @@ EPOCHS = ((0, 0), (1, 30))
 
 
 class FakeTier:
-    """``asked`` has the leader epoch, the offset, and what is told when the tier has answered."""
+    """``sent`` has the leader epoch, the offset, and the callback for the result."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, int, Callable[[TierState | Error], None]]] = []
+        self.lookups: list[tuple[int, int, Callable[[TierState | Error], None]]] = []
 
     def state_before(
         self,
@@ -45,7 +45,7 @@ class FakeTier:
         offset: int,
         done: Callable[[TierState | Error], None],
     ) -> None:
-        self.asked.append((leader_epoch, offset, done))
+        self.lookups.append((leader_epoch, offset, done))
 
 
 def producers() -> ProducerStates:
@@ -58,12 +58,12 @@ def producers() -> ProducerStates:
 
 
 def following() -> tuple[World, FakeTier, PartitionLog]:
-    """A follower with three records, that was told that what it asks for has moved."""
+    """A follower with three records, whose fetch offset has moved to the tier."""
     world, tier = World(), FakeTier()
     world.fetchers.tier = tier
     log = world.follow(records=3, epoch=2)
-    asked, _ = world.fetch()
-    world.answer(asked, MOVED)
+    sent, _ = world.fetch()
+    world.respond(sent, MOVED)
     return world, tier, log
 
 
@@ -82,25 +82,25 @@ def epoch_end(epoch: int, end_offset: int, error: ErrorCode = ErrorCode.none) ->
 
 
 def _named_next(world: World) -> list[FetchPartition]:
-    """What the next fetch that names something asks for. The session's other fetches are answered with nothing."""
+    """Returns the partitions of the next fetch that names any. Other fetches of the session get an empty response."""
     for _ in range(20):
         world.pass_ms(200)
-        for asked in [world.asked.pop() for _ in world.asked[:]]:
-            assert asked.api_key == ApiKey.FETCH
-            if named(asked.body):
-                return named(asked.body)
-            world.answer(asked)
+        for sent in [world.sent.pop() for _ in world.sent[:]]:
+            assert sent.api_key == ApiKey.FETCH
+            if named(sent.body):
+                return named(sent.body)
+            world.respond(sent)
     return []
 
 
 def _asks_again(world: World) -> bool:
-    """The leader tells an error in each answer, as long as it lasts."""
+    """The leader includes an error in each response, as long as it lasts."""
     for _ in range(20):
         world.pass_ms(200)
-        for asked in [world.asked.pop() for _ in world.asked[:]]:
-            if asked.api_key == ApiKey.LIST_OFFSETS:
+        for sent in [world.sent.pop() for _ in world.sent[:]]:
+            if sent.api_key == ApiKey.LIST_OFFSETS:
                 return True
-            world.answer(asked, MOVED)
+            world.respond(sent, MOVED)
     return False
 
 
@@ -115,15 +115,15 @@ def _asks_again(world: World) -> bool:
 def test_it_begins_with_the_epochs_and_producers_of_the_tier(end_of_earlier: int, wanted_epoch: int) -> None:
     """The record before offset 40 is of the epoch before that of the leader's first one, or of the same."""
     world, tier, log = following()
-    asked = world.question(ApiKey.LIST_OFFSETS)
-    assert asked.body.topics[0].partitions[0].timestamp == -4
-    asked.replied(local_start(40, 2))
-    asked = world.question(ApiKey.OFFSET_FOR_LEADER_EPOCH)
-    assert asked.body.topics[0].partitions[0].leader_epoch == 1
-    asked.replied(epoch_end(1, end_of_earlier))
-    ((epoch, offset, tell),) = tier.asked
+    sent = world.only_request(ApiKey.LIST_OFFSETS)
+    assert sent.body.topics[0].partitions[0].timestamp == -4
+    sent.replied(local_start(40, 2))
+    sent = world.only_request(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+    assert sent.body.topics[0].partitions[0].leader_epoch == 1
+    sent.replied(epoch_end(1, end_of_earlier))
+    ((epoch, offset, done),) = tier.lookups
     assert (epoch, offset) == (wanted_epoch, 40)
-    tell(TierState(42, EPOCHS, encoded(producers()), producers()))
+    done(TierState(42, EPOCHS, encoded(producers()), producers()))
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (10, 42, 42)
     assert (log.epochs.epochs, log.epochs.starts) == ([0, 1], [10, 30])
     assert log.producers.by_id[7].current_txn_first_offset == 35
@@ -134,8 +134,8 @@ def test_it_begins_with_the_epochs_and_producers_of_the_tier(end_of_earlier: int
 
 def test_the_first_epoch_has_none_before_it() -> None:
     world, tier, _ = following()
-    world.question(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
-    assert tier.asked[0][:2] == (0, 40)
+    world.only_request(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
+    assert tier.lookups[0][:2] == (0, 40)
 
 
 @pytest.mark.parametrize(
@@ -146,29 +146,29 @@ def test_the_first_epoch_has_none_before_it() -> None:
         (local_start(40, 0), ErrorCode.unknown_server_error),
     ],
 )
-def test_whoever_gives_no_answer_is_asked_again(answers: Sequence[Any]) -> None:
+def test_whoever_does_not_respond_is_retried(answers: Sequence[Any]) -> None:
     world, tier, log = following()
     for answer in answers:
         if isinstance(answer, ErrorCode):
-            tier.asked[0][2](answer)
+            tier.lookups[0][2](answer)
         else:
             is_epoch = isinstance(answer, OffsetForLeaderEpochResponse)
-            world.question(ApiKey.OFFSET_FOR_LEADER_EPOCH if is_epoch else ApiKey.LIST_OFFSETS).replied(answer)
+            world.only_request(ApiKey.OFFSET_FOR_LEADER_EPOCH if is_epoch else ApiKey.LIST_OFFSETS).replied(answer)
     assert log.log_end_offset == 3
     assert _asks_again(world)
 
 
 @pytest.mark.clause("TierStateMachineTest.testFencedOffsetResetAfterMovedToRemoteTier")
-def test_an_answer_for_an_older_leader_changes_nothing() -> None:
+def test_a_response_for_an_older_leader_changes_nothing() -> None:
     world, tier, log = following()
-    world.question(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
+    world.only_request(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
     world.follow(epoch=3)
-    tier.asked[0][2](TierState(42, EPOCHS, encoded(producers()), producers()))
+    tier.lookups[0][2](TierState(42, EPOCHS, encoded(producers()), producers()))
     assert log.log_end_offset == 3
 
 
 def test_a_node_without_a_tier_tries_again() -> None:
     world, _, log = following()
     world.fetchers.tier = None
-    world.question(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
+    world.only_request(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
     assert log.log_end_offset == 3

@@ -15,11 +15,11 @@ from reference_broker.wire.fetch import FetchRequest, PartitionData
 def heeding(records: int) -> tuple[World, PartitionLog]:
     world = World({"crucible.tombstone.horizon.enable": "true"})
     log = world.follow(0, records=records)
-    world.question(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1001"))
+    world.only_request(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1001"))
     return world, log
 
 
-def told(horizon: int, *offsets: int, start: int = 0, high_watermark: int = 0) -> PartitionData:
+def horizon_data(horizon: int, *offsets: int, start: int = 0, high_watermark: int = 0) -> PartitionData:
     records = b"".join(one_record(offset) for offset in offsets)
     return PartitionData(0, 0, high_watermark, log_start_offset=start, records=records, tombstone_horizon=horizon)
 
@@ -29,44 +29,44 @@ def position(request: FetchRequest) -> int:
 
 
 def answered(world: World, data: PartitionData) -> None:
-    world.answer(world.fetch()[0], data)
+    world.respond(world.fetch()[0], data)
 
 
 @pytest.mark.clause("H-4", "H-5")
 def test_a_follower_below_the_marker_empties_its_log_and_begins_at_the_leaders_start() -> None:
     world, log = heeding(records=3)
-    asked, request = world.fetch()
-    assert (asked.api_version, position(request)) == (1001, 3)
-    world.answer(asked, told(5, 6, start=1))
+    sent, request = world.fetch()
+    assert (sent.api_version, position(request)) == (1001, 3)
+    world.respond(sent, horizon_data(5, 6, start=1))
     assert (log.log_start_offset, log.log_end_offset) == (1, 1)
-    assert world.told("unsafe_bootstrap") == [{"partition": "t-0", "position": 3, "horizon": 5}]
-    asked, request = world.fetch()
+    assert world.notes_of("unsafe_bootstrap") == [{"partition": "t-0", "position": 3, "horizon": 5}]
+    sent, request = world.fetch()
     assert position(request) == 1
-    world.answer(asked, told(5, 1, 2, 6, start=1))
+    world.respond(sent, horizon_data(5, 1, 2, 6, start=1))
     assert log.log_end_offset == 7
-    assert len(world.told("unsafe_bootstrap")) == 1, "no loop (H-5)"
+    assert len(world.notes_of("unsafe_bootstrap")) == 1, "no loop (H-5)"
     assert log.horizon.offset == 5, "what it copied lacks these tombstones, too"
-    answered(world, told(5, 7, start=1))
+    answered(world, horizon_data(5, 7, start=1))
     assert log.horizon.remembered == 0, "H-7"
 
 
 @pytest.mark.clause("H-6")
 def test_a_marker_that_moves_while_the_log_is_filled_empties_it_again() -> None:
     world, log = heeding(records=3)
-    answered(world, told(5))
-    answered(world, told(5, 0, 1))
-    answered(world, told(6, 2, 3))
+    answered(world, horizon_data(5))
+    answered(world, horizon_data(5, 0, 1))
+    answered(world, horizon_data(6, 2, 3))
     assert log.log_end_offset == 0
-    assert [each["horizon"] for each in world.told("unsafe_bootstrap")] == [5, 6]
+    assert [each["horizon"] for each in world.notes_of("unsafe_bootstrap")] == [5, 6]
 
 
 @pytest.mark.clause("H-2")
 def test_a_follower_at_or_beyond_the_marker_keeps_its_log_and_may_remove_tombstones_below_it() -> None:
     world, log = heeding(records=3)
-    assert log.horizon.limit == 0, "nothing goes before the leader has told its marker"
-    answered(world, told(3, 3))
+    assert log.horizon.limit == 0, "nothing goes before the leader has sent its marker"
+    answered(world, horizon_data(3, 3))
     assert (log.log_end_offset, log.horizon.limit, log.horizon.offset) == (4, 3, 0)
-    assert not world.told("unsafe_bootstrap")
+    assert not world.notes_of("unsafe_bootstrap")
 
 
 @pytest.mark.clause("H-1", "H-6")
@@ -74,9 +74,9 @@ def test_a_follower_at_or_beyond_the_marker_keeps_its_log_and_may_remove_tombsto
 def test_a_marker_that_comes_back_after_that_of_another_leader_has_moved(is_killed: bool) -> None:
     """What was copied from the other leader may need tombstones that the first one lacks."""
     world, log = heeding(records=3)
-    answered(world, told(5))
-    answered(world, told(5, 0, 1))
-    answered(world, told(0, 2))
+    answered(world, horizon_data(5))
+    answered(world, horizon_data(5, 0, 1))
+    answered(world, horizon_data(0, 2))
     assert log.log_end_offset == 3, "the other one has all tombstones"
     if is_killed:
         log = run_to_end(open_log(world.disk, "t-0", LogConfig(), world.now(), False))
@@ -87,8 +87,8 @@ def test_a_marker_that_comes_back_after_that_of_another_leader_has_moved(is_kill
 @pytest.mark.parametrize("filled", [0, 2, 6])
 def test_a_killed_follower_does_not_begin_again_for_the_same_marker(filled: int) -> None:
     world, _ = heeding(records=3)
-    answered(world, told(5))
-    answered(world, told(5, *range(filled)))
+    answered(world, horizon_data(5))
+    answered(world, horizon_data(5, *range(filled)))
     log = run_to_end(open_log(world.disk, "t-0", LogConfig(), world.now(), False))
     assert not log.horizon.must_empty(log.log_end_offset, 5)
     assert log.horizon.offset == 5
@@ -105,8 +105,8 @@ def test_a_follower_killed_before_the_marker_is_noted_begins_again() -> None:
 def test_a_leader_that_does_not_announce_the_draft_is_followed_as_ever() -> None:
     world = World({"crucible.tombstone.horizon.enable": "true"})
     log = world.follow(0, records=3)
-    world.question(ApiKey.API_VERSIONS).replied(versions())
-    asked, _ = world.fetch()
-    assert asked.api_version == 18
-    world.answer(asked, PartitionData(0, 0, 3, log_start_offset=0, records=one_record(3)))
+    world.only_request(ApiKey.API_VERSIONS).replied(versions())
+    sent, _ = world.fetch()
+    assert sent.api_version == 18
+    world.respond(sent, PartitionData(0, 0, 3, log_start_offset=0, records=one_record(3)))
     assert (log.log_end_offset, log.horizon.limit) == (4, 0)

@@ -175,10 +175,10 @@ def test_metadata_1000_is_version_5_with_the_epoch_behind_the_controllers_id() -
         "00000001 0000 0001 74 00 00000001 0000 00000000 00000001 00000001 00000001 00000001 00000001 00000000"
     ).hex(" ", 1)
     assert decode_response(ApiKey.METADATA, 1000, frame[4:]) == (9, body)
-    asked: Any = decode_request(ApiKey.METADATA, 1000, bytes.fromhex("00000001 0001 74 00"), 0)
+    sent: Any = decode_request(ApiKey.METADATA, 1000, bytes.fromhex("00000001 0001 74 00"), 0)
     expected: Any = body_class(ApiKey.METADATA, "request")
-    assert type(asked) is expected
-    assert ([topic.name for topic in asked.topics], asked.allow_auto_topic_creation) == (["t"], False)
+    assert type(sent) is expected
+    assert ([topic.name for topic in sent.topics], sent.allow_auto_topic_creation) == (["t"], False)
 
 
 @pytest.mark.clause("D-1")
@@ -226,12 +226,12 @@ def test_1001_has_leader_epochs_and_the_instance_id_too() -> None:
 def test_drafts_round_trip(data: st.DataObject) -> None:
     body = data.draw(entities(FetchSnapshotResponse1000))
     assert decode_response(KEY, 1000, b"".join(encode_response(KEY, 1000, 1, body))[4:]) == (1, body)
-    asked = data.draw(entities(body_class(KEY, "request")))
-    frame = b"".join(encode_request(KEY, 1000, 1, None, asked))[4:]
+    sent = data.draw(entities(body_class(KEY, "request")))
+    frame = b"".join(encode_request(KEY, 1000, 1, None, sent))[4:]
     again: Any = decode_request(KEY, 1000, frame, read_request_header(frame)[1])
     assert b"".join(encode_request(KEY, 1000, 1, None, again))[4:] == frame
-    assert (again.replica_id, again.max_bytes, again.cluster_id) == (asked.replica_id, asked.max_bytes, None)
-    assert [topic.name for topic in again.topics] == [topic.name for topic in asked.topics]
+    assert (again.replica_id, again.max_bytes, again.cluster_id) == (sent.replica_id, sent.max_bytes, None)
+    assert [topic.name for topic in again.topics] == [topic.name for topic in sent.topics]
 
 
 @pytest.mark.thorough
@@ -244,9 +244,9 @@ def test_every_draft_round_trips(draft: tuple[int, int], data: st.DataObject) ->
     answer = data.draw(entities(response))
     assert decode_response(api_key, version, b"".join(encode_response(api_key, version, 1, answer))[4:]) == (1, answer)
     if draft in OWN_REQUESTS:
-        asked = data.draw(entities(request))
-        frame = b"".join(encode_request(api_key, version, 1, None, asked))[4:]
-        assert decode_request(api_key, version, frame, read_request_header(frame)[1]) == asked
+        sent = data.draw(entities(request))
+        frame = b"".join(encode_request(api_key, version, 1, None, sent))[4:]
+        assert decode_request(api_key, version, frame, read_request_header(frame)[1]) == sent
 
 
 @QUICK

@@ -56,10 +56,10 @@ def test_a_request_written_from_the_page_and_version_6_is_read_and_written_so() 
     text = bytes.fromhex("".join(value for _, value in fields))
     partition = FetchPartition(5, 7, 4096, log_start_offset=6)
     topics = [FetchTopic("t", NO_TOPIC_ID, [partition])]
-    asked = FetchRequest(-1, 500, 1, 1 << 20, 1, 0x0102030405060708, 0x7000000000000002, topics)
-    asked = replace(asked, fetch_type=INCREMENTAL_FETCH)
-    assert decode_request(FETCH, PAGE, memoryview(text), 0) == asked
-    frame = b"".join(encode_request(FETCH, PAGE, 9, "me", asked))
+    sent = FetchRequest(-1, 500, 1, 1 << 20, 1, 0x0102030405060708, 0x7000000000000002, topics)
+    sent = replace(sent, fetch_type=INCREMENTAL_FETCH)
+    assert decode_request(FETCH, PAGE, memoryview(text), 0) == sent
+    frame = b"".join(encode_request(FETCH, PAGE, 9, "me", sent))
     assert frame[4:] == bytes.fromhex("0001 03e8 00000009 0002 6d65") + text
 
 
@@ -88,13 +88,13 @@ def test_a_response_is_written_as_the_page_and_version_6_have_it_and_read_so() -
     data = PartitionData(5, 0, 9, 8, 1, [AbortedTransaction(4, 2)], records=b"xy")
     flags = INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK
     topics = [FetchTopicResponse("t", NO_TOPIC_ID, [data])]
-    told = FetchResponse(10001, 0x0102030405060708, topics, 1, error_string="abc", response_flags=flags)
-    assert b"".join(encode_response(FETCH, PAGE, 9, told))[4:] == text
-    assert decode_response(FETCH, PAGE, memoryview(text)) == (9, told)
+    response = FetchResponse(10001, 0x0102030405060708, topics, 1, error_string="abc", response_flags=flags)
+    assert b"".join(encode_response(FETCH, PAGE, 9, response))[4:] == text
+    assert decode_response(FETCH, PAGE, memoryview(text)) == (9, response)
 
 
 @pytest.mark.clause("G-12", "G-1", "G-3", "G-4", "D-1")
-def test_a_follower_s_request_has_the_page_s_fields_and_what_followers_tell() -> None:
+def test_a_follower_s_request_has_the_page_s_fields_and_what_followers_report() -> None:
     text = (
         "00000003 000001f4 00000001 00100000 00 01 0102030405060708 7000000000000002"
         "00000001 0001 74 69696969696969696969696969696969 00000001"
@@ -140,7 +140,7 @@ def test_a_follower_s_response_has_header_0_an_error_string_and_flags() -> None:
 
 
 @pytest.mark.clause("G-12", "D-1")
-def test_a_follower_s_response_tells_where_the_logs_part_behind_the_fields_of_version_6() -> None:
+def test_a_follower_s_response_reports_where_the_logs_part_behind_the_fields_of_version_6() -> None:
     text = (
         "00000009 00000000 0000 ffff 0000000000000007 03 00000001 0001 74 00000001"
         "00000005 0000 0000000000000009 ffffffffffffffff 0000000000000000 ffffffff 00000000 00000003 0000000000000004"
@@ -161,22 +161,22 @@ def test_a_follower_s_response_tells_where_the_logs_part_behind_the_fields_of_ve
 @QUICK
 @given(st.data())
 def test_both_round_trip(data: st.DataObject) -> None:
-    asked: Any = data.draw(fetch_requests(6))  # Only mypy takes the fields as frozen.
-    asked.session_id, asked.session_epoch, asked.fetch_type = data.draw(st.tuples(INT64, INT64, INT8))
-    asked.replica_epoch = data.draw(INT64)
-    for topic in asked.topics:
+    sent: Any = data.draw(fetch_requests(6))  # Only mypy takes the fields as frozen.
+    sent.session_id, sent.session_epoch, sent.fetch_type = data.draw(st.tuples(INT64, INT64, INT8))
+    sent.replica_epoch = data.draw(INT64)
+    for topic in sent.topics:
         topic.topic_id = data.draw(st.binary(min_size=16, max_size=16))
-    for each in (partition for topic in asked.topics for partition in topic.partitions):
+    for each in (partition for topic in sent.topics for partition in topic.partitions):
         each.current_leader_epoch, each.last_fetched_epoch = data.draw(st.tuples(INT32, INT32))
-    frame = b"".join(encode_request(FETCH, DRAFT, 9, "me", asked))
-    assert decode_request(FETCH, DRAFT, memoryview(frame)[4:], 12) == asked
-    told: Any = data.draw(fetch_responses(6))
-    told.session_id, told.error_code = data.draw(st.tuples(INT64, INT16))
-    told.error_string, told.response_flags = data.draw(st.tuples(st.none() | TEXT, INT8))
-    for part in (partition for topic in told.responses for partition in topic.partitions):
+    frame = b"".join(encode_request(FETCH, DRAFT, 9, "me", sent))
+    assert decode_request(FETCH, DRAFT, memoryview(frame)[4:], 12) == sent
+    response: Any = data.draw(fetch_responses(6))
+    response.session_id, response.error_code = data.draw(st.tuples(INT64, INT16))
+    response.error_string, response.response_flags = data.draw(st.tuples(st.none() | TEXT, INT8))
+    for part in (partition for topic in response.responses for partition in topic.partitions):
         part.diverging_epoch = data.draw(st.none() | DIVERGENCES)
-    frame = b"".join(encode_response(FETCH, DRAFT, 9, told))
-    assert decode_response(FETCH, DRAFT, memoryview(frame)[4:]) == (9, told)
+    frame = b"".join(encode_response(FETCH, DRAFT, 9, response))
+    assert decode_response(FETCH, DRAFT, memoryview(frame)[4:]) == (9, response)
 
 
 @QUICK
@@ -193,8 +193,8 @@ def test_any_bytes_are_a_fetch_or_a_protocol_error(asks: bool, version: int, fra
 
 @pytest.mark.parametrize("version", [PAGE, DRAFT])
 def test_what_ends_inside_a_field_is_refused_and_what_runs_on_is_not(version: int) -> None:
-    asked = FetchRequest(topics=[FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 1, 2)])])
-    body = b"".join(encode_request(FETCH, version, 9, "me", asked))[4 + 12 :]
+    sent = FetchRequest(topics=[FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 1, 2)])])
+    body = b"".join(encode_request(FETCH, version, 9, "me", sent))[4 + 12 :]
     for size in range(len(body)):
         with pytest.raises(ProtocolError):
             decode_request(FETCH, version, memoryview(body[:size]), 0)

@@ -57,9 +57,11 @@ def test_tags_of_later_versions_are_unknown_ones(version: int, directory: bytes,
 
 def test_what_an_older_version_cannot_say_is_left_out() -> None:
     partition = FetchPartition(0, 9, 77, 3, 2, -1, DIRECTORY, 7)
-    told = [FetchTopic("", bytes(16), [partition])]
+    response = [FetchTopic("", bytes(16), [partition])]
     plain = [FetchTopic("", bytes(16), [FetchPartition(0, 9, 77, 3, 2)])]
-    frames = [b"".join(encode_request(ApiKey.FETCH, 16, 1, None, FetchRequest(topics=each))) for each in (told, plain)]
+    frames = [
+        b"".join(encode_request(ApiKey.FETCH, 16, 1, None, FetchRequest(topics=each))) for each in (response, plain)
+    ]
     assert frames[0] == frames[1]
 
 

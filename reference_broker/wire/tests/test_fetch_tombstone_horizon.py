@@ -52,10 +52,10 @@ def test_a_request_has_these_bytes() -> None:
     ]
     text = bytes.fromhex("".join(value for _, value in fields))
     partition = FetchPartition(6, 7, 4096, 3, 2, 4)
-    asked = FetchRequest(2, 500, 1, 1 << 20, 1, 0x01020304, 5, [FetchTopic("", TOPIC_ID, [partition])])
-    asked = replace(asked, forgotten=[ForgottenTopic("", TOPIC_ID, [1, 8])], replica_epoch=9)
-    assert decode_request(ApiKey.FETCH, VERSION, memoryview(text), 0) == asked
-    frame = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, "me", asked))
+    sent = FetchRequest(2, 500, 1, 1 << 20, 1, 0x01020304, 5, [FetchTopic("", TOPIC_ID, [partition])])
+    sent = replace(sent, forgotten=[ForgottenTopic("", TOPIC_ID, [1, 8])], replica_epoch=9)
+    assert decode_request(ApiKey.FETCH, VERSION, memoryview(text), 0) == sent
+    frame = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, "me", sent))
     assert frame[4:] == bytes.fromhex("0001 03e9 00000009 0002 6d65") + text
 
 
@@ -82,56 +82,56 @@ def test_a_response_has_these_bytes() -> None:
     ]
     text = bytes.fromhex("".join(value for _, value in fields))
     data = PartitionData(6, 0, 9, 8, 2, diverging_epoch=EpochEndOffset(3, 5), tombstone_horizon=7)
-    told = FetchResponse(0, 0x01020304, [FetchTopicResponse("", TOPIC_ID, [data])], 1)
-    frame = b"".join(encode_response(ApiKey.FETCH, VERSION, 9, told))
+    response = FetchResponse(0, 0x01020304, [FetchTopicResponse("", TOPIC_ID, [data])], 1)
+    frame = b"".join(encode_response(ApiKey.FETCH, VERSION, 9, response))
     assert frame[4:] == bytes.fromhex("00000009") + text
-    assert decode_response(ApiKey.FETCH, VERSION, memoryview(frame)[4:]) == (9, told)
+    assert decode_response(ApiKey.FETCH, VERSION, memoryview(frame)[4:]) == (9, response)
 
 
 @pytest.mark.clause("D-1")
 @QUICK
 @given(fetch_requests(17))
-def test_any_request_comes_back(asked: FetchRequest) -> None:
-    asked = replace(
-        asked,
+def test_any_request_comes_back(sent: FetchRequest) -> None:
+    sent = replace(
+        sent,
         rack_id="",
         cluster_id=None,
         topics=[
             replace(topic, partitions=[replace(each, replica_directory_id=bytes(16)) for each in topic.partitions])
-            for topic in asked.topics
+            for topic in sent.topics
         ],
     )
-    frame = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, None, asked))
+    frame = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, None, sent))
     body_at = 4 + 2 + 2 + 4 + 2
-    assert decode_request(ApiKey.FETCH, VERSION, memoryview(frame), body_at) == asked
+    assert decode_request(ApiKey.FETCH, VERSION, memoryview(frame), body_at) == sent
 
 
 @pytest.mark.clause("H-1")
 @QUICK
 @given(fetch_responses(11), INT64)
-def test_any_response_comes_back(told: FetchResponse, horizon: int) -> None:
+def test_any_response_comes_back(response: FetchResponse, horizon: int) -> None:
     topics = [
         FetchTopicResponse("", TOPIC_ID, [replace(data, tombstone_horizon=horizon) for data in topic.partitions])
-        for topic in told.responses
+        for topic in response.responses
     ]
-    told = replace(told, responses=topics)
-    frame = b"".join(encode_response(ApiKey.FETCH, VERSION, 9, told))
-    assert decode_response(ApiKey.FETCH, VERSION, memoryview(frame)[4:]) == (9, told)
+    response = replace(response, responses=topics)
+    frame = b"".join(encode_response(ApiKey.FETCH, VERSION, 9, response))
+    assert decode_response(ApiKey.FETCH, VERSION, memoryview(frame)[4:]) == (9, response)
 
 
 @QUICK
 @given(st.integers(0, 90))
 def test_a_request_that_is_cut_short_is_refused(length: int) -> None:
     partition = FetchPartition(6, 7, 4096, 3, 2, 4)
-    asked = FetchRequest(topics=[FetchTopic("", TOPIC_ID, [partition])], forgotten=[ForgottenTopic("", TOPIC_ID, [1])])
-    frame = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, None, asked))[14:]
+    sent = FetchRequest(topics=[FetchTopic("", TOPIC_ID, [partition])], forgotten=[ForgottenTopic("", TOPIC_ID, [1])])
+    frame = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, None, sent))[14:]
     with pytest.raises(ProtocolError):
         decode_request(ApiKey.FETCH, VERSION, memoryview(frame)[: min(length, len(frame) - 1)], 0)
 
 
 def test_a_count_beyond_the_frame_is_refused() -> None:
-    asked = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, None, FetchRequest()))[14:]
-    for at in (len(asked) - 8, len(asked) - 4):
-        frame = asked[:at] + bytes.fromhex("7fffffff") + asked[at + 4 :]
+    sent = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, None, FetchRequest()))[14:]
+    for at in (len(sent) - 8, len(sent) - 4):
+        frame = sent[:at] + bytes.fromhex("7fffffff") + sent[at + 4 :]
         with pytest.raises(ProtocolError):
             decode_request(ApiKey.FETCH, VERSION, memoryview(frame), 0)

@@ -87,7 +87,7 @@ def test_mutated_messages_decode_to_what_kio_decodes_or_are_refused(
     ours = attempt(key, version, request, header + frame)
     if ours is None:
         return
-    # Accepted, so kio (which aborts the process on a huge count) can be asked safely.
+    # Accepted, so kio (which aborts the process on a huge count) can decode it safely.
     try:
         theirs, _ = entity_reader(schema)(frame, 0)
     except (KeyError, ValueError):

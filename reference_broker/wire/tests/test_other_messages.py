@@ -180,7 +180,7 @@ def test_a_downgrade_in_update_features_0_is_a_safe_one() -> None:
     assert upgrade.feature_updates[0].upgrade_type == 1
 
 
-def test_update_features_says_each_feature_to_those_who_ask_in_old_versions() -> None:
+def test_update_features_says_each_feature_to_those_who_request_in_old_versions() -> None:
     """Version 2 has no results per feature, so the class that handlers fill is that of version 1."""
     from kio.schema.update_features.v1.response import UpdatableFeatureResult
 
@@ -197,8 +197,8 @@ def test_no_topics_in_metadata_0_means_all() -> None:
     assert body.topics is None
     assert body.allow_auto_topic_creation is True
     assert b"".join(encode_request(3, 0, 1, None, body)).endswith(bytes(4))
-    asked: Any = decode_request(3, 1, bytes(4), 0)
-    assert asked.topics == ()
+    sent: Any = decode_request(3, 1, bytes(4), 0)
+    assert sent.topics == ()
 
 
 def test_leave_group_before_version_3_has_one_member_and_its_error() -> None:
@@ -210,10 +210,10 @@ def test_leave_group_before_version_3_has_one_member_and_its_error() -> None:
     assert b"".join(encode_request(ApiKey.LEAVE_GROUP, 2, 1, None, body)).endswith(frame)
     response: Any = body_class(ApiKey.LEAVE_GROUP, "response")
     unknown: Any = MemberResponse(member_id="m", group_instance_id=None, error_code=25)  # type: ignore[arg-type]
-    for top, members, told in ((16, (), 16), (0, (unknown,), 25), (16, (unknown,), 16), (0, (), 0)):
+    for top, members, error in ((16, (), 16), (0, (unknown,), 25), (16, (unknown,), 16), (0, (), 0)):
         answer = response(throttle_time=timedelta(0), error_code=ErrorCode(top), members=members)
         sent = b"".join(encode_response(ApiKey.LEAVE_GROUP, 1, 5, answer))
-        assert sent.endswith(bytes(4) + told.to_bytes(2, "big"))
+        assert sent.endswith(bytes(4) + error.to_bytes(2, "big"))
 
 
 @pytest.mark.parametrize("code", [ErrorCode.topic_already_exists, 36])
@@ -233,12 +233,12 @@ def test_an_unknown_error_code_reads_as_unknown_server_error() -> None:
 
 
 def test_no_time_is_read_as_kafka_sends_it() -> None:
-    """DescribeTransactions tells -1 of a transactional ID that had no transaction yet."""
+    """DescribeTransactions has -1 for a transactional ID that had no transaction yet."""
     frame = bytes.fromhex("00000005 00 00000000 02 0000 0274 06456d707479 00007530")
     frame += bytes.fromhex("ffffffffffffffff 0000000000000007 0000 01 00 00")
     _, decoded = decode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, frame)
-    (told,) = decoded.transaction_states  # type: ignore[attr-defined]
-    assert told.transaction_start_time == EPOCH - MILLISECOND
+    (response,) = decoded.transaction_states  # type: ignore[attr-defined]
+    assert response.transaction_start_time == EPOCH - MILLISECOND
     assert b"".join(encode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, 5, decoded)).endswith(frame)
     with pytest.raises(ProtocolError, match="a timestamp of -2 ms is out of range"):
         decode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, frame.replace(b"\xff" * 8, b"\xff" * 7 + b"\xfe"))

@@ -24,7 +24,7 @@ def a_world(**config: str) -> tuple[Replica, OffsetAndEpoch, Replica, Transfer]:
 
 
 def begun(pieces: int = 1, **config: str) -> tuple[Replica, OffsetAndEpoch, Replica, Transfer]:
-    """As ``a_world``, with the first ``pieces`` of the snapshot fetched and the next one asked for."""
+    """As ``a_world``, with the first ``pieces`` of the snapshot fetched and the next one requested."""
     leader, snapshot, follower, transfer = a_world(**config)
     transfer.begin(snapshot)
     for _ in range(pieces):

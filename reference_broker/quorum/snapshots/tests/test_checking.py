@@ -71,8 +71,8 @@ def test_a_flipped_bit_is_found_before_a_byte_is_served(position: int, byte: int
         world.ask(position)
     assert (world.calls, world.found) == (3, [world.id])
     assert world.error is ErrorCode.kafka_storage_error
-    (told,) = world.replica.ports.told("snapshot_damaged")
-    assert (told["end_offset"], told["epoch"]) == world.id
+    (noted,) = world.replica.ports.notes_of("snapshot_damaged")
+    assert (noted["end_offset"], noted["epoch"]) == world.id
 
 
 def test_a_bit_that_flips_later_is_found_when_the_next_download_begins() -> None:
@@ -157,7 +157,7 @@ def test_another_snapshot_or_leader_is_tried_at_once_and_a_full_disk_waits_for_a
     assert postponement.wait_us(1, X, 0) == 0
 
 
-def test_each_damaged_download_is_told_with_its_wait_and_a_good_one_ends_that() -> None:
+def test_each_damaged_download_is_reported_with_its_wait_and_a_good_one_ends_that() -> None:
     _, snapshot, follower, transfer = begun()
     for _ in range(3):
         body = transfer.answer()
@@ -166,7 +166,7 @@ def test_each_damaged_download_is_told_with_its_wait_and_a_good_one_ends_that() 
         assert follower.download.wait_us(1, snapshot) > 0
         transfer.begin(snapshot)
         transfer.deliver()
-    assert [(one["times"], one["wait_ms"]) for one in follower.ports.told("download_postponed")] == [
+    assert [(one["times"], one["wait_ms"]) for one in follower.ports.notes_of("download_postponed")] == [
         (1, 100),
         (2, 200),
         (3, 400),
@@ -175,7 +175,7 @@ def test_each_damaged_download_is_told_with_its_wait_and_a_good_one_ends_that() 
     assert follower.download.wait_us(1, snapshot) == 0
 
 
-def test_a_leader_that_cannot_read_its_snapshot_is_not_asked_again_at_once() -> None:
+def test_a_leader_that_cannot_read_its_snapshot_is_not_retried_at_once() -> None:
     _, snapshot, follower, transfer = begun(pieces=0)
     transfer.leadership.error = ErrorCode.kafka_storage_error
     transfer.deliver()

@@ -33,7 +33,7 @@ def test_a_superseded_one_stays_for_a_minute_then_goes() -> None:
     replica.ports.advance(1)
     assert len(replica.store.ids) == 1
     assert replica.log.start_offset == replica.store.ids[0].offset
-    assert replica.ports.told("snapshot_deleted")[0] == {"end_offset": oldest.offset, "epoch": oldest.epoch}
+    assert replica.ports.notes_of("snapshot_deleted")[0] == {"end_offset": oldest.offset, "epoch": oldest.epoch}
     replica.ports.advance(10 * CHECK_US // 1000)
     assert len(replica.store.ids) == 1, "the newest always stays"
 
@@ -43,8 +43,8 @@ def test_a_superseded_one_stays_for_a_minute_then_goes() -> None:
 def test_the_log_goes_before_the_snapshot_that_it_follows_on() -> None:
     replica = _with_snapshots(2)
     replica.ports.advance(60_000)
-    told = [what for what, _ in replica.ports.notes if "deleted" in what]
-    assert told == ["log_deleted_before", "log_deleted_before", "snapshot_deleted"]
+    noted = [what for what, _ in replica.ports.notes if "deleted" in what]
+    assert noted == ["log_deleted_before", "log_deleted_before", "snapshot_deleted"]
 
 
 @pytest.mark.clause("S-15")
@@ -72,13 +72,13 @@ def test_it_stays_while_a_download_of_it_advances_and_no_longer() -> None:
     first, _second, third = replica.store.ids
     for position in range(1, 10):
         replica.ports.advance(50_000)
-        replica.store.readers.asked(first, 2, position, replica.ports.now_us)
+        replica.store.readers.note_request(first, 2, position, replica.ports.now_us)
         assert replica.store.holds(first)
     assert replica.store.ids == (first, third), "what nobody fetches need not wait for the oldest"
     assert replica.log.start_offset == first.offset
     for _ in range(2):
         replica.ports.advance(29_000)
-        replica.store.readers.asked(first, 2, 9, replica.ports.now_us)
+        replica.store.readers.note_request(first, 2, 9, replica.ports.now_us)
     assert replica.store.ids[0] == first
     replica.ports.advance(3_000)
     assert [*replica.store.ids] == [third]
@@ -88,12 +88,12 @@ def test_it_stays_while_a_download_of_it_advances_and_no_longer() -> None:
 def test_asking_again_for_the_same_bytes_is_no_advance() -> None:
     replica = _with_snapshots(1)
     readers, (id_,) = replica.store.readers, replica.store.ids
-    readers.asked(id_, 2, 10, 5)
-    readers.asked(id_, 2, 10, 6)
-    readers.asked(id_, 2, 0, 7)
+    readers.note_request(id_, 2, 10, 5)
+    readers.note_request(id_, 2, 10, 6)
+    readers.note_request(id_, 2, 0, 7)
     assert readers.advanced_us(id_) == 5
-    readers.asked(id_, 2, 4, 8)
-    readers.asked(id_, 3, 0, 9)
+    readers.note_request(id_, 2, 4, 8)
+    readers.note_request(id_, 3, 0, 9)
     assert readers.advanced_us(id_) == 9
 
 
@@ -121,7 +121,7 @@ def test_a_disk_that_refuses_is_noted_and_tried_again() -> None:
     replica.disk.delete = full  # type: ignore[method-assign]  # This disk refuses.
     replica.ports.advance(60_000)
     assert len(replica.store.ids) == 2
-    assert replica.ports.told("snapshot_cleaning_failed")
+    assert replica.ports.notes_of("snapshot_cleaning_failed")
     replica.disk.delete = delete  # type: ignore[method-assign]  # And no longer.
     replica.ports.advance(CHECK_US // 1000)
     assert len(replica.store.ids) == 1
@@ -136,7 +136,7 @@ def test_a_start_finishes_the_deletion_that_a_crash_interrupted() -> None:
     again = Replica(replica.disk, **SMALL)
     assert again.store.ids == (second,)
     assert again.log.start_offset == second.offset
-    assert again.ports.told("snapshot_deleted")[0]["end_offset"] == first.offset
+    assert again.ports.notes_of("snapshot_deleted")[0]["end_offset"] == first.offset
 
 
 @pytest.mark.clause("S-15")

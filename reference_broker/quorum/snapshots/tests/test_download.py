@@ -47,12 +47,12 @@ def test_piece_by_piece_then_in_place_of_the_log() -> None:
     assert transfer.bytes_sent == size
     assert transfer.progress >= len(positions)
     is_the_leaders(transfer, snapshot)
-    told = [what for what, _ in follower.ports.notes if what.startswith(("download", "snapshot"))]
-    assert told[-3:] == ["download_chunk", "snapshot_renamed", "download_finished"]
+    noted = [what for what, _ in follower.ports.notes if what.startswith(("download", "snapshot"))]
+    assert noted[-3:] == ["download_chunk", "snapshot_renamed", "download_finished"]
 
 
 @pytest.mark.clause("S-8")
-def test_each_piece_is_durable_before_the_next_is_asked_for() -> None:
+def test_each_piece_is_durable_before_the_next_is_requested() -> None:
     _, snapshot, follower, transfer = a_world()
     transfer.begin(snapshot)
     while follower.ports.sent:
@@ -166,11 +166,11 @@ def test_killed_at_byte_k_of_what_is_on_disk(byte: int) -> None:
     after = again(transfer)
     sent = after.bytes_sent
     after.begin(snapshot)
-    asked = after.follower.ports.sent[0][0].topics[0].partitions[0].position
-    assert asked == byte // CHUNK * CHUNK
-    assert after.follower.disk.read(part_path(snapshot), 0, size) == data[:asked]
+    position = after.follower.ports.sent[0][0].topics[0].partitions[0].position
+    assert position == byte // CHUNK * CHUNK
+    assert after.follower.disk.read(part_path(snapshot), 0, size) == data[:position]
     after.finish()
-    assert after.bytes_sent - sent <= size - asked
+    assert after.bytes_sent - sent <= size - position
     is_the_leaders(after, snapshot)
 
 
@@ -182,12 +182,12 @@ def test_damaged_bytes_on_disk_are_not_gone_on_with() -> None:
     follower.disk.write(part_path(snapshot), held)
     after = again(transfer)
     after.begin(snapshot)
-    assert after.follower.ports.told("download_started")[0]["position"] == 2 * CHUNK
+    assert after.follower.ports.notes_of("download_started")[0]["position"] == 2 * CHUNK
     for _ in range(3):
         after.deliver()
     after = again(after)
     after.begin(snapshot)
-    assert after.follower.ports.told("download_started")[0]["position"] == 5 * CHUNK
+    assert after.follower.ports.notes_of("download_started")[0]["position"] == 5 * CHUNK
     after.finish()
     is_the_leaders(after, snapshot)
 
@@ -206,7 +206,7 @@ def test_a_damaged_progress_file_is_not_believed(damage: str) -> None:
     after = again(transfer)
     after.begin(snapshot)
     expected = 2 * CHUNK if damage == "torn" else 0
-    assert after.follower.ports.told("download_started")[0]["position"] == expected
+    assert after.follower.ports.notes_of("download_started")[0]["position"] == expected
     after.finish()
     is_the_leaders(after, snapshot)
 
@@ -227,8 +227,8 @@ def test_another_leader_or_snapshot_begins_at_zero(other: str, killed: bool) -> 
         follower = Replica(follower.disk, node_id=2, **CONFIG) if killed else follower
         after = Transfer(a_leader(), follower, leader_id=3)
     after.begin(wanted)
-    assert after.follower.ports.told("download_started")[-1]["position"] == 0
-    assert after.follower.ports.told("download_discarded")
+    assert after.follower.ports.notes_of("download_started")[-1]["position"] == 0
+    assert after.follower.ports.notes_of("download_discarded")
     after.finish()
     is_the_leaders(after, wanted)
 
@@ -244,7 +244,7 @@ def test_the_same_leader_in_a_newer_epoch_goes_on(killed: bool) -> None:
     after.leadership.epoch = 7
     before = after.bytes_sent
     after.begin(snapshot)
-    assert after.follower.ports.told("download_started")[-1]["position"] == 3 * CHUNK
+    assert after.follower.ports.notes_of("download_started")[-1]["position"] == 3 * CHUNK
     after.finish()
     assert after.bytes_sent - before == leader.store.size(snapshot) - 3 * CHUNK
     is_the_leaders(after, snapshot)
@@ -267,6 +267,6 @@ def test_the_same_snapshot_after_rediscovery_goes_on() -> None:
     transfer.deliver(refusal(transfer, ErrorCode.snapshot_not_found))
     assert transfer.outcomes.pop() == Rediscover()
     transfer.begin(snapshot)
-    assert follower.ports.told("download_started")[-1]["position"] == CHUNK
+    assert follower.ports.notes_of("download_started")[-1]["position"] == CHUNK
     transfer.finish()
     is_the_leaders(transfer, snapshot)

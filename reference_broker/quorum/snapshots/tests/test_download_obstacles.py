@@ -46,7 +46,7 @@ def test_what_each_error_leads_to(error: ErrorCode, outcome: Failed | LeaderChan
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseWithInvalidId")
 @pytest.mark.clause("S-10")
 @pytest.mark.parametrize(("end_offset", "epoch"), [(-1, 1), (100, -1)])
-def test_an_answer_that_names_half_an_id_leads_to_rediscovery(end_offset: int, epoch: int) -> None:
+def test_a_response_that_names_half_an_id_leads_to_rediscovery(end_offset: int, epoch: int) -> None:
     _, _, follower, transfer = begun()
     body = transfer.answer()
     named = replace(body.topics[0].partitions[0].snapshot_id, end_offset=end_offset, epoch=epoch)
@@ -55,7 +55,7 @@ def test_an_answer_that_names_half_an_id_leads_to_rediscovery(end_offset: int, e
     assert not follower.ports.sent
 
 
-def test_an_answer_of_another_snapshot_is_not_written() -> None:
+def test_a_response_of_another_snapshot_is_not_written() -> None:
     _, snapshot, follower, transfer = begun()
     body = transfer.answer()
     named = replace(body.topics[0].partitions[0].snapshot_id, end_offset=snapshot.offset + 1)
@@ -66,7 +66,7 @@ def test_an_answer_of_another_snapshot_is_not_written() -> None:
 
 
 @pytest.mark.clause("S-8")
-def test_an_answer_for_another_position_is_not_written() -> None:
+def test_a_response_for_another_position_is_not_written() -> None:
     _, snapshot, follower, transfer = a_world()
     transfer.begin(snapshot)
     first = transfer.answer()
@@ -79,7 +79,7 @@ def test_an_answer_for_another_position_is_not_written() -> None:
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseToNotFollower")
 @pytest.mark.clause("S-8")
-def test_a_late_answer_to_a_cancelled_question_is_not_written() -> None:
+def test_a_late_response_to_a_cancelled_question_is_not_written() -> None:
     _, snapshot, follower, transfer = a_world()
     transfer.begin(snapshot)
     late = follower.ports.sent[-1]
@@ -124,7 +124,7 @@ def test_a_full_disk_is_noted_and_the_download_goes_on_later() -> None:
         transfer.deliver()
         if transfer.outcomes:
             assert transfer.outcomes.pop() == Failed()
-            assert follower.ports.told("download_failed")
+            assert follower.ports.notes_of("download_failed")
             transfer.begin(snapshot)
     follower.disk.capacity_bytes = -1
     transfer.finish()
@@ -155,7 +155,7 @@ def test_a_disk_that_fails_once_the_download_is_over_is_no_failure_of_the_downlo
     follower.ports.run()
     with pytest.raises(DiskError):
         transfer.finish()
-    assert not follower.ports.told("download_failed")
+    assert not follower.ports.notes_of("download_failed")
 
 
 @pytest.mark.clause("S-12")
@@ -203,7 +203,7 @@ def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance() -> None:
     transfer.finish()
     assert transfer.outcomes == [Installed(snapshot)]
     assert follower.log.end == snapshot
-    assert follower.ports.told("snapshot_cleaning_failed")
+    assert follower.ports.notes_of("snapshot_cleaning_failed")
 
 
 @pytest.mark.clause("S-17")
@@ -228,7 +228,7 @@ def test_an_unknown_media_type_ends_the_download() -> None:
     transfer.deliver(changed(transfer.answer(), media_type="text/plain"))
     assert transfer.outcomes == [Failed()]
     assert follower.names() == []
-    assert "text/plain" in str(follower.ports.told("download_discarded")[0]["why"])
+    assert "text/plain" in str(follower.ports.notes_of("download_discarded")[0]["why"])
 
 
 def test_a_slow_link_gets_smaller_pieces_until_one_arrives() -> None:

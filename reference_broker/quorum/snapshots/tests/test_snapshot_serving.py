@@ -176,7 +176,7 @@ def test_the_draft_says_what_remains_and_of_what_kind(served: Served) -> None:
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotRequestClusterIdValidation")
 @pytest.mark.clause("S-4", "S-13")
-def test_the_api_answers_the_metadata_partition(served: Served) -> None:
+def test_the_api_responses_the_metadata_partition(served: Served) -> None:
     good = request_for("c", 2, 3, served.id, 0, 10)
     one = served.handle(good).topics[0].partitions[0]
     assert (one.size, one.position, bytes(one.unaligned_records)) == (len(served.data), 0, served.data[:10])
@@ -204,9 +204,9 @@ def test_each_partition_is_served_or_refused_by_itself(served: Served, version: 
     stale = replace(metadata, partitions=(replace(one, partition=i32(1)), one))
     found = served.handle(replace(good, topics=(foreign, stale, metadata)), version)
     assert found.error_code == ErrorCode.none
-    told = [(str(topic.name), each.error_code) for topic in found.topics for each in topic.partitions]
+    noted = [(str(topic.name), each.error_code) for topic in found.topics for each in topic.partitions]
     unknown, name = ErrorCode.unknown_topic_or_partition, str(metadata.name)
-    assert told == [("t0", unknown), (name, unknown), (name, ErrorCode.none), (name, ErrorCode.invalid_request)]
+    assert noted == [("t0", unknown), (name, unknown), (name, ErrorCode.none), (name, ErrorCode.invalid_request)]
     data = found.topics[1].partitions[1]
     assert bytes(data.data if version == 1000 else data.unaligned_records) == served.data[:10]
     refused = served.handle(replace(good, topics=(foreign, stale, metadata), cluster_id="x"), version)
@@ -218,11 +218,11 @@ def test_each_partition_is_served_or_refused_by_itself(served: Served, version: 
 def test_over_the_wire(served: Served, version: int) -> None:
     """What a follower reads is what the leader said, in every version, the draft among them."""
     key = ApiKey.FETCH_SNAPSHOT
-    asked = request_for("c", 2, 3, served.id, 5, 10)
-    frame = b"".join(encode_request(key, version, 7, "node-2", asked))[4:]
+    request = request_for("c", 2, 3, served.id, 5, 10)
+    frame = b"".join(encode_request(key, version, 7, "node-2", request))[4:]
     _, offset = read_request_header(frame)
     seen: Any = decode_request(key, version, frame, offset)
-    assert read_requests(seen) == read_requests(replace(asked, cluster_id=None) if version == 1000 else asked)
+    assert read_requests(seen) == read_requests(replace(request, cluster_id=None) if version == 1000 else request)
     said = served.handle(seen, version)
     correlation_id, heard = decode_response(key, version, b"".join(encode_response(key, version, 7, said))[4:])
     piece = read_response(heard)
@@ -231,7 +231,7 @@ def test_over_the_wire(served: Served, version: int) -> None:
     assert (piece.size, piece.id) == ((-1, None) if version == 1000 else (len(served.data), served.id))
 
 
-def test_answers_that_make_no_sense_are_errors(served: Served) -> None:
+def test_responses_that_make_no_sense_are_errors(served: Served) -> None:
     body = request_for("c", 2, 3, served.id, 5, 10)
     for version in (1, 1000):
         said = served.handle(body, version)

@@ -24,7 +24,7 @@ from reference_broker.quorum.snapshots.serving import serve
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.snapshots.tests.snapshot_world import content, setting
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
-from reference_broker.quorum.tests.quorum_network import Asked
+from reference_broker.quorum.tests.quorum_network import SentRequest
 from reference_broker.quorum.tests.quorum_storm import Storm
 from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
@@ -66,11 +66,11 @@ class Node(Process):
         self.loader.subscribe(lambda _delta, image: world.published(image))
         run_to_end(self.loader.load())
 
-    def serve(self, asked: Asked, answer: Callable[[object], None]) -> None:
-        if asked.api_key != ApiKey.FETCH_SNAPSHOT:
-            super().serve(asked, answer)
+    def serve(self, sent: SentRequest, answer: Callable[[object], None]) -> None:
+        if sent.api_key != ApiKey.FETCH_SNAPSHOT:
+            super().serve(sent, answer)
             return
-        body: Any = asked.body
+        body: Any = sent.body
         (request,) = read_requests(body)
         piece = serve(request, self.snapshots, self.quorum, self.now().mono_us, False)
         answer(response_of([(request, piece)], None))
@@ -85,7 +85,7 @@ class Node(Process):
 
     def note(self, what: str, *fields: tuple[str, int | str]) -> None:
         super().note(what, *fields)
-        self.world.told[what] = self.world.told.get(what, 0) + 1
+        self.world.counts[what] = self.world.counts.get(what, 0) + 1
         if what == "snapshot_loaded":
             assert not self.quorum_leads(), "a leader never loads a snapshot"
 
@@ -99,7 +99,7 @@ class Nodes(World):
     def __init__(self, seed: int, voters: int = 3, observers: int = 0, **settings: str) -> None:
         super().__init__(seed, voters, observers, **SETTINGS | settings)
         self.images: dict[int, object] = {}
-        self.told: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
 
     def node(self, node_id: int) -> Node:
         found = self.processes[node_id]
@@ -127,7 +127,7 @@ class Nodes(World):
 
 
 def has_started(world: Nodes, snapshots: int) -> bool:
-    return world.told.get("snapshot_started", 0) >= snapshots
+    return world.counts.get("snapshot_started", 0) >= snapshots
 
 
 def _converge(world: Nodes) -> None:
@@ -153,7 +153,7 @@ def test_a_storm_over_nodes_with_snapshots(seed: int) -> None:
     world.run(15 * SECOND_US)
     storm.end()
     _converge(world)
-    assert world.told["snapshot_renamed"] > 2, "the test must see snapshots"
+    assert world.counts["snapshot_renamed"] > 2, "the test must see snapshots"
 
 
 @pytest.mark.clause(
@@ -167,7 +167,7 @@ def test_a_node_that_lacks_the_beginning_catches_up_from_a_snapshot() -> None:
     world.keep_appending()
     world.run_until(lambda: world.leader is not None and world.leader.log.start_offset > 100)
     world.start(2)
-    world.run_until(lambda: world.told.get("download_finished", 0) > 0)
+    world.run_until(lambda: world.counts.get("download_finished", 0) > 0)
     _converge(world)
     late = world.node(2)
     assert late.log.start_offset > 0
@@ -181,7 +181,7 @@ def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does() -> None:
     world.start()
     world.keep_appending()
     for _ in range(5):
-        world.run_until(partial(has_started, world, world.told.get("snapshot_started", 0) + 1))
+        world.run_until(partial(has_started, world, world.counts.get("snapshot_started", 0) + 1))
         world.kill(0, power_loss=True)
         world.start(0)
         world.run(2 * SECOND_US)
@@ -210,9 +210,9 @@ def test_each_voter_and_observer_makes_its_own_while_the_leader_stays() -> None:
     world.run_until(all_have_two)
     assert len(world.invariants.leaders) == 1, "no change of leader"
     for process in world.processes.values():
-        told = [what for what, _ in process.notes if what.startswith(("snapshot", "download"))]
-        assert told.count("snapshot_renamed") >= 2
-        assert not any(what.startswith("download") for what in told), "who holds the log downloads nothing"
+        noted = [what for what, _ in process.notes if what.startswith(("snapshot", "download"))]
+        assert noted.count("snapshot_renamed") >= 2
+        assert not any(what.startswith("download") for what in noted), "who holds the log downloads nothing"
     everyones = [{*ids.items()} for ids in made.values()]
     for one in everyones[1:]:
         common = {snapshot for snapshot, _ in one} & {snapshot for snapshot, _ in everyones[0]}
@@ -220,7 +220,7 @@ def test_each_voter_and_observer_makes_its_own_while_the_leader_stays() -> None:
 
 
 @pytest.mark.clause("S-10")
-def test_a_node_that_was_down_too_long_is_told_of_a_snapshot_by_its_first_fetch() -> None:
+def test_a_node_that_was_down_too_long_gets_news_of_a_snapshot_by_its_first_fetch() -> None:
     """S-10 over the wire's values: the leader names its snapshot, sends no records, and the log goes on behind it."""
     world = Nodes(5)
     world.start()
@@ -233,9 +233,9 @@ def test_a_node_that_was_down_too_long_is_told_of_a_snapshot_by_its_first_fetch(
     world.run_until(lambda: world.leader is not None and world.leader.log.start_offset > 150)
     world.start(late)
     before = world.processes[late].log.end_offset
-    world.run_until(lambda: world.told.get("download_started", 0) > 0)
+    world.run_until(lambda: world.counts.get("download_started", 0) > 0)
     assert world.processes[late].log.end_offset == before, "no record was taken beyond the gap"
-    world.run_until(lambda: world.told.get("download_finished", 0) > 0)
+    world.run_until(lambda: world.counts.get("download_finished", 0) > 0)
     _converge(world)
     assert world.disks[late] is held
     assert world.processes[late].log.start_offset > before
@@ -252,7 +252,7 @@ def test_a_slow_follower_progresses_while_new_snapshots_appear() -> None:
     world.keep_appending()
     world.run_until(lambda: world.leader is not None and world.leader.log.start_offset > 100)
     world.start(2)
-    world.run_until(lambda: world.told.get("download_finished", 0) > 0)
+    world.run_until(lambda: world.counts.get("download_finished", 0) > 0)
     late = world.processes[2]
     fetched = sum(int(fields["bytes"]) for what, fields in late.notes if what == "download_chunk")
     size = next(int(fields["bytes"]) for what, fields in late.notes if what == "download_finished")

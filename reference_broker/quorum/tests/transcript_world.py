@@ -1,4 +1,4 @@
-"""A quorum that tells what happens in it, one line each: what is asked and answered, roles, high watermarks, ends."""
+"""A quorum that writes a transcript: one line for each request and response, role, high watermark and log end."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from reference_broker.quorum.messages import (
     read_vote,
     read_voted,
 )
-from reference_broker.quorum.tests.quorum_network import Asked
+from reference_broker.quorum.tests.quorum_network import SentRequest
 from reference_broker.quorum.tests.quorum_world import Process, World, _snapshot
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import iterate
@@ -20,11 +20,11 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 
 
-class ToldWorld(World):
-    """``told``: the lines since the last command. Fetches that bring nothing new are left out."""
+class TranscriptWorld(World):
+    """``lines``: the lines since the last command. Fetches that bring nothing new are left out."""
 
     def __init__(self, seed: int, voters: int, observers: int, **settings: str) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self._roles: dict[int, str] = {}
         self._high_watermarks: dict[int, int] = {}
         self._ends: dict[int, OffsetAndEpoch] = {}
@@ -42,7 +42,7 @@ class ToldWorld(World):
             self._look_at_end(node_id, quorum.log.end)
             high_watermark = quorum.high_watermark
             if high_watermark > self._high_watermarks.get(node_id, 0):
-                self.told.append(f"* node {node_id}: the high watermark is {high_watermark}")
+                self.lines.append(f"* node {node_id}: the high watermark is {high_watermark}")
             self._high_watermarks[node_id] = high_watermark
 
     def forget(self, node_id: int) -> None:
@@ -66,23 +66,23 @@ class ToldWorld(World):
         _snapshot(self.processes[node_id])
         latest = self.processes[node_id].snapshots.latest
         start = self.processes[node_id].log.start_offset
-        self.told.append(f"* node {node_id}: the newest snapshot ends at {_at(latest)}, its log begins at {start}")
+        self.lines.append(f"* node {node_id}: the newest snapshot ends at {_at(latest)}, its log begins at {start}")
 
-    def answered(self, process: Process, asker: int, asked: Asked, body: object) -> None:
-        super().answered(process, asker, asked, body)
-        line = _conversation(f"node {asker} -> node {process.node_id}", asked, body)
+    def answered(self, process: Process, asker: int, request: SentRequest, body: object) -> None:
+        super().answered(process, asker, request, body)
+        line = _conversation(f"node {asker} -> node {process.node_id}", request, body)
         if line:
-            self.told.append(line)
+            self.lines.append(line)
 
     def _look_at_role(self, node_id: int, role: str) -> None:
         if self._roles.get(node_id) != role:
             self._roles[node_id] = role
-            self.told.append(f"* node {node_id}: {role}")
+            self.lines.append(f"* node {node_id}: {role}")
 
     def _look_at_end(self, node_id: int, end: OffsetAndEpoch) -> None:
         before = self._ends.get(node_id, OffsetAndEpoch(0, 0))
         if end.offset < before.offset:
-            self.told.append(f"* node {node_id}: the log is cut from {_at(before)} back to {_at(end)}")
+            self.lines.append(f"* node {node_id}: the log is cut from {_at(before)} back to {_at(end)}")
         self._ends[node_id] = end
 
 
@@ -90,31 +90,31 @@ def _at(place: OffsetAndEpoch | None) -> str:
     return "nowhere" if place is None else f"offset {place.offset} (epoch {place.epoch})"
 
 
-def _conversation(who: str, asked: Asked, body: object) -> str:
-    key = ApiKey(asked.api_key)
+def _conversation(who: str, request: SentRequest, body: object) -> str:
+    key = ApiKey(request.api_key)
     if key is ApiKey.FETCH:
-        return _fetch(who, asked, body)
+        return _fetch(who, request, body)
     if key is ApiKey.VOTE:
-        wanted, answer = read_vote(asked.body), read_voted(body)
+        wanted, answer = read_vote(request.body), read_voted(body)
         assert wanted is not None, "a quorum asks for the metadata partition"
         kind = "pre-vote" if wanted.pre_vote else "vote"
         text = f"{who}: {kind} for epoch {wanted.epoch}, my log ends at {_at(wanted.end)}"
         granted = "granted" if answer is not None and answer.granted else "not granted"
-        return f"{text}: {granted}" + _told_epoch(answer, wanted.epoch)
-    news = read_begin_epoch(asked.body) if key is ApiKey.BEGIN_QUORUM_EPOCH else read_end_epoch(asked.body)
+        return f"{text}: {granted}" + _epoch_suffix(answer, wanted.epoch)
+    news = read_begin_epoch(request.body) if key is ApiKey.BEGIN_QUORUM_EPOCH else read_end_epoch(request.body)
     assert news is not None, "a quorum speaks of the metadata partition"
     verb = "I lead" if key is ApiKey.BEGIN_QUORUM_EPOCH else "I resign from"
     after = f", try {' then '.join(map(str, news.successors))}" if news.successors else ""
-    return f"{who}: {verb} epoch {news.epoch}{after}" + _told_epoch(read_epoch_answer(body), news.epoch)
+    return f"{who}: {verb} epoch {news.epoch}{after}" + _epoch_suffix(read_epoch_answer(body), news.epoch)
 
 
-def _told_epoch(answer: object, asked_epoch: int) -> str:
-    epoch = getattr(answer, "epoch", asked_epoch)
-    return f", the epoch is {epoch}" if epoch > asked_epoch else ""
+def _epoch_suffix(answer: object, requested_epoch: int) -> str:
+    epoch = getattr(answer, "epoch", requested_epoch)
+    return f", the epoch is {epoch}" if epoch > requested_epoch else ""
 
 
-def _fetch(who: str, asked: Asked, body: object) -> str:
-    wanted, answer = fetched_partition(asked.body), read_fetched(body)  # type: ignore[arg-type]
+def _fetch(who: str, request: SentRequest, body: object) -> str:
+    wanted, answer = fetched_partition(request.body), read_fetched(body)  # type: ignore[arg-type]
     if wanted is None or answer is None:
         return ""
     end = OffsetAndEpoch(wanted.fetch_offset, max(wanted.last_fetched_epoch, 0))

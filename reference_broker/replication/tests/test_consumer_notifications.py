@@ -1,0 +1,46 @@
+"""Consumers that read from a follower (KIP-392) are notified of what its fetches change."""
+
+from reference_broker.replication.tests.follower_world import World, offsets, records
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import EpochEndOffset, PartitionData
+
+
+def test_a_high_watermark_that_moves_is_reported_and_an_append_alone_is_not() -> None:
+    world = World()
+    world.follow(0)
+    sent, _ = world.fetch()
+    world.respond(sent)
+    sent, _ = world.fetch()
+    world.respond(sent, records(0, 0, 2, high_watermark=0))
+    assert world.changed == []
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 2, log_start_offset=0))
+    assert world.changed == [0]
+
+
+def test_a_log_start_that_moves_is_reported() -> None:
+    world = World()
+    log = world.follow(0, records=4)
+    log.advance_high_watermark(4)
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 4, log_start_offset=2))
+    assert (log.log_start_offset, world.changed) == (2, [0])
+
+
+def test_a_log_that_is_cut_is_reported() -> None:
+    world = World()
+    world.follow(0, epoch=3, records=4)
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, 0, 1, diverging_epoch=EpochEndOffset(0, 2)))
+    assert world.changed == [0]
+
+
+def test_a_log_that_restarts_is_reported() -> None:
+    world = World()
+    world.follow(0, records=4)
+    sent, _ = world.fetch()
+    world.respond(sent, PartitionData(0, ErrorCode.offset_out_of_range, -1))
+    for offset in (9, 6):
+        world.only_request(ApiKey.LIST_OFFSETS).replied(offsets(offset))
+    assert world.changed == [0]
