@@ -72,10 +72,10 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         20, "A leader asks a busy transaction coordinator again after so many ms.", at_least=1
     )
     advertised_listeners: str = setting(
-        "", "Clients and brokers are told these NAME://HOST:PORT; empty: those of listeners."
+        "", "Clients and brokers get these NAME://HOST:PORT; empty: those of listeners."
     )
     auto_create_topics_enable: bool = setting(
-        True, "A topic whose metadata is asked for is created if it does not exist."
+        True, "A topic whose metadata is requested is created if it does not exist."
     )
     auto_leader_rebalance_enable: bool = setting(True, "Partitions go back to their preferred leaders by and by.")
     broker_heartbeat_interval_ms: int = setting(

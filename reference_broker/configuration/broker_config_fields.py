@@ -238,7 +238,7 @@ class TierSettings:
     )
     rlmm_config_remote_log_metadata_consume_wait_ms: int = setting(
         120_000,
-        "What is told of a remote segment must be known everywhere after so many ms.",
+        "An event of a remote segment must be known everywhere after so many ms.",
         kind=Kind.LONG,
         at_least=0,
     )

@@ -5,69 +5,35 @@ what it makes of the answer. A read is recorded when the application gets the re
 brought them.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
 from bench.fleet.behaviours.consumer_lanes import LaneHistory
-from bench.fleet.behaviours.journal import AssignmentBook
-from bench.fleet.behaviours.journal import Journal
-from bench.fleet.behaviours.journal import Operation
-from bench.fleet.behaviours.protocol import Answered
-from bench.fleet.behaviours.protocol import HistoryRow
-from bench.fleet.behaviours.protocol import TopicPartition
-from bench.fleet.values import Run
-from bench.fleet.values import compress
-from bench.fleet.values import read_record
-from bench.fleet.values import read_row
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from reference_broker.client.consumer_observer import ConsumerObserver
-from reference_broker.client.consumer_observer import FetchAnswer
-from reference_broker.client.consumer_observer import FetchedPartition
-from reference_broker.client.consumer_observer import PositionReset
+from bench.fleet.behaviours.journal import AssignmentBook, Journal, Operation
+from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
+from bench.fleet.values import Run, compress, read_record, read_row
+from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition, PositionReset
 from reference_broker.client.consumer_partitions import ConsumerRecord
-from reference_broker.client.group_consumer import COMMITTED_LANE
-from reference_broker.client.group_consumer import COMMIT_LANE
-from reference_broker.client.group_consumer import METADATA_LANE
-from reference_broker.client.group_membership import Assigned
-from reference_broker.client.group_membership import GroupEvent
-from reference_broker.client.group_membership import Joined
-from reference_broker.client.group_membership import Left
-from reference_broker.client.group_membership import Lost
-from reference_broker.client.group_membership import Revoked
-from reference_broker.client.group_requests import GroupRequest
-from reference_broker.client.group_requests import JOIN_GROUP
-from reference_broker.client.group_requests import MemberIdentity
-from reference_broker.client.group_requests import OFFSET_COMMIT
-from reference_broker.client.group_requests import OFFSET_FETCH
-from reference_broker.client.group_requests import error_of
-from reference_broker.client.group_requests import name_of
-from reference_broker.client.leader_fetches import FETCH
-from reference_broker.client.leader_fetches import LIST_OFFSETS
-from reference_broker.client.leader_fetches import listed_offsets
+from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
+from reference_broker.client.group_membership import Assigned, GroupEvent, Joined, Left, Lost, Revoked
+from reference_broker.client.group_requests import (
+    JOIN_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    GroupRequest,
+    MemberIdentity,
+    error_of,
+    name_of,
+)
+from reference_broker.client.leader_fetches import FETCH, LIST_OFFSETS, listed_offsets
 from reference_broker.client.metadata_cache import MetadataUpdate
-from reference_broker.client.offset_commits import Committed
-from reference_broker.client.offset_commits import CommittedOffset
-from reference_broker.client.offset_commits import Fetched
-from reference_broker.client.offset_commits import OffsetToCommit
-from reference_broker.client.session_handler import CLOSE_SESSION_EPOCH
-from reference_broker.client.session_handler import FetchPlan
-from reference_broker.client.session_handler import NO_SESSION_ID
-from reference_broker.client.session_handler import Wanted
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.apis import api_name
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.errors import error_name
+from reference_broker.client.offset_commits import Committed, CommittedOffset, Fetched, OffsetToCommit
+from reference_broker.client.session_handler import CLOSE_SESSION_EPOCH, NO_SESSION_ID, FetchPlan, Wanted
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, api_name
+from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.fetch import FetchRequest
-from reports.rows import CommitRow
-from reports.rows import END_OF_RUN_US
-from reports.rows import MembershipRow
-from reports.rows import MetadataEpochRow
-from reports.rows import PositionRow
-from reports.rows import ResetRow
-from typing import Final
-from typing import cast
+from reports.rows import END_OF_RUN_US, CommitRow, MembershipRow, MetadataEpochRow, PositionRow, ResetRow
 
 OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
 NO_OFFSET: Final = "no_offset"

@@ -6,49 +6,30 @@ offsets of all groups. Members fetch offsets only when partitions are assigned t
 that shows only here.
 """
 
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
 from bench.fleet.behaviours.bodies import describe_topic_config_request
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.protocol import Address
-from bench.fleet.behaviours.protocol import Answered
-from bench.fleet.behaviours.protocol import Chance
-from bench.fleet.behaviours.protocol import ClientSettings
-from bench.fleet.behaviours.protocol import HistoryRow
-from bench.fleet.behaviours.protocol import TopicPartition
+from bench.fleet.behaviours.protocol import Address, Answered, Chance, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Steps
-from bench.fleet.values import BatchReader
-from bench.fleet.values import read_row
-from collections import Counter
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from reference_broker.client.consumer import ConsumerState
-from reference_broker.client.consumer import READ_COMMITTED
-from reference_broker.client.consumer import READ_UNCOMMITTED
-from reference_broker.client.group_requests import GroupCoordinator
-from reference_broker.client.group_requests import GroupRequest
-from reference_broker.client.group_requests import GroupVersions
-from reference_broker.client.group_requests import MemberIdentity
-from reference_broker.client.group_requests import name_of
-from reference_broker.client.metadata_cache import MetadataUpdate
-from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.offset_commits import CommittedOffsets
-from reference_broker.client.offset_commits import Fetched
-from reference_broker.client.offset_commits import fetched_offsets
-from reference_broker.client.session_handler import FetchSessionHandler
-from reference_broker.client.session_handler import Wanted
+from bench.fleet.values import BatchReader, read_row
+from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED, ConsumerState
+from reference_broker.client.group_requests import (
+    GroupCoordinator,
+    GroupRequest,
+    GroupVersions,
+    MemberIdentity,
+    name_of,
+)
+from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
+from reference_broker.client.offset_commits import CommittedOffsets, Fetched, fetched_offsets
+from reference_broker.client.session_handler import FetchSessionHandler, Wanted
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
-from reference_broker.wire.fetch import FetchResponse
-from reference_broker.wire.fetch import PartitionData
-from reports.rows import CommitRow
-from reports.rows import EndRow
-from reports.rows import PositionRow
-from reports.rows import RunRow
-from reports.rows import TargetRunRow
-from typing import Final
-from typing import TYPE_CHECKING
-from typing import TypeAlias
-from typing import cast
+from reference_broker.wire.fetch import FetchResponse, PartitionData
+from reports.rows import CommitRow, EndRow, PositionRow, RunRow, TargetRunRow
 
 if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse

@@ -1,39 +1,31 @@
 """Produce, fetch, ListOffsets and DeleteRecords of partitions with several replicas, as their leader serves them."""
 
-import pytest
 from datetime import timedelta
-from kio.schema.delete_records.v2.request import DeleteRecordsPartition
-from kio.schema.delete_records.v2.request import DeleteRecordsRequest
-from kio.schema.delete_records.v2.request import DeleteRecordsTopic
-from kio.schema.list_offsets.v10.request import ListOffsetsPartition
-from kio.schema.list_offsets.v10.request import ListOffsetsRequest
-from kio.schema.list_offsets.v10.request import ListOffsetsTopic
-from kio.schema.types import BrokerId
-from kio.schema.types import TopicName
-from kio.static.primitive import i32
-from kio.static.primitive import i32Timedelta
-from kio.static.primitive import i64
-from kio.static.primitive import i8
-from reference_broker.apis.records import k02_list_offsets
-from reference_broker.apis.records import k21_delete_records
+from typing import Any
+
+import pytest
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from reference_broker.apis.records import k02_list_offsets, k21_delete_records
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.apis.tests.replicated_world import ReplicatedWorld
-from reference_broker.apis.tests.replicated_world import errors_of
-from reference_broker.apis.tests.replicated_world import idempotent
-from reference_broker.apis.tests.replicated_world import partitions_of
-from reference_broker.apis.tests.replicated_world import produced
-from reference_broker.apis.tests.replicated_world import wanted
+from reference_broker.apis.tests.replicated_world import (
+    ReplicatedWorld,
+    errors_of,
+    idempotent,
+    partitions_of,
+    produced,
+    wanted,
+)
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import iterate
-from reference_broker.replication.tests.leader_world import LAG_MS
-from reference_broker.replication.tests.leader_world import broker_epoch_of
+from reference_broker.replication.tests.leader_world import LAG_MS, broker_epoch_of
 from reference_broker.replication.tests.timed_ports import START_MS
-from reference_broker.wire.errors import Error
-from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.errors import known_error
+from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.fetch import EpochEndOffset
-from typing import Any
 
 LATEST, EARLIEST = -1, -2
 

@@ -206,8 +206,8 @@ def test_a_partition_that_was_given_up_is_not_reported_as_missed() -> None:
 @pytest.mark.clause("H-3", "H-5")
 @pytest.mark.parametrize(("offset", "is_told"), [(2, False), (0, False), (3, True)])
 def test_a_seek_is_judged_again_unless_it_goes_to_the_start_of_the_bootstrap(offset: int, is_told: bool) -> None:
-    """An application may put in place what it had kept of an earlier time. One that seeks to the start whenever it is
-    told must get to the end."""
+    """An application may put in place what it had kept of an earlier time. One that seeks to the start whenever it
+    must, gets to the end."""
     driver = reading()
     driver.answer("node-0", horizon_response(10, 2, 5))
     driver.answer("node-0", horizon_response(10, 2, 2))

@@ -30,9 +30,8 @@ from reference_broker.quorum.requests import (
     handle_fetch,
     handle_vote,
 )
-from reference_broker.quorum.tests.quorum_network import SentRequest
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
-from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, opened
+from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, SentRequest, opened
 from reference_broker.quorum.values import OffsetAndEpoch, Outcome
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey

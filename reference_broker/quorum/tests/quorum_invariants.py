@@ -1,17 +1,17 @@
 """What must hold after every event, whatever the nodes and the network do (Kafka's RaftEventSimulationTest, and raft's
 own: log matching, leader completeness, one vote an epoch)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from reference_broker.quorum.messages import read_vote, read_voted
+from reference_broker.quorum.metadata_log import MetadataLog, Snapshots
+from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import iterate
 from reference_broker.wire.apis import ApiKey
-
-if TYPE_CHECKING:
-    from reference_broker.quorum.tests.quorum_world import Process, World
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,29 @@ class Seen:
     leading: int | None = None
 
 
+class Node(Protocol):
+    """One life of a node, as far as the invariants look at it."""
+
+    node_id: int
+    quorum: Quorum
+    log: MetadataLog
+
+    @property
+    def snapshots(self) -> Snapshots: ...
+    @property
+    def alive(self) -> bool: ...
+
+
 class Invariants:
     """``committed``: batches below some high watermark, by offset.
 
     ``leaders``: by epoch. ``votes``: by (epoch, voter).
     """
 
-    def __init__(self, world: "World") -> None:
-        self.world = world
-        self.seen: dict[int, Seen] = {each: Seen() for each in world.ids}
+    def __init__(self, node_ids: Sequence[int], voters: Sequence[int], processes: Mapping[int, Node]) -> None:
+        self.voters = voters
+        self.processes = processes
+        self.seen: dict[int, Seen] = {each: Seen() for each in node_ids}
         self.known: dict[tuple[int, int], tuple[Entry, Entry | None]] = {}
         self.committed: dict[int, Entry] = {}
         self.committed_end = 0
@@ -55,14 +69,14 @@ class Invariants:
 
     # Lives
 
-    def started(self, process: "Process") -> None:
+    def started(self, process: Node) -> None:
         seen = self.seen[process.node_id]
         seen.epoch = seen.high_watermark = -1
         seen.leading = None
         assert process.quorum.epoch >= seen.told_epoch, "a durable epoch was lost"
         self._look(process, reopened=True)
 
-    def ended(self, process: "Process") -> None:
+    def ended(self, process: Node) -> None:
         assert process.alive or process.node_id in self.seen
 
     def wiped(self, node_id: int) -> None:
@@ -73,14 +87,14 @@ class Invariants:
 
     # News
 
-    def leader_changed(self, process: "Process", leader_id: int, epoch: int) -> None:
+    def leader_changed(self, process: Node, leader_id: int, epoch: int) -> None:
         seen = self.seen[process.node_id]
         assert epoch >= seen.told_epoch, f"epoch {epoch} after {seen.told_epoch}"
         seen.told_epoch = epoch
         if leader_id >= 0:
             assert self.leaders.setdefault(epoch, leader_id) == leader_id, f"two leaders in epoch {epoch}"
 
-    def leadership_won(self, process: "Process", epoch: int, start_offset: int) -> None:
+    def leadership_won(self, process: Node, epoch: int, start_offset: int) -> None:
         assert self.leaders.setdefault(epoch, process.node_id) == process.node_id, f"two leaders in epoch {epoch}"
         seen = self.seen[process.node_id]
         assert seen.leading is None, "leadership is won twice"
@@ -93,12 +107,12 @@ class Invariants:
             if last >= seen.start_offset:
                 assert own[last] == self.committed[last], f"leader {process.node_id} lacks committed offset {last}"
 
-    def leadership_lost(self, process: "Process", epoch: int) -> None:
+    def leadership_lost(self, process: Node, epoch: int) -> None:
         seen = self.seen[process.node_id]
         assert seen.leading == epoch, "leadership is lost that was not won"
         seen.leading = None
 
-    def high_watermark_advanced(self, process: "Process", high_watermark: int) -> None:
+    def high_watermark_advanced(self, process: Node, high_watermark: int) -> None:
         seen = self.seen[process.node_id]
         assert high_watermark > seen.high_watermark, "the high watermark went back"
         seen.high_watermark = high_watermark
@@ -113,13 +127,13 @@ class Invariants:
         if process.quorum.role is Role.LEADER and self.majorities:
             self._check_majority(high_watermark)
 
-    def snapshot_installed(self, process: "Process", snapshot: OffsetAndEpoch) -> None:
+    def snapshot_installed(self, process: Node, snapshot: OffsetAndEpoch) -> None:
         assert process.quorum.role is Role.FOLLOWER, "only a follower loads a snapshot"
         assert snapshot.offset <= self.committed_end, "a snapshot beyond what is committed"
         seen = self.seen[process.node_id]
         seen.high_watermark = max(seen.high_watermark, snapshot.offset)
 
-    def answered(self, process: "Process", asker: int, api_key: int, request: object, body: object) -> None:
+    def answered(self, process: Node, asker: int, api_key: int, request: object, body: object) -> None:
         if api_key != ApiKey.VOTE:
             return
         vote, answer = read_vote(request), read_voted(body)
@@ -129,7 +143,7 @@ class Invariants:
 
     # After every event
 
-    def check(self, process: "Process") -> None:
+    def check(self, process: Node) -> None:
         quorum, seen = process.quorum, self.seen[process.node_id]
         assert quorum.epoch >= seen.epoch, "the epoch went back"
         seen.epoch = quorum.epoch
@@ -142,7 +156,7 @@ class Invariants:
             assert oldest is not None, "the log begins where no snapshot ends"
             assert oldest.offset == process.log.start_offset, "the log begins where no snapshot ends"
 
-    def _look(self, process: "Process", reopened: bool = False) -> None:
+    def _look(self, process: Node, reopened: bool = False) -> None:
         """Takes note of what the log gained and lost."""
         seen, log = self.seen[process.node_id], process.log
         if reopened:
@@ -176,10 +190,10 @@ class Invariants:
 
     def _check_majority(self, high_watermark: int) -> None:
         holding = 0
-        for voter in self.world.voters:
-            process = self.world.processes.get(voter)
+        for voter in self.voters:
+            process = self.processes.get(voter)
             entries = self.seen[voter].entries
             end = entries[-1].next_offset if entries else self.seen[voter].start_offset
             durable = end if process is None else min(end, process.log.log.synced_offset)
             holding += durable >= high_watermark
-        assert holding > len(self.world.voters) // 2, f"{holding} voters hold all below {high_watermark}"
+        assert holding > len(self.voters) // 2, f"{holding} voters hold all below {high_watermark}"

@@ -3,19 +3,28 @@ methods."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
-from reference_broker.quorum.tests.quorum_network import SentRequest
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
 from reference_broker.quorum.values import OffsetAndEpoch
 
 
 def opened(disk: Disk, config: BrokerConfig, now: Now, snapshots: NamedSnapshots) -> MetadataLog:
     return run_to_end(open_metadata_log(disk, config, now, False, snapshots))
+
+
+@dataclass
+class SentRequest:
+    api_key: int
+    body: object
+    replied: Callable[[object], None]
+    failed: Callable[[], None]
+    open: bool = True
 
 
 class AroundQuorum(ABC):

@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.records import TopicRecord, encode
 from reference_broker.ports.node_ports import Now, Surroundings
+from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.requests import (
     handle_begin_quorum_epoch,
@@ -18,10 +20,17 @@ from reference_broker.quorum.requests import (
 )
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
 from reference_broker.quorum.tests.quorum_invariants import Invariants
-from reference_broker.quorum.tests.quorum_network import Network, SentRequest
-from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots, TimedDownload
-from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, opened
-from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
+from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
+from reference_broker.quorum.tests.quorum_surroundings import AroundQuorum, SentRequest, opened
+from reference_broker.quorum.values import (
+    Failed,
+    Installed,
+    LeaderChanged,
+    NotLeader,
+    OffsetAndEpoch,
+    Outcome,
+    Rediscover,
+)
 from reference_broker.wire.apis import ApiKey
 
 SECOND_US = 1_000_000
@@ -116,6 +125,166 @@ class Process(AroundQuorum):
         getattr(self.world.invariants, what)(self, *values)
 
 
+class TimedDownload:
+    """Each of three pieces takes a while; then the leader's answer decides."""
+
+    def __init__(self, process: Process, log: MetadataLog) -> None:
+        self.process = process
+        self.log = log
+        self.number = 0
+
+    def cancel(self) -> None:
+        self.number += 1
+
+    def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002, ARG002
+        return 0
+
+    def begin(
+        self,
+        leader: int,
+        leader_epoch: int,
+        id: OffsetAndEpoch,  # noqa: A002
+        progress: Callable[[], None],
+        outcome: Callable[[Outcome], None],
+    ) -> None:
+        self.number += 1
+        number = self.number
+
+        def step(left: int) -> None:
+            if number != self.number:
+                return
+            result = self._judge(leader, leader_epoch, id)
+            if result is None and left:
+                progress()
+                self.process.after(5_000, lambda: step(left - 1))
+            else:
+                outcome(result or self._installed(id))
+
+        self.process.after(5_000, lambda: step(2))
+
+    def _judge(self, leader: int, leader_epoch: int, id: OffsetAndEpoch) -> Outcome | None:  # noqa: A002
+        world = self.process.world
+        other = world.processes.get(leader)
+        links = world.network.lets(leader, self.process.node_id) and world.network.lets(self.process.node_id, leader)
+        if other is None or other.paused or not links:
+            return Failed()
+        if other.quorum.epoch != leader_epoch or not other.quorum.is_leader:
+            return LeaderChanged(other.quorum.leader_id, other.quorum.epoch)
+        if id not in other.snapshots.ids:
+            return Rediscover()
+        other.quorum.contacted(self.process.node_id)
+        return None
+
+    def _installed(self, id: OffsetAndEpoch) -> Outcome:  # noqa: A002
+        self.process.snapshots.add(id)
+        self.log.install_snapshot(self.process.now(), id)
+        self.process.snapshots.drop_older(id)
+        return Installed(id)
+
+
+LATENCY_US = (300, 3_000)
+
+
+@dataclass
+class Connection:
+    """From one node's life to another's. ``queue``: arrived, not begun; ``busy``: one is being answered."""
+
+    source: Process
+    target: int
+    requests: list[SentRequest] = field(default_factory=list)
+    queue: list[SentRequest] = field(default_factory=list)
+    busy: bool = False
+    broken: bool = False
+
+
+class Network:
+    """``cut``: directed pairs that let nothing through. ``loss``: how many of 1000 messages vanish."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.cut: dict[tuple[int, int], bool] = {}
+        self.loss = 0
+        self.connections: dict[tuple[int, int], Connection] = {}
+
+    def lets(self, source: int, target: int) -> bool:
+        return (source, target) not in self.cut
+
+    def heal(self) -> None:
+        self.cut.clear()
+        self.loss = 0
+
+    def isolate(self, node: int) -> None:
+        for other in self.world.ids:
+            if other != node:
+                self.cut[node, other] = self.cut[other, node] = True
+
+    def send(self, source: Process, target: int, request: SentRequest, timeout_us: int) -> None:
+        key = (source.node_id, target)
+        connection = self.connections.get(key)
+        if connection is None or connection.broken or connection.source is not source:
+            connection = self.connections[key] = Connection(source, target)
+        connection.requests.append(request)
+        one = connection
+        self.world.after(timeout_us, lambda: self._break(one) if request.open else None)
+        self._carry(source.node_id, target, lambda: self._arrive(one, request))
+
+    def dropped(self, node: int) -> None:
+        """A process died: its connections end; who still lives learns of it if the link lets that through."""
+        for (source, target), connection in list(self.connections.items()):
+            if node in (source, target) and not connection.broken:
+                self._carry(target, source, partial(self._break, connection))
+
+    def _carry(self, source: int, target: int, arrive: Callable[[], None]) -> None:
+        random = self.world.random
+        if not self.lets(source, target) or random.randrange(1000) < self.loss:
+            return
+        self.world.after(random.randrange(*LATENCY_US), lambda: arrive() if self.lets(source, target) else None)
+
+    def _arrive(self, connection: Connection, request: SentRequest) -> None:
+        if connection.broken:
+            return
+        target = self.world.processes.get(connection.target)
+        if target is None:
+            self._carry(connection.target, connection.source.node_id, lambda: self._break(connection))
+            return
+        connection.queue.append(request)
+        self._next(connection, target)
+
+    def _next(self, connection: Connection, target: Process) -> None:
+        if connection.busy or not connection.queue or connection.broken:
+            return
+        connection.busy = True
+        request = connection.queue.pop(0)
+
+        def answer(body: object) -> None:
+            self.world.answered(target, connection.source.node_id, request, body)
+            connection.busy = False
+            self._carry(connection.target, connection.source.node_id, lambda: self._reply(connection, request, body))
+            self.world.after(0, lambda: self._next(connection, target))
+
+        target.deliver(lambda: target.serve(request, answer))
+
+    def _reply(self, connection: Connection, request: SentRequest, body: object) -> None:
+        if request.open and not connection.broken:
+            request.open = False
+            connection.requests.remove(request)
+            connection.source.deliver(lambda: request.replied(body))
+
+    def _break(self, connection: Connection) -> None:
+        if connection.broken:
+            return
+        connection.broken = True
+        lost, connection.requests = connection.requests, []
+        for request in lost:
+            request.open = False
+
+        def fail() -> None:
+            for request in lost:
+                request.failed()
+
+        connection.source.deliver(fail)
+
+
 class World:
     """``processes``: those that live, by node ID. ``voters`` nodes from 0 on, then ``observers``."""
 
@@ -130,7 +299,7 @@ class World:
         self.config = BrokerConfig.parse({**CONFIG, "controller.quorum.voters": dial, **changed})
         self.disks = {each: LossyDisk() for each in self.ids}
         self.processes: dict[int, Process] = {}
-        self.invariants = Invariants(self)
+        self.invariants = Invariants(self.ids, self.voters, self.processes)
         self.network = Network(self)
         self.appended = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []

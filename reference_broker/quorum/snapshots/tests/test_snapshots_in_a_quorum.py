@@ -24,8 +24,8 @@ from reference_broker.quorum.snapshots.serving import serve
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.snapshots.tests.snapshot_world import content, setting
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
-from reference_broker.quorum.tests.quorum_network import SentRequest
 from reference_broker.quorum.tests.quorum_storm import Storm
+from reference_broker.quorum.tests.quorum_surroundings import SentRequest
 from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
