@@ -1,10 +1,11 @@
 """A request as the handlers of the APIs see it, and responses that take more than one event to build."""
 
-from collections.abc import Callable, Generator
-from typing import Final, ParamSpec, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import ParamSpec, Protocol, TypeVar
 
 from reference_broker.apis.broker import HasOutside
-from reference_broker.ports.node_ports import Slices, later, run_slices
+from reference_broker.ports.node_ports import later
+from reference_broker.ports.slicing import Sliced, contained_slices, run_slices
 
 GivenT = ParamSpec("GivenT")
 
@@ -64,52 +65,34 @@ def contained(call: Call, work: Callable[GivenT, object]) -> Callable[GivenT, No
 
 
 ResponseT = TypeVar("ResponseT")
-Sliced: TypeAlias = Generator[None, None, ResponseT]
-"""Yields after each slice of the work, and returns the response."""
-
-_OVER: Final = object()
 
 
-def in_one_go(building: Sliced[ResponseT]) -> ResponseT:
-    """Build the response in this event."""
-    while True:
-        try:
-            next(building)
-        except StopIteration as end:
-            response: ResponseT = end.value
-            return response
+def run_contained(broker: HasOutside, call: Call, work: Sliced[object]) -> None:
+    """Start long work for one request. A bug in it fails only the request."""
+    run_slices(broker.outside, contained_slices(call.contain, work))
 
 
-def respond_now_or_in_slices(broker: HasOutside, call: Call, building: Sliced[ResponseT]) -> ResponseT | None:
-    """Return the response if it takes no more than a slice. Otherwise build it in later events, and send it then."""
+def respond_later(broker: HasOutside, call: Call, building: Sliced[object]) -> None:
+    """Start to build the response, and send it when it is built. The work ends once the connection is closed."""
+
+    def respond() -> Sliced[None]:
+        call.respond((yield from building))
+
+    def until_closed() -> Sliced[None]:
+        for _ in contained_slices(call.contain, respond()):
+            if call.closed:
+                return
+            yield
+
+    run_slices(broker.outside, until_closed())
+
+
+def respond_now_or_later(broker: HasOutside, call: Call, building: Sliced[ResponseT]) -> ResponseT | None:
+    """Return the response if it is built in this event. Otherwise send it when it is built."""
     try:
         next(building)
     except StopIteration as end:
         response: ResponseT = end.value
         return response
-    later(broker.outside, 0, lambda: run_slices(broker.outside, respond_in_slices(call, building)))
+    later(broker.outside, 0, lambda: respond_later(broker, call, building))
     return None
-
-
-def respond_in_slices(call: Call, building: Sliced[ResponseT]) -> Slices:
-    """Respond when the response is built. Nothing more is done once the connection is closed."""
-
-    def respond() -> Slices:
-        call.respond((yield from building))
-
-    for _ in contained_slices(call, respond()):
-        if call.closed:
-            return
-        yield
-
-
-def contained_slices(call: Call, work: Slices) -> Slices:
-    """Slices of the work for one request. A bug in it costs that request, and ends the work."""
-    is_over = False
-
-    def step() -> None:
-        nonlocal is_over
-        is_over = next(work, _OVER) is _OVER
-
-    while call.contain(step) and not is_over:
-        yield

@@ -2,18 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypedDict, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 from uuid import UUID
 
 from kio.static.primitive import i32Timedelta
 
-from reference_broker.apis.call import Sliced
 from reference_broker.controller.changes import NOT_CONTROLLER as NOT_CONTROLLER
 from reference_broker.controller.changes import Refusal as Refusal
+from reference_broker.ports.slicing import ERRORS_PER_SLICE, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
-
-ERRORS_A_SLICE: Final = 1000
-"""Number of partitions whose errors are built in one event, which takes some 3 ms."""
 
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
@@ -80,7 +77,7 @@ def topics_with_errors(
         for one in each.partitions:
             partitions.append(partition(partition_index=one.partition_index, error_code=next(remaining)))
             count += 1
-            if count % ERRORS_A_SLICE == 0:
+            if count % ERRORS_PER_SLICE == 0:
                 yield
         found.append(topic(name=each.name, partitions=tuple(partitions)))
     return tuple(found)

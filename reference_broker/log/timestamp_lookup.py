@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from reference_broker.log.segment import Segment, headers
 from reference_broker.log.segments import Segments
-from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
+from reference_broker.ports.slicing import Budget, Sliced
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, InvalidRecords
 from reference_broker.records.compression import PIECE_BYTES, decompressed_pieces
 from reference_broker.records.record import INT64_END, MOST_PLAIN_BYTES, read_zigzag, wrapped
@@ -48,11 +48,6 @@ Search: TypeAlias = Sliced[FoundT]
 
 class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the search may be repeated
     """The log lost records that the search had passed (truncation, retention, cleaning)."""
-
-
-class Work(Budget):
-    def __init__(self) -> None:
-        super().__init__(LOOKUP_UNITS_PER_SLICE)
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from kio.schema.describe_configs.v4.response import (
 from kio.static.primitive import i8
 
 from reference_broker.apis.broker import HasConfig, HasController, HasNodeId, HasOutside
-from reference_broker.apis.call import Call, Sliced, in_one_go, respond_in_slices
+from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.configs.altering import strange_broker
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
 from reference_broker.apis.registry import Api
@@ -35,11 +35,8 @@ from reference_broker.controller.planning.config_changes import unknown_kind
 from reference_broker.metadata.broker_settings import layers_of
 from reference_broker.metadata.identifiers import name_problem
 from reference_broker.metadata.image import TOPIC_RESOURCE
-from reference_broker.ports.node_ports import run_slices
+from reference_broker.ports.slicing import DESCRIBED_RESOURCES_PER_SLICE, Sliced, run_to_end
 from reference_broker.wire.errors import ErrorCode
-
-RESOURCES_A_SLICE = 20
-"""The number of resources that are described in one event, or fewer if their settings are many."""
 
 
 class Needs(HasConfig, HasController, HasNodeId, HasOutside, Protocol):
@@ -47,12 +44,12 @@ class Needs(HasConfig, HasController, HasNodeId, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse | None:
-    """Return one result for each resource, in the order of the request. Many are described in slices and sent
-    through ``call``."""
+    """Return one result for each resource, in the order of the request. Many are described in several events
+    and sent through ``call``."""
     building = _response(broker, body)
-    if len(body.resources) <= RESOURCES_A_SLICE:
-        return in_one_go(building)
-    run_slices(broker.outside, respond_in_slices(call, building))
+    if len(body.resources) <= DESCRIBED_RESOURCES_PER_SLICE:
+        return run_to_end(building)
+    respond_later(broker, call, building)
     return None
 
 
@@ -66,7 +63,7 @@ def _response(broker: Needs, body: DescribeConfigsRequest) -> Sliced[DescribeCon
         key = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
         if key not in results:
             results[key] = _result(broker, body, resource, made)
-        if number % RESOURCES_A_SLICE == 0:
+        if number % DESCRIBED_RESOURCES_PER_SLICE == 0:
             yield
     return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results.values()))
 

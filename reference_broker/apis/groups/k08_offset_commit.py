@@ -24,12 +24,12 @@ from kio.schema.offset_commit.v9.response import (
 )
 
 from reference_broker.apis.broker import HasGroups, HasOutside
-from reference_broker.apis.call import Call, Sliced, respond_in_slices
+from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.groups.committed_offsets import NO_EPOCH
 from reference_broker.groups.offset_commits import BROKERS_RETENTION, CommitRequest, Committed, WantedOffset
-from reference_broker.ports.node_ports import run_slices
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,
@@ -120,4 +120,4 @@ def _commit_draft(broker: Needs, call: Call, body: Draft) -> None:
 
 
 def _answer(broker: HasOutside, call: Call, answering: Callable[[list[Error]], Sliced[object]]) -> Committed:
-    return lambda errors: run_slices(broker.outside, respond_in_slices(call, answering(errors)))
+    return lambda errors: respond_later(broker, call, answering(errors))

@@ -34,14 +34,13 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import HasGroups, HasOutside
-from reference_broker.apis.call import Call, contained, contained_slices
+from reference_broker.apis.call import Call, contained, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
 from reference_broker.groups.committed_offsets import NO_METADATA_EPOCH
 from reference_broker.groups.offset_commits import FetchedOffset
-from reference_broker.log.timestamp_lookup import Work
-from reference_broker.ports.node_ports import Slices, run_slices
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.wire.drafts import (
     OffsetFetchRequest1000,
     OffsetFetchRequest1001,
@@ -96,8 +95,8 @@ def handle(
     if not requested:
         call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=()))
 
-    def fetch() -> Slices:
-        work = Work()
+    def fetch() -> Sliced[None]:
+        work = Budget(LOOKUP_UNITS_PER_SLICE)
         for at, group in enumerate(requested):
             if work.spend(UNITS_PER_KEY + len(group.group_id) // CHARACTERS_PER_UNIT):
                 yield
@@ -108,7 +107,7 @@ def handle(
                 requires_stable=body.require_stable,
             )
 
-    run_slices(broker.outside, contained_slices(call, fetch()))
+    run_contained(broker, call, fetch())
 
 
 API: Api[OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001] = Api.of(

@@ -25,14 +25,14 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import HasMetadata, HasOutside
-from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.apis.topics.automatic_creation import CreatesCoordinatorTopics, ask_to_create_topic
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY, partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import ErrorCode
 
 GROUP = 0
@@ -56,11 +56,11 @@ class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
 
 def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse | None:
     """Return one result for each key, in the request's order (versions below 4 have exactly one)."""
-    return respond_now_or_in_slices(broker, call, _answered(broker, call, body))
+    return respond_now_or_later(broker, call, _answered(broker, call, body))
 
 
 def _answered(broker: Needs, call: Call, body: FindCoordinatorRequest) -> Sliced[FindCoordinatorResponse]:
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     if body.key_type not in KEY_TYPES:
         problem = f"Unknown key type {body.key_type}."
         found = [_nobody(key, ErrorCode.invalid_request, problem) for key in body.coordinator_keys]

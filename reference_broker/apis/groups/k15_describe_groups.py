@@ -19,12 +19,12 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import HasGroups, HasOutside
-from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
 from reference_broker.groups.group import Group, GroupState, Member
-from reference_broker.log.timestamp_lookup import Work
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import Error, ErrorCode, bounded_message
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
@@ -41,11 +41,11 @@ class Needs(HasGroups, HasOutside, Protocol):
 
 def handle(broker: Needs, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse | None:
     """In the request's order, each group once."""
-    return respond_now_or_in_slices(broker, call, _answered(broker, call, body))
+    return respond_now_or_later(broker, call, _answered(broker, call, body))
 
 
 def _answered(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_ASKED
     described_groups: list[DescribedGroup] = []
     member_bytes = 0

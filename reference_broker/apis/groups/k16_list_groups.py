@@ -15,15 +15,14 @@ from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 from kio.schema.types import GroupId
 
 from reference_broker.apis.broker import HasGroups, HasOutside
-from reference_broker.apis.call import Call, contained_slices
+from reference_broker.apis.call import Call, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.groups.group import Group
-from reference_broker.ports.node_ports import Slices, run_slices
+from reference_broker.ports.slicing import LISTED_PER_SLICE, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 TYPE = "classic"
-GROUPS_A_SLICE = 1000
 
 
 class Needs(HasGroups, HasOutside, Protocol):
@@ -31,26 +30,26 @@ class Needs(HasGroups, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: ListGroupsRequest) -> ListGroupsResponse | None:
-    """Many groups are listed in slices, and sent through ``call``."""
+    """The groups are sent through ``call``."""
     if broker.groups.loading():
         return _response(ErrorCode.coordinator_load_in_progress, [])
     if body.types_filter and TYPE not in (each.strip().lower() for each in body.types_filter):
         return _response(ErrorCode.none, [])
     states = frozenset(each.strip().lower() for each in body.states_filter)
     groups = (group for each in tuple(broker.groups.active()) for group in tuple(each.groups.values()))
-    run_slices(broker.outside, contained_slices(call, _list(call, groups, states)))
+    run_contained(broker, call, _list(call, groups, states))
     return None
 
 
 API = Api.of(ListGroupsRequest, handle)
 
 
-def _list(call: Call, groups: Iterator[Group], states: frozenset[str]) -> Slices:
+def _list(call: Call, groups: Iterator[Group], states: frozenset[str]) -> Sliced[None]:
     listed: list[ListedGroup] = []
     while not call.closed:
-        batch = tuple(islice(groups, GROUPS_A_SLICE))
+        batch = tuple(islice(groups, LISTED_PER_SLICE))
         listed.extend(_listed(each) for each in batch if not states or each.state.value.lower() in states)
-        if len(batch) < GROUPS_A_SLICE:
+        if len(batch) < LISTED_PER_SLICE:
             call.respond(_response(ErrorCode.none, listed))
             return
         yield

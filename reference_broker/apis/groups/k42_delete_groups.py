@@ -14,14 +14,11 @@ from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGro
 from kio.schema.types import GroupId
 
 from reference_broker.apis.broker import HasGroups, HasOutside
-from reference_broker.apis.call import Call, contained, contained_slices
+from reference_broker.apis.call import Call, contained, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.ports.node_ports import Slices, run_slices
+from reference_broker.ports.slicing import DELETED_GROUPS_PER_SLICE, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
-
-GROUPS_A_SLICE = 10
-"""A group's ID may have 32,767 characters, which take 2 ms to hash. To delete a group takes a tenth of that."""
 
 
 class Needs(HasGroups, HasOutside, Protocol):
@@ -41,13 +38,13 @@ def handle(broker: Needs, call: Call, body: DeleteGroupsRequest) -> None:
     if not group_ids:
         call.respond(_response(group_ids, results))
 
-    def delete() -> Slices:
+    def delete() -> Sliced[None]:
         for number, group_id in enumerate(group_ids):
-            if number and number % GROUPS_A_SLICE == 0:
+            if number and number % DELETED_GROUPS_PER_SLICE == 0:
                 yield
             broker.groups.membership.delete(group_id, partial(contained(call, settled), group_id=group_id))
 
-    run_slices(broker.outside, contained_slices(call, delete()))
+    run_contained(broker, call, delete())
 
 
 API = Api.of(DeleteGroupsRequest, handle)

@@ -17,10 +17,10 @@ from kio.schema.offset_delete.v0.response import (
 )
 
 from reference_broker.apis.broker import HasGroups, HasOutside
-from reference_broker.apis.call import Call, Sliced, respond_in_slices
+from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
-from reference_broker.ports.node_ports import run_slices
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 
@@ -40,7 +40,7 @@ def handle(broker: Needs, call: Call, body: OffsetDeleteRequest) -> None:
         return OffsetDeleteResponse(error_code=ErrorCode(error), throttle_time=NO_THROTTLE, topics=topics)
 
     def answer(error: Error, errors: list[Error]) -> None:
-        run_slices(broker.outside, respond_in_slices(call, answering(error, errors)))
+        respond_later(broker, call, answering(error, errors))
 
     broker.groups.commits.delete(body.group_id, wanted, answer, call.contain)
 

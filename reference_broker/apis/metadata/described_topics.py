@@ -13,11 +13,11 @@ from kio.schema.metadata.v13.response import MetadataResponsePartition, Metadata
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.call import Sliced
 from reference_broker.apis.responses import as_uuid
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal, name_problem
 from reference_broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
+from reference_broker.ports.slicing import DESCRIBED_TOPICS_PER_SLICE, Sliced
 from reference_broker.wire.apis import WITH_LEADER_EPOCHS
 from reference_broker.wire.drafts import (
     MetadataPartition1000,
@@ -38,9 +38,6 @@ _LAYOUTS: Final[dict[int, tuple[Any, Any]]] = {
 
 _unchecked: Final[Callable[..., MetadataResponsePartition]] = MetadataResponsePartition
 """Takes plain numbers, which are in range because they come from the image. kio would check each of them twice."""
-
-PARTITIONS_A_SLICE = 1000
-"""The number of partitions of a topic that are described in one event."""
 
 
 @dataclass(slots=True)
@@ -84,10 +81,10 @@ class DescribedTopics:
 
 
 def _in_slices(made: Iterator[PartitionT]) -> Sliced[tuple[PartitionT, ...]]:
-    """Yields between PARTITIONS_A_SLICE and the next ones."""
-    some = list(islice(made, PARTITIONS_A_SLICE))
+    """Return the items as a tuple."""
+    some = list(islice(made, DESCRIBED_TOPICS_PER_SLICE))
     for one in made:
-        if len(some) % PARTITIONS_A_SLICE == 0:
+        if len(some) % DESCRIBED_TOPICS_PER_SLICE == 0:
             yield
         some.append(one)
     return tuple(some)

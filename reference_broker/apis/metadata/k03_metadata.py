@@ -27,7 +27,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import HasMetadata, HasOutside
-from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.metadata.described_topics import DescribedTopics, Draft, missing_error
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS
@@ -41,6 +41,7 @@ from reference_broker.controller.planning.topics import WantedTopic, request_pro
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.metadata.image import BrokerImage
+from reference_broker.ports.slicing import DESCRIBED_TOPICS_PER_SLICE, Sliced
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, WITH_LEADER_EPOCHS
 from reference_broker.wire.drafts import (
     MetadataBroker1000,
@@ -55,8 +56,6 @@ from reference_broker.wire.retired_fields import MetadataRequest, MetadataRespon
 TOPIC_IDS_FROM = 12
 OFFLINE_REPLICAS_FROM = 1
 """Older versions leave out replicas that are not live, and have an error for them."""
-FEW_TOPICS = 1000
-"""So many topics, or partitions of them, are described in one event."""
 MOST_TOPICS = 100_000
 """A request that names more closes its connection."""
 MOST_CREATED_AT_ONCE = 100
@@ -73,19 +72,19 @@ class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
 
 def handle(broker: Needs, described: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
     """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
-    looked up in slices and sent through ``call``. A request for more than MOST_TOPICS closes its connection."""
+    looked up in several events and sent through ``call``. A request for more than MOST_TOPICS closes its connection."""
     wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
     count = len(body.topics or ())
     if count > MOST_TOPICS:
         call.close(f"a Metadata request names {count} topics, at most {MOST_TOPICS} are allowed")
         return None
-    return respond_now_or_in_slices(broker, call, _answered(broker, described, call, body, wants_all))
+    return respond_now_or_later(broker, call, _answered(broker, described, call, body, wants_all))
 
 
 def _answered(
     broker: Needs, described: DescribedTopics, call: Call, body: MetadataRequest, wants_all: bool
 ) -> Sliced[Response]:
-    """Build the response from one state of the metadata, also if that changes between slices."""
+    """Build the response from one state of the metadata, also if that changes meanwhile."""
     api_version, listener = call.api_version, call.listener
     cache = broker.metadata
     operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
@@ -96,7 +95,7 @@ def _answered(
     if api_version < OFFLINE_REPLICAS_FROM:
         for at, topic in enumerate(topics):
             topics[at] = _of_live_replicas(topic)
-            if at % FEW_TOPICS == FEW_TOPICS - 1:
+            if at % DESCRIBED_TOPICS_PER_SLICE == DESCRIBED_TOPICS_PER_SLICE - 1:
                 yield
     if api_version >= FIRST_DRAFT_VERSION:
         return (yield from _draft(cache, described, topics, listener, api_version))
@@ -117,7 +116,7 @@ def _all(cache: MetadataCache, described: DescribedTopics, operations: int) -> S
     topics: list[MetadataResponseTopic] = []
     partitions = 0
     for topic in cache.topics.values():
-        if partitions >= FEW_TOPICS:
+        if partitions >= DESCRIBED_TOPICS_PER_SLICE:
             partitions = 0
             yield
         topics.append((yield from described.find(cache, topic, operations)))
@@ -145,7 +144,7 @@ def _draft(
     topics_found: list[Draft] = []
     for number, topic in enumerate(topics, 1):
         topics_found.append((yield from described.find_draft(topic, api_version)))
-        if number % FEW_TOPICS == 0:
+        if number % DESCRIBED_TOPICS_PER_SLICE == 0:
             yield
     brokers = tuple(
         MetadataBroker1000(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
@@ -182,7 +181,7 @@ def _requested_topics(
     work = 0
     for entry in body.topics or ():
         work += 1
-        if work >= FEW_TOPICS:
+        if work >= DESCRIBED_TOPICS_PER_SLICE:
             work = 0
             yield
         if entry in seen:
@@ -222,7 +221,7 @@ def _created(broker: Needs, missing: Sequence[str]) -> Generator[None, None, Non
         if request_problem(broker.config, WantedTopic(name)) is None:
             _ask_to_create(broker, name)
             created += 1
-        if number % FEW_TOPICS == 0:
+        if number % DESCRIBED_TOPICS_PER_SLICE == 0:
             yield
 
 

@@ -1,7 +1,7 @@
 """UpdateMetadata: the active controller sends the metadata that this broker shows to clients, with a metadata epoch.
 
 * An update of an older controller is refused. An older update of the same controller is ignored.
-* Updates are applied one after the other. A large one is applied in slices.
+* Updates are applied one after the other. A large one takes several events.
 * Unlike Kafka: one deleted partition means that the whole topic is deleted.
 
 Version notes:
@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.apis.broker import HasLifecycle, HasNow, HasOutside
-from reference_broker.apis.call import Call, contained_slices
+from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.metadata.cache import MetadataCache, Request, is_overtaken, refusal, update_from
-from reference_broker.ports.node_ports import Slices
+from reference_broker.ports.node_ports import later
+from reference_broker.ports.slicing import Sliced, contained_slices, run_slices
 from reference_broker.wire.drafts import (
     UpdateMetadataRequest1000,
     UpdateMetadataRequest1001,
@@ -57,16 +58,12 @@ class UpdateMetadata:
 
     def _begin(self) -> None:
         call, body = self.waiting[0]
-        self._step(contained_slices(call, _answered(self.broker, call, body)))
+        run_slices(self.broker.outside, contained_slices(call.contain, _answered(self.broker, call, body)), self._end)
 
-    def _step(self, slices: Slices) -> None:
-        outside, now_us = self.broker.outside, self.broker.now.mono_us
-        for _ in slices:
-            outside.set_timer(now_us, lambda: self._step(slices))
-            return
+    def _end(self) -> None:
         self.waiting.popleft()
         if self.waiting:
-            outside.set_timer(now_us, self._begin)
+            later(self.broker.outside, 0, self._begin)
 
 
 API: Api[Request] = Api(
@@ -74,7 +71,7 @@ API: Api[Request] = Api(
 )
 
 
-def _answered(broker: Needs, call: Call, body: Request) -> Slices:
+def _answered(broker: Needs, call: Call, body: Request) -> Sliced[None]:
     error = yield from _applied(broker, body)
     if error is not ErrorCode.none:
         _note(broker, "update_metadata_refused", body, ("error", int(error)))
@@ -82,7 +79,7 @@ def _answered(broker: Needs, call: Call, body: Request) -> Slices:
 
 
 def _applied(broker: Needs, body: Request) -> Generator[None, None, Error]:
-    """Applies an update in slices and returns the error. It is judged again at the end, because the metadata epoch may
+    """Applies an update and returns the error. It is judged again at the end, because the metadata epoch may
     have been switched off meanwhile."""
     error, counts = _judged(broker, body)
     if not counts:

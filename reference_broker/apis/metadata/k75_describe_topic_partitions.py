@@ -27,14 +27,14 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import HasConfig, HasLoader, HasMetadata, HasOutside
-from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.metadata.described_topics import described, missing_error
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, as_uuid
-from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.metadata.image import PartitionImage, TopicImage
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import ErrorCode
 
 UNITS_PER_TOPIC = 3
@@ -47,14 +47,14 @@ class Needs(HasMetadata, HasConfig, HasLoader, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse | None:
-    """The topics are sorted by name, as the cursor needs it. What takes more than a slice is sent through ``call``.
+    """The topics are sorted by name, as the cursor needs it. What takes more than one event is sent through ``call``.
     Kafka's Java admin client names all topics that it wants in each of its requests."""
-    return respond_now_or_in_slices(broker, call, _answered(broker, body))
+    return respond_now_or_later(broker, call, _answered(broker, body))
 
 
 def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[DescribeTopicPartitionsResponse]:
-    """Build the response from one state of the metadata, also if that changes between slices."""
-    cache, image, work = broker.metadata, broker.loader.image, Work()
+    """Build the response from one state of the metadata, also if that changes meanwhile."""
+    cache, image, work = broker.metadata, broker.loader.image, Budget(LOOKUP_UNITS_PER_SLICE)
     names = sorted({topic.name for topic in body.topics} if body.topics else cache.topics)
     first, start = 0, 0
     if body.cursor is not None:

@@ -43,7 +43,7 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from reference_broker.apis.broker import HasController, HasReplication, HasTraffic
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, contained, run_contained
 from reference_broker.apis.records.led_partitions import endpoints_of
 from reference_broker.apis.records.produce_transactions import (
     Verdicts,
@@ -57,7 +57,7 @@ from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.transaction_verification import Guard
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.slicing import PRODUCED_UNITS_PER_SLICE, Sliced, contained_slices, run_slices
+from reference_broker.ports.slicing import PRODUCED_UNITS_PER_SLICE, Sliced
 from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES
 from reference_broker.records.compression import Compression
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
@@ -193,7 +193,7 @@ def _produce(broker: ProduceNeeds, call: Call, request: ProduceRequest, verdicts
     if not produce.postponed:
         return _finish(broker, call, request, responses, produce.written, produce.written)
     _notify(produce.written)
-    run_slices(broker.outside, contained_slices(call.contain, _append_postponed(produce, responses)))
+    run_contained(broker, call, _append_postponed(produce, responses))
     return None
 
 

@@ -5,7 +5,7 @@
   for offsets beyond it, since an offset that was returned once may not go back.
 * Only the leader serves it, also for consumers that read from followers.
 * A response is delayed only by a search in the remote tier. The timeout of version 10 is for that.
-* Timestamps are searched in slices, so that other clients need not wait. A batch counts as its first offset if its
+* A search for a timestamp holds up no other client. A batch counts as its first offset if its
   records cannot be read, do not reach the time in its header, or take more than 16 MiB.
 * A timestamp is searched in the remote tier first, and then among the local records. The largest timestamp is that of
   the local records, as in Kafka.
@@ -36,14 +36,15 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import HasConfig, HasNow, HasOutside, HasRemoteLog
-from reference_broker.apis.call import Call, respond_now_or_in_slices
+from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.records.fetch_partition import Reader, read_error, readable_end, reader_of
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.timestamp_lookup import FoundOffset, Overtaken, Search, Work
+from reference_broker.log.timestamp_lookup import FoundOffset, Overtaken
 from reference_broker.ports.disk import DiskError
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.reading.reader import Abandon, RemoteReader
 from reference_broker.replication.partitions import Partition
@@ -90,7 +91,7 @@ class Found:
     leader_epoch: int = -1
 
 
-PartitionSearch: TypeAlias = Search[ListOffsetsPartitionResponse]
+PartitionSearch: TypeAlias = Sliced[ListOffsetsPartitionResponse]
 
 
 class RemoteOffset(NamedTuple):
@@ -118,7 +119,7 @@ class ListOffsetsNeeds(LooksUpPartitions, HasConfig, HasNow, HasOutside, HasRemo
 
 
 def handle(broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
-    """Returns the response, or None if it comes later through ``call`` because it takes more than a slice.
+    """Returns the response, or None if it comes later through ``call`` because it takes more than one event.
 
     Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and each
     partition is in the response once, in the order of their first mention.
@@ -126,10 +127,10 @@ def handle(broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest) -> Li
     remote_log = broker.remote_log
     queries = [] if remote_log is None else list(_remote_queries(broker, body))
     if remote_log is None or not queries:
-        return respond_now_or_in_slices(broker, call, _answered(broker, call, body, {}))
+        return respond_now_or_later(broker, call, _answered(broker, call, body, {}))
 
     def search_locally(remote: RemoteOffsets) -> None:
-        response = respond_now_or_in_slices(broker, call, _answered(broker, call, body, remote))
+        response = respond_now_or_later(broker, call, _answered(broker, call, body, remote))
         if response is not None:
             call.respond(response)
 
@@ -145,9 +146,9 @@ API = Api.of(ListOffsetsRequest, handle)
 
 def _answered(
     broker: ListOffsetsNeeds, call: Call, body: ListOffsetsRequest, remote: RemoteOffsets
-) -> Search[ListOffsetsResponse]:
+) -> Sliced[ListOffsetsResponse]:
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     named: Counter[tuple[str, int]] = Counter()
     for topic in body.topics:
         for one in topic.partitions:
@@ -183,7 +184,7 @@ def _answer(
     reader: Reader,
     topic: str,
     wanted: ListOffsetsPartition,
-    work: Work,
+    work: Budget,
     remote: RemoteOffset | None = None,
 ) -> PartitionSearch:
     if wanted.timestamp < 0 and api_version < SINCE_VERSION.get(wanted.timestamp, api_version + 1):
@@ -203,8 +204,8 @@ def _answer(
 
 
 def find(
-    partition: Partition, timestamp_ms: int, reader: Reader, work: Work, remote: RemoteOffset | None = None
-) -> Search[Found | Error]:
+    partition: Partition, timestamp_ms: int, reader: Reader, work: Budget, remote: RemoteOffset | None = None
+) -> Sliced[Found | Error]:
     """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special values. An open
     transaction holds back the last stable offset of each leader alike, so only the high watermark may lag. ``remote``
     is the result of the search in the remote tier. Where records have moved there since, the client must retry.
@@ -254,7 +255,7 @@ def _at(log: PartitionLog, offset: int) -> Found:
     return Found(offset, leader_epoch=log.epoch_at(offset))
 
 
-def _search(partition: Partition, timestamp_ms: int, work: Work) -> Search[FoundOffset | None]:
+def _search(partition: Partition, timestamp_ms: int, work: Budget) -> Sliced[FoundOffset | None]:
     log = partition.log
     if timestamp_ms == MAX_TIMESTAMP:
         return (yield from log.search_max_timestamp(work))

@@ -21,14 +21,13 @@ from kio.schema.delete_records.v2.response import (
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import HasOutside, HasReplication
-from reference_broker.apis.call import Call, Sliced, contained, contained_slices, respond_in_slices
+from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.node_ports import Slices, run_slices
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -57,13 +56,13 @@ class DeleteRecordsNeeds(LooksUpPartitions, HasReplication, HasOutside, Protocol
 
 
 def handle(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -> None:
-    """Responds later, with one result for each partition, in the request's order. It works in slices."""
-    run_slices(broker.outside, contained_slices(call, _handled(broker, call, body)))
+    """Responds later, with one result for each partition, in the request's order."""
+    run_contained(broker, call, _handled(broker, call, body))
 
 
-def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -> Slices:
+def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest) -> Sliced[None]:
     done: list[list[_Done]] = []
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     for topic in body.topics:
         results: list[_Done] = []
         done.append(results)
@@ -74,14 +73,14 @@ def _handled(broker: DeleteRecordsNeeds, call: Call, body: DeleteRecordsRequest)
             if work.spend(UNITS_PER_NAME if results[-1].partition is None else UNITS_PER_DELETION):
                 yield
     led = broker.partitions.by_name
-    for results in done:  # A partition may have been led elsewhere, or deleted, since its slice.
+    for results in done:  # A partition may have been led elsewhere, or deleted, since then.
         for at, one in enumerate(results):
             if one.partition is not None and led.get((one.partition.topic, one.partition.index)) is not one.partition:
                 results[at] = _Done(None, ErrorCode.not_leader_or_follower)
     offsets = [(one.partition, one.offset) for results in done for one in results if one.partition is not None]
 
     def answered(errors: dict[Partition, Error]) -> None:
-        run_slices(broker.outside, respond_in_slices(call, _response(broker, body, done, errors)))
+        respond_later(broker, call, _response(broker, body, done, errors))
 
     if all(partition.followers is None for partition, _ in offsets):
         answered({})
@@ -120,7 +119,7 @@ def _delete(broker: DeleteRecordsNeeds, topic: str, entry: DeleteRecordsPartitio
 def _response(
     broker: DeleteRecordsNeeds, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
 ) -> Sliced[DeleteRecordsResponse]:
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     topics: list[DeleteRecordsTopicResult] = []
     for topic, results in zip(request.topics, done, strict=True):
         responses: list[DeleteRecordsPartitionResult] = []

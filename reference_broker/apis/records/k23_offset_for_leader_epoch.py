@@ -17,11 +17,11 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import HasOutside
-from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.log.timestamp_lookup import Work
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3
@@ -35,13 +35,13 @@ class OffsetForLeaderEpochNeeds(LooksUpPartitions, HasOutside, Protocol):
 def handle(
     broker: OffsetForLeaderEpochNeeds, call: Call, body: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse | None:
-    """Every partition has its own error code. If the work takes more than a slice, the response comes through
+    """Every partition has its own error code. If the work takes several events, the response comes through
     ``call``."""
-    return respond_now_or_in_slices(broker, call, _answered(broker, body))
+    return respond_now_or_later(broker, call, _answered(broker, body))
 
 
 def _answered(broker: LooksUpPartitions, body: OffsetForLeaderEpochRequest) -> Sliced[OffsetForLeaderEpochResponse]:
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     topics: list[OffsetForLeaderTopicResult] = []
     for topic in body.topics:
         answers: list[EpochEndOffset] = []

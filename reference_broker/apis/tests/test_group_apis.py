@@ -20,6 +20,7 @@ from reference_broker.apis.tests.admin_world import AdminCall
 from reference_broker.apis.tests.declared import key_of
 from reference_broker.groups.group import Group
 from reference_broker.groups.tests.membership_world import WALL_MS, World
+from reference_broker.ports.slicing import LISTED_PER_SLICE
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.frames import read_request_header
@@ -284,7 +285,7 @@ def test_a_heartbeat_while_the_group_is_loaded_hears_that_all_is_well() -> None:
 
 def test_many_groups_are_listed_in_slices() -> None:
     broker = Broker()
-    names = [f"g{index}" for index in range(2 * k16_list_groups.GROUPS_A_SLICE + 1)]
+    names = [f"g{index}" for index in range(2 * LISTED_PER_SLICE + 1)]
     for name in names:
         broker.world.partition.groups[name] = Group(name, WALL_MS)
     call = broker.begin(ApiKey.LIST_GROUPS, 5)

@@ -23,7 +23,7 @@ from kio.static.primitive import i8, i32, i64, i64Timedelta
 from reference_broker.apis.groups import k08_offset_commit, k09_offset_fetch, k10_find_coordinator, k47_offset_delete
 from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.records import k00_produce
-from reference_broker.apis.responses import ERRORS_A_SLICE, topics_with_errors
+from reference_broker.apis.responses import topics_with_errors
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.topics import k19_create_topics
@@ -31,6 +31,7 @@ from reference_broker.groups.group import Member, MemberProtocol
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
+from reference_broker.ports.slicing import ERRORS_PER_SLICE
 from reference_broker.records.record import Record, build
 from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,
@@ -342,7 +343,7 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
 
 def test_many_offsets_are_deleted_and_answered_in_slices() -> None:
     world = led()
-    partitions = tuple(OffsetDeleteRequestPartition(partition_index=i32(at)) for at in range(ERRORS_A_SLICE + 1))
+    partitions = tuple(OffsetDeleteRequestPartition(partition_index=i32(at)) for at in range(ERRORS_PER_SLICE + 1))
     topics = (OffsetDeleteRequestTopic(name=TopicName("t"), partitions=partitions),)
     answering = topics_with_errors(
         topics, [ErrorCode.none] * len(partitions), OffsetDeleteResponseTopic, SimpleNamespace
@@ -353,6 +354,6 @@ def test_many_offsets_are_deleted_and_answered_in_slices() -> None:
     assert call.answers == []
     assert world.outside.run_steps() >= 4  # Three remove, and one ends the answer.
     (partitions,) = (topic.partitions for topic in call.answers[0].topics)
-    unknown = [ErrorCode.unknown_topic_or_partition] * ERRORS_A_SLICE
+    unknown = [ErrorCode.unknown_topic_or_partition] * ERRORS_PER_SLICE
     assert [one.error_code for one in partitions] == [ErrorCode.none, *unknown]
     assert world.ask(k09_offset_fetch, fetch("g", topic=None)).groups[0].topics == ()

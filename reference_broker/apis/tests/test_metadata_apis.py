@@ -13,7 +13,6 @@ from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32
 
-from reference_broker.apis.call import in_one_go
 from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
 from reference_broker.apis.metadata.described_topics import DescribedTopics
@@ -21,6 +20,7 @@ from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.metadata.cache import MetadataCache
+from reference_broker.ports.slicing import run_to_end
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import MetadataTopic1000
 from reference_broker.wire.errors import ErrorCode
@@ -178,7 +178,7 @@ def test_the_answers_of_deleted_topics_are_not_kept() -> None:
     def find_all() -> None:
         cache = world.broker.metadata
         for each in cache.topics.values():
-            in_one_go(answers.find(cache, each, 0))
+            run_to_end(answers.find(cache, each, 0))
 
     create(world, topic("a"), topic("b"))
     find_all()

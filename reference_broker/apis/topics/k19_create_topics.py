@@ -22,7 +22,7 @@ from kio.schema.create_topics.v7.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
-from reference_broker.apis.call import Call, Sliced, respond_in_slices
+from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.configs.config_rows import topic_rows
 from reference_broker.apis.forwarding import ForwardsToController, propose
 from reference_broker.apis.registry import Api
@@ -36,11 +36,9 @@ from reference_broker.controller.planning.topics import (
     too_many_partitions,
 )
 from reference_broker.metadata.broker_settings import Layers, layers_of
-from reference_broker.ports.node_ports import run_slices
+from reference_broker.ports.slicing import DESCRIBED_TOPICS_PER_SLICE, Sliced
 from reference_broker.wire.apis import ApiKey
 
-TOPICS_A_SLICE = 1000
-"""The number of topics that are refused in one event."""
 CACHED_SETTINGS = 16
 """The number of different sets of topic settings that one process caches."""
 
@@ -54,7 +52,7 @@ def handle(broker: ForwardsToController, call: Call, body: CreateTopicsRequest) 
     request that names too many topics is refused here. Forwarding it would take too long."""
     too_many = too_many_partitions(len(body.topics))
     if too_many is not None:
-        run_slices(broker.outside, respond_in_slices(call, _refused(body, too_many)))
+        respond_later(broker, call, _refused(body, too_many))
         return
     change = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
 
@@ -76,7 +74,7 @@ def _refused(body: CreateTopicsRequest, refusal: Refusal) -> Sliced[CreateTopics
         results[topic.name] = CreatableTopicResult(
             name=TopicName(topic.name), topic_id=None, configs=(), **verdict(refusal)
         )
-        if number % TOPICS_A_SLICE == 0:
+        if number % DESCRIBED_TOPICS_PER_SLICE == 0:
             yield
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values()))
 

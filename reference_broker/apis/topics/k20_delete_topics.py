@@ -1,7 +1,7 @@
 """DeleteTopics: removes topics by name or by ID, all good ones of a request at once or none.
 
 * The active controller responds once the removal is committed and published there. Others forward the request.
-* The files are deleted later, in slices.
+* The files are deleted later.
 * Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
 
 Version notes:

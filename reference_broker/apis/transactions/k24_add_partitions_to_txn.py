@@ -31,12 +31,11 @@ from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import HasLoader, HasOutside, HasTransactions
-from reference_broker.apis.call import Call, Sliced, contained, contained_slices, in_one_go, respond_in_slices
+from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
-from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import is_internal
-from reference_broker.ports.node_ports import Slices, run_slices
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced, run_to_end
 from reference_broker.transactions.coordinator import AddRequest
 from reference_broker.transactions.markers import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -61,7 +60,7 @@ def handle(broker: Needs, call: Call, body: AddPartitionsToTxnRequest) -> AddPar
     results: dict[str, Mapping[TopicPartition, Error]] = {}
     missing = len({each.transactional_id for each in body.transactions})
     if not missing:
-        return in_one_go(_response({}))
+        return run_to_end(_response({}))
 
     def settled(transactional_id: str, errors: Mapping[TopicPartition, Error]) -> None:
         if transactional_id in results:
@@ -70,16 +69,16 @@ def handle(broker: Needs, call: Call, body: AddPartitionsToTxnRequest) -> AddPar
         if len(results) == missing:
             # The response to a client has its one transaction, without the ID.
             settled_ones = results if call.api_version >= FOR_BROKERS_FROM else {"": errors}
-            run_slices(broker.outside, respond_in_slices(call, _response(settled_ones)))
+            respond_later(broker, call, _response(settled_ones))
 
-    def settle() -> Slices:
-        work = Work()
+    def settle() -> Sliced[None]:
+        work = Budget(LOOKUP_UNITS_PER_SLICE)
         for each in body.transactions:
             yield from _settle(broker, call, each, settled, work)
             if work.spend(UNITS_PER_LOOK if each.verify_only else UNITS_PER_STEP):
                 yield
 
-    run_slices(broker.outside, contained_slices(call, settle()))
+    run_contained(broker, call, settle())
     return None
 
 
@@ -90,7 +89,9 @@ class _Settled(Protocol):
     def __call__(self, transactional_id: str, errors: Mapping[TopicPartition, Error], /) -> None: ...
 
 
-def _settle(broker: Needs, call: Call, each: AddPartitionsToTxnTransaction, settled: _Settled, work: Work) -> Slices:
+def _settle(
+    broker: Needs, call: Call, each: AddPartitionsToTxnTransaction, settled: _Settled, work: Budget
+) -> Sliced[None]:
     is_from_broker = call.api_version >= FOR_BROKERS_FROM
     partitions: list[TopicPartition] = []
     refused: dict[TopicPartition, Error] = {}
@@ -133,7 +134,7 @@ def _settle(broker: Needs, call: Call, each: AddPartitionsToTxnTransaction, sett
 
 
 def _response(results: Mapping[str, Mapping[TopicPartition, Error]]) -> Sliced[AddPartitionsToTxnResponse]:
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     transactions = []
     for transactional_id, errors in results.items():
         by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}

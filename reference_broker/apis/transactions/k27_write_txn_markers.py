@@ -28,10 +28,9 @@ from kio.schema.write_txn_markers.v2.response import (
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import HasMarkers, HasOutside
-from reference_broker.apis.call import Call, Sliced, contained, contained_slices, respond_in_slices
+from reference_broker.apis.call import Call, contained, respond_later, run_contained
 from reference_broker.apis.registry import Api
-from reference_broker.log.timestamp_lookup import Work
-from reference_broker.ports.node_ports import Slices, run_slices
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.transactions.markers import Marker, TopicPartition, Written
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -50,8 +49,8 @@ def handle(broker: Needs, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnM
     if not missing:
         return WriteTxnMarkersResponse(markers=())
 
-    def write() -> Slices:
-        work = Work()
+    def write() -> Sliced[None]:
+        work = Budget(LOOKUP_UNITS_PER_SLICE)
         for each in body.markers:
             yield from broker.markers.writing(
                 _marker(each), _partitions(each), contained(call, when_written(each)), work
@@ -66,11 +65,11 @@ def handle(broker: Needs, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnM
                 errors.setdefault(each.producer_id, {}).update(found)
             missing -= 1
             if not missing:
-                run_slices(broker.outside, respond_in_slices(call, _response(errors)))
+                respond_later(broker, call, _response(errors))
 
         return written
 
-    run_slices(broker.outside, contained_slices(call, write()))
+    run_contained(broker, call, write())
     return None
 
 
@@ -94,7 +93,7 @@ def _partitions(each: WritableTxnMarker) -> Iterator[TopicPartition]:
 
 
 def _response(errors: dict[int, dict[TopicPartition, Error]]) -> Sliced[WriteTxnMarkersResponse]:
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     markers = []
     for producer_id, found in errors.items():
         topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}

@@ -25,11 +25,11 @@ from kio.schema.txn_offset_commit.v5.response import (
 )
 
 from reference_broker.apis.broker import HasGroups, HasOutside
-from reference_broker.apis.call import Call, Sliced, respond_in_slices
+from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.groups.offset_commits import CommitRequest, Transaction, WantedOffset
-from reference_broker.ports.node_ports import run_slices
+from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 KNOWS_LOADING_FROM = 2
@@ -66,7 +66,7 @@ def handle(broker: Needs, call: Call, body: TxnOffsetCommitRequest) -> None:
 
     def committed(errors: list[Error]) -> None:
         known = [_known(error, call.api_version) for error in errors]
-        run_slices(broker.outside, respond_in_slices(call, answering(known)))
+        respond_later(broker, call, answering(known))
 
     broker.groups.commits.commit(request, committed, call.contain)
 

@@ -2,7 +2,7 @@
 
 * The leader and each follower respond, so that a tool may query any replica.
 * An open transaction has its first offset. A tool finds hanging transactions by it.
-* Many producers are listed in slices. Each slice has the state at its time.
+* Many producers are listed in several events. Each part of the list has the state of its event.
 
 KIPs: 664.
 """
@@ -20,13 +20,13 @@ from kio.schema.types import ProducerId
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import HasOutside
-from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.records.led_partitions import LooksUpPartitions, led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.timestamp_lookup import Work
 from reference_broker.metadata.identifiers import name_problem
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
 UNITS_PER_NAME = 3
@@ -41,14 +41,14 @@ class Needs(LooksUpPartitions, HasOutside, Protocol):
 
 def handle(broker: Needs, call: Call, body: DescribeProducersRequest) -> DescribeProducersResponse | None:
     """Every partition gets its own error code."""
-    return respond_now_or_in_slices(broker, call, _answered(broker, body))
+    return respond_now_or_later(broker, call, _answered(broker, body))
 
 
 API = Api.of(DescribeProducersRequest, handle)
 
 
 def _answered(broker: Needs, body: DescribeProducersRequest) -> Sliced[DescribeProducersResponse]:
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     topics = []
     for topic in body.topics:
         problem = name_problem(topic.name)
@@ -67,7 +67,7 @@ def _answered(broker: Needs, body: DescribeProducersRequest) -> Sliced[DescribeP
     return DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
-def _describe_partition(broker: Needs, topic: str, index: int, work: Work) -> Sliced[PartitionResponse]:
+def _describe_partition(broker: Needs, topic: str, index: int, work: Budget) -> Sliced[PartitionResponse]:
     log = _log_of(broker, topic, index)
     if isinstance(log, Error):
         return _refused(index, log)

@@ -15,11 +15,11 @@ from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import TZAware, i16, i32, i32Timedelta
 
 from reference_broker.apis.broker import HasOutside, HasTransactions
-from reference_broker.apis.call import Call, Sliced, respond_now_or_in_slices
+from reference_broker.apis.call import Call, respond_now_or_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
-from reference_broker.log.timestamp_lookup import Work
+from reference_broker.ports.slicing import LOOKUP_UNITS_PER_SLICE, Budget, Sliced
 from reference_broker.transactions.transaction import DECIDED
 from reference_broker.transactions.transactions_partition import Held
 from reference_broker.wire.errors import Error, ErrorCode
@@ -35,11 +35,11 @@ class Needs(HasTransactions, HasOutside, Protocol):
 
 def handle(broker: Needs, call: Call, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse | None:
     """In the request's order, each ID once."""
-    return respond_now_or_in_slices(broker, call, _response(broker, body))
+    return respond_now_or_later(broker, call, _response(broker, body))
 
 
 def _response(broker: Needs, body: DescribeTransactionsRequest) -> Sliced[DescribeTransactionsResponse]:
-    work = Work()
+    work = Budget(LOOKUP_UNITS_PER_SLICE)
     states: list[TransactionState] = []
     for each in dict.fromkeys(body.transactional_ids):
         if work.spend(UNITS_PER_KEY + len(each) // CHARACTERS_PER_UNIT):

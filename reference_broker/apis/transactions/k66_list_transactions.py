@@ -20,16 +20,14 @@ from kio.schema.list_transactions.v2.response import ListTransactionsResponse, T
 from kio.schema.types import ProducerId, TransactionalId
 
 from reference_broker.apis.broker import HasNow, HasOutside, HasTransactions
-from reference_broker.apis.call import Call, contained_slices
+from reference_broker.apis.call import Call, run_contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.ports.node_ports import Slices, run_slices
+from reference_broker.ports.slicing import LISTED_PER_SLICE, MATCHED_TRANSACTIONS_PER_SLICE, Sliced
 from reference_broker.transactions import transaction as transactions
 from reference_broker.transactions.transaction import Transaction
 from reference_broker.wire.errors import Error, ErrorCode
 
-LISTED_A_SLICE = 1000
-MATCHED_A_SLICE = 50
 MAX_PATTERN_BYTES = 1 << 17  # compiled; one match against the longest ID takes at most some 25 ms
 _STATES = {each.value: each for each in transactions.TransactionState}
 _OPTIONS: Any = re2.Options()
@@ -41,7 +39,7 @@ class Needs(HasTransactions, HasNow, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: ListTransactionsRequest) -> ListTransactionsResponse | None:
-    """Many are listed in slices, and sent through ``call``."""
+    """The transactions are sent through ``call``."""
     if broker.transactions.loading():
         return _response(ErrorCode.coordinator_load_in_progress, (), [])
     unknown = tuple(each for each in dict.fromkeys(body.state_filters) if each not in _STATES)
@@ -64,17 +62,17 @@ def handle(broker: Needs, call: Call, body: ListTransactionsRequest) -> ListTran
 
     known = (held.current for each in broker.transactions.active() for held in tuple(each.held.values()))
 
-    def list_all() -> Slices:
+    def list_all() -> Sliced[None]:
         listed: list[TransactionState] = []
         while not call.closed:
-            batch = tuple(islice(known, LISTED_A_SLICE if pattern is None else MATCHED_A_SLICE))
+            batch = tuple(islice(known, LISTED_PER_SLICE if pattern is None else MATCHED_TRANSACTIONS_PER_SLICE))
             listed += [_told(each) for each in batch if is_wanted(each)]
             if not batch:
                 call.respond(_response(ErrorCode.none, unknown, listed))
                 return
             yield
 
-    run_slices(broker.outside, contained_slices(call, list_all()))
+    run_contained(broker, call, list_all())
     return None
 
 

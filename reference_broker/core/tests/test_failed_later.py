@@ -22,7 +22,7 @@ from reference_broker.groups import rebalances
 from reference_broker.groups.offset_commits import Commits
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.records import MetadataFault
-from reference_broker.ports.slicing import COMMITTED_OFFSETS_PER_SLICE
+from reference_broker.ports.slicing import COMMITTED_OFFSETS_PER_SLICE, DESCRIBED_TOPICS_PER_SLICE
 from reference_broker.quorum.leader import Leader
 from reference_broker.quorum.messages import fetch
 from reference_broker.quorum.values import OffsetAndEpoch
@@ -157,8 +157,8 @@ def test_a_bug_in_a_later_slice_of_an_answer_costs_the_request() -> None:
     world = NodeWorld()
     world.create("t")
     costs = contained(world)
-    names = [{"name": f"missing-{number}"} for number in range(3 * k03_metadata.FEW_TOPICS)]
-    with bug_in(k03_metadata, "missing_error", fails_after(2 * k03_metadata.FEW_TOPICS)):
+    names = [{"name": f"missing-{number}"} for number in range(3 * DESCRIBED_TOPICS_PER_SLICE)]
+    with bug_in(k03_metadata, "missing_error", fails_after(2 * DESCRIBED_TOPICS_PER_SLICE)):
         number = world.send(ApiKey.METADATA, 9, body(ApiKey.METADATA, topics=names), VICTIM)
         world.settle()
     assert costs == ["METADATA"]
