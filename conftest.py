@@ -16,7 +16,7 @@ from scenarios.ledger import head
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
 QUESTIONS = ("git", "uname")
-"""Commands that any test may start, because they only ask for the commit and the machine."""
+"""Commands that any test may start, because they only query the commit and the machine."""
 
 # No limit for one example: machines are busy, and pytest-timeout guards the whole test.
 settings.register_profile("unhurried", deadline=None)
@@ -30,14 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def part_of(item: pytest.Item) -> str:
-    """Returns the part of a test. One that starts processes is live, even if Spark judges it afterwards."""
+    """Return the part of a test. One that starts processes is live, even if Spark judges it afterwards."""
     if item.get_closest_marker("peer"):
         return "live"
     return next((part for part in ("live", "spark", "simulated", "thorough") if item.get_closest_marker(part)), "quick")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skips files without a mark of the chosen parts. Importing all test files takes 20 s, and few have such marks."""
+    """Skip files without a mark of the chosen parts. Importing all test files takes 20 s, and few have such marks."""
     marks = {"live": ("mark.live", "mark.peer"), "spark": ("mark.spark",)}
     wanted = config.getoption("--part")
     if not wanted or not {*wanted} <= {*marks} or collection_path.suffix != ".py":
@@ -52,8 +52,8 @@ def is_due(case: str, parts: int) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the rotated cases that are not due to the night. Where parts are chosen, put tests with Spark last: Spark
-    stays, and would be in the way of live tests."""
+    """Skip the rotated cases that are not due, which the night plays. If parts are chosen, put tests with Spark last:
+    its process stays and would slow down live tests."""
     for item in items:
         rotated = item.get_closest_marker("rotated")
         if rotated is not None and not is_due(item.nodeid, *rotated.args):
@@ -73,7 +73,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Lets only tests start processes whose mark says so."""
+    """Let only tests with such a mark start processes."""
     if part_of(item) in ("live", "spark"):
         return (yield)
     with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +83,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_signal_stays_blocked() -> Iterator[None]:
-    """Processes that later tests start would inherit it, and could not be ended."""
+    """Fail a test that leaves a signal blocked. Processes of later tests would inherit that, and could not be ended."""
     yield
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)

@@ -1,4 +1,4 @@
-"""The base of all checks. A check watches one guarantee while a run goes on, and collects its violations.
+"""The base of all checks. A check watches one guarantee during a run, and collects its violations.
 
 Checks of the mechanisms judge trace rows, and the state of a node after every event. Their cost is proportional to what
 the event changed. Checks of clients' observations judge the recorded history at the run's end. Checks run in the
@@ -115,7 +115,7 @@ class Check:
         none of ``acts_on``."""
 
     def fetched(self, at_us: int, fetch: AnsweredFetch) -> None:
-        """Called with each answered fetch of a client without a top-level error; see ``judges_followers``."""
+        """Called with each client fetch whose response has no top-level error; see ``judges_followers``."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         """Called after each event (None after the start). With ``thorough`` the check must compare everything, not only

@@ -39,7 +39,7 @@ REFUSED = (
     "not_sent",
     "refused",
 )
-"""Errors of a commit that wrote nothing, by Kafka's protocol: the coordinator refused it before it wrote. After any
+"""Errors of a commit that wrote nothing, by Kafka's protocol: the coordinator rejected it before it wrote. After any
 other error (a timeout, say) the commit may have been written, or be replicated later."""
 
 
@@ -74,7 +74,7 @@ def effective_requests(history: History, kind: str) -> dict[Key, list[OffsetRequ
 
 
 def requests(history: History, kind: str) -> Iterator[OffsetRequest]:
-    """Yield all requests of this kind, also refused ones."""
+    """Yield all requests of this kind, also rejected ones."""
     for row in history.commits:
         if row.kind != kind:
             continue

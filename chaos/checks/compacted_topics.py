@@ -125,7 +125,7 @@ def missable(history: History) -> dict[Value, int]:
 
 @computed_once
 def excused(history: History) -> dict[int, dict[Value, None]]:
-    """Return by isolation level the records that need not have been read, whoever read their partition.
+    """Return by isolation level the records that no reader of their partition must have read.
 
     A cleaner may have removed them before the first reader got past them. At level 1 only readers with read_committed
     count. A reader gets all records that are there between its positions before and after a response (F-16, X-4), so

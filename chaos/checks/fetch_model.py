@@ -45,7 +45,7 @@ class WantedPartition:
     sent: SentState | None = None
     """None before the first response and after an error (F-14: the next state is always sent)"""
     served: bool = False
-    """whether a response held records from this offset"""
+    """whether a response had records from this offset"""
 
     # Kept by the checks of responses; responses are counted from 1 in each session.
     due: str = ""
@@ -150,7 +150,7 @@ class FetchModel:
     def acted(self, node: "Node", event: Event | None, effects: Sequence[Effect]) -> Iterator[AnsweredFetch]:
         """Follow a node's effects for an event, and yield the fetches that got a response."""
         node_id = node.broker.node_id
-        if event is None:  # It starts, or it was requested to shut down and goes on for a while.
+        if event is None:  # It starts, or it was requested to shut down and continues for a while.
             if self._nodes.get(node_id) is not node:
                 self.sessions = without_node(self.sessions, node_id)
                 self._pending.restarted(node_id)
@@ -225,9 +225,9 @@ def _is_modelled(request: Request) -> bool:
 
 
 def partitions_of(version: int, topics: Iterable[Any]) -> Iterator[tuple[PartitionName, Any]]:
-    """Yield what the topics of a message hold, by the name of the partition in that version.
+    """Yield the partitions of a message's topics, by the name of the partition in that version.
 
-    A message that did not go through the codec may hold both of a topic's names.
+    A message that did not go through the codec may have both of a topic's names.
     """
     by_id = version >= FIRST_WITH_TOPIC_IDS and version not in FIRST_REVISIONS
     for topic in topics:

@@ -30,7 +30,7 @@ def in_rack(fetch: AnsweredFetch, node_id: int) -> bool:
 def may_be_read(fetch: AnsweredFetch, partition: Partition, offset: int) -> list[int]:
     """Return the followers to which the leader may send the client that requests this offset.
 
-    These are in sync, registered in the client's rack and not fenced, and have reported that their logs hold the
+    These are in sync, registered in the client's rack and not fenced, and have reported that their logs have the
     offset. If the leader is in that rack itself, no other node is preferred.
     """
     if not selects(fetch) or in_rack(fetch, fetch.node.broker.node_id):
@@ -164,7 +164,7 @@ class _Session:
     first_sent: dict[PartitionName, None] = field(default_factory=dict)
     """partitions of the first response to its last request"""
     changed_since: dict[PartitionName, None] = field(default_factory=dict)
-    """partitions that changed before that request was answered again"""
+    """partitions that changed before the second response to that request"""
     idle_epochs: dict[PartitionName, int] = field(default_factory=dict)
     """leader epochs in which partitions were last seen without data"""
 
@@ -313,7 +313,7 @@ class IncrementalExact(Check):
                 batch = data
                 break
         if not batch:
-            return False  # Physical: the log holds no record there any more (compaction).
+            return False  # Physical: the log has no record there any more (compaction).
         left = fetch.request.max_bytes - sent_bytes
         # G-5: what the limit excludes is due in the next response, so only one without records is known to err.
         has_left = not fetch.request.is_first and len(batch) <= wanted.max_bytes <= left
@@ -399,7 +399,7 @@ class StaleLeaderEpochFenced(Check):
 
 
 class ReadReplicaEligible(ReplicaCheck):
-    """read-replica-eligible: a consumer is sent only to a follower that is in sync, in its rack, and holds its offset.
+    """read-replica-eligible: a consumer is sent only to a follower that is in sync, in its rack, and has its offset.
 
     The response that names a preferred read replica has no records (KIP-392). The follower's own log is compared, too:
     the leader knows only what the follower has reported. Nothing is required of offsets that are not committed, since

@@ -44,7 +44,8 @@ class _PendingFetch(NamedTuple):
     by_follower: bool
     min_ms: int
     opening: bool
-    """a full fetch outside any session; a full fetch that is not opening replaces what its session holds (G-4)"""
+    """a full fetch outside any session; a full fetch that is not opening replaces the partitions of its session
+    (G-4)"""
     wants: bool
     """whether it wants a session"""
     full: bool
@@ -73,8 +74,8 @@ class EvictionRules(Check):
     A full fetch of the final revision also ends the session that it names (F-6, F-8), so that its slot is free. So does
     an incremental one that forgets the last partition (F-7): its response has no session's ID any more.
 
-    The broker also limits the partitions of all sessions together. A newcomer beyond that limit is treated as if all
-    slots were taken. In the first revision it may get a session that holds nothing (G-10).
+    The broker also limits the partitions of all sessions together. A new session beyond that limit is treated as if all
+    slots were taken. In the first revision it may get a session that caches nothing (G-10).
 
     The check models each session from requests, responses and the node's clock alone: its creator, its partitions, the
     times of its creation and last use. It uses the node's notes only for the end of sessions.
@@ -187,8 +188,8 @@ def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first
 def _use(
     alive: Mapping[int, _Session], fetch: _PendingFetch, event: Request, effects: Sequence[Effect], wall_ms: int
 ) -> bool:
-    """A request that its session accepts is a use of it, and changes what it holds. Returns whether that forgets the
-    last partition of a session of the final revision."""
+    """Record a request that its session accepts: it is a use of the session, and changes its partitions. Return whether
+    it forgets the last partition of a session of the final revision."""
     session = alive.get(fetch.session_id)
     if session is None or fetch.opening or _is_refused(event, effects):
         return False

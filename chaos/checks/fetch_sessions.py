@@ -82,7 +82,7 @@ class Session:
 
 @dataclass(slots=True)
 class Pending:
-    """A request not yet answered.
+    """A request without a response yet.
 
     ``must`` is the error that it must get, 0 if it must be accepted. ``before`` is the session's number before the
     request, and ``place`` is the request's place among the accepted ones.
@@ -210,7 +210,7 @@ class SessionOrder(OrderTrace):
 INVALID_FETCH_SESSION = 10001
 INCREMENTAL_FETCH_DENIED = 10002
 ERRORS_THAT_CHANGE_NOTHING = (42, INCREMENTAL_FETCH_DENIED)
-"""INVALID_REQUEST for a partition that the session does not hold; IncrementalFetchDenied."""
+"""INVALID_REQUEST for a partition that is not in the session; IncrementalFetchDenied."""
 
 
 class SequenceOrder(OrderTrace):
@@ -219,12 +219,12 @@ class SequenceOrder(OrderTrace):
 
     The check has a model of its own, as small as the clauses G-3, G-4 and G-10 allow. An incremental request with the
     next number proves that the client has processed the last response. One with the last number is a retransmission.
-    All others are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the
+    All others are rejected with InvalidFetchSession and change nothing. A full request with a session's ID keeps the
     session's number.
 
-    There are two exceptions. A request that waits is refused when a later one overtakes it in its session: by G-3 the
-    client proves that it no longer waits for it. It is refused as well when its session ends (G-10). A retransmission
-    is no such proof, so both it and the request that waits must be answered.
+    There are two exceptions. A parked request is rejected when a later one overtakes it in its session: by G-3 the
+    client proves that it no longer waits for it. It is rejected as well when its session ends (G-10). A retransmission
+    is no such proof, so both it and the parked request must get responses.
 
     A session's number is that of its last incremental request, or 0 if there was none.
     """
@@ -271,9 +271,9 @@ class SessionLost(SessionTrace):
     """session-lost: a session that was created stays known until it is closed or evicted, and its responses carry its
     ID.
 
-    A session is lost if its ID is refused as unknown although nothing ended it, if an accepted request is answered with
-    the ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). A session gets no ID of one that lives,
-    and that of one that has ended only by chance (F-2). A full fetch is answered with the ID of a new session or with
+    A session is lost if its ID is rejected as unknown although nothing ended it, if the response to an accepted request
+    has the ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). A session never gets the ID of an
+    open one, and that of a closed one only by chance (F-2). The response to a full fetch has the ID of a new session or
     0, and always with 0 if it wants none (F-4 to F-6, F-8).
     """
 
@@ -452,7 +452,7 @@ class _FirstFetch:
 
 
 class FirstAnswers(Check):
-    """first-answers-exact: a response of the first revision says what kind it is, what may follow, and what is wrong
+    """first-answers-exact: a response of the first revision contains its kind, the requests that may follow, and errors
     (G-9).
 
     Bit 0 is set if and only if the request was an incremental one (G-4). While bit 1 is set the session takes

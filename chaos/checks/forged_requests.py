@@ -25,8 +25,8 @@ class ForgedRefused(Check):
 
     Kafka (KIP-595, KIP-631): INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET and STALE_BROKER_EPOCH are what a node
     responds to a request of another cluster, of a node that is no voter, or of a broker in another life. Here an epoch
-    above the limit and a missing cluster ID are refused, too (``docs/quorum.md``). What such a request would have moved
-    depends on when it came. Its response does not.
+    above the limit and a missing cluster ID are rejected, too (``docs/quorum.md``). The effect of such a request would
+    depend on the time of its arrival. Its response does not.
 
     A client that adds partitions to its transaction gets TOPIC_AUTHORIZATION_FAILED for those of an internal topic,
     whether it exists or not (KafkaApis.handleAddPartitionsToTxnRequest). Another error would come from what was looked
@@ -65,7 +65,7 @@ def _is_forged(request: Request) -> bool:
 
 
 def refuses(body: Any) -> bool:
-    """Return whether a response refuses what was forged."""
+    """Return whether a response rejects the forged request."""
     if not isinstance(body, AddPartitionsToTxnResponse):
         return tells_an_error(body)
     return all(

@@ -200,7 +200,7 @@ def _taken(since_us: Mapping[int, int], begun: list[tuple[int, int]]) -> dict[in
 class GroupsConsistent(Check):
     """groups-consistent: a coordinator's state of its groups and their offsets does not contradict itself.
 
-    Asks the coordinator itself (``GroupCoordinator.validate``), in the thorough comparison only.
+    Calls the coordinator's own check (``GroupCoordinator.validate``), in the thorough comparison only.
 
     The judged code is its own judge here. That can hide no violation from clients, because it only adds to the checks
     of what clients see: one-group-leader, commits-fenced, commit-regression and no-committed-lost.

@@ -105,7 +105,7 @@ LOWEST_LEVEL = 13
 
 
 class MarkersGated(QuorumCheck):
-    """markers-gated: no node holds a committed transaction marker below the metadata.version that allows them.
+    """markers-gated: no node has a committed transaction marker below the metadata.version that allows them.
 
     The bootstrap of an empty log is judged by the version that it writes, since there is none before (T-2).
     """
@@ -115,7 +115,7 @@ class MarkersGated(QuorumCheck):
     notes = ("metadata_committed",)
 
     def note(self, at_us: int, member: Member, note: Note) -> None:
-        """The node has handled the event by now, so its image holds what was committed in the event."""
+        """The node has handled the event by now, so its image has the changes committed in the event."""
         fields = dict(note.fields)
         if fields["kind"] not in MARKER_KINDS or member.replica is None:
             return
@@ -133,12 +133,12 @@ FEATURE_LEVEL = 12
 
 
 class Bootstrapped(TransactionCheck):
-    """bootstrapped: the committed metadata log says a metadata.version before anything else, and at the end all nodes
+    """bootstrapped: the committed metadata log has a metadata.version before anything else, and at the end all nodes
     know one, even if some died while the empty log was bootstrapped (T-7).
 
     A new controller may abort an unfinished bootstrap. What follows the Abort is another bootstrap.
 
-    ``_begun`` says that the open transaction holds a metadata.version.
+    ``_begun`` says that the open transaction has a metadata.version.
     """
 
     guarantee = "bootstrapped"

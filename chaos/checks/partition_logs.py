@@ -53,7 +53,7 @@ class LogConsistent(Check):
 class DamageKept(Check):
     """damage-kept: records of a stopped node that were damaged stay on its disk, under their own name or another one.
 
-    They were durable, so they are no torn end of a log. An operator who repairs the node may need what remains of them.
+    They were durable, so they are no torn end of a log. An operator who repairs the node may need the remaining bytes.
     """
 
     guarantee = "damage-kept"

@@ -80,10 +80,10 @@ NOTHING_KNOWN: _Before = (-1, -1)
 
 
 class LogMatching(QuorumCheck):
-    """log-matching: if two metadata logs hold a batch of the same offset and epoch, they are equal up to that batch.
+    """log-matching: if two metadata logs have a batch of the same offset and epoch, they are equal up to that batch.
 
-    The check works by induction. All logs that hold a batch of one (offset, epoch) must hold the same bytes for it, and
-    the same batch right before it. Within one log offsets follow each other and epochs never go back.
+    The check works by induction. All logs with a batch of one (offset, epoch) must have the same bytes for it, and the
+    same batch right before it. Within one log offsets follow each other and epochs never go back.
     """
 
     guarantee = "log-matching"
@@ -134,11 +134,11 @@ class LogMatching(QuorumCheck):
 
 
 class LeaderCompleteness(QuorumCheck):
-    """leader-completeness: every later leader's log holds the committed batches unchanged, and all nodes agree on them.
+    """leader-completeness: every later leader's log has the committed batches unchanged, and all nodes agree on them.
 
-    A leader holds what was committed before anybody led in a later epoch. A node may learn late that it was elected, as
-    one does that was stopped meanwhile. By then a later leader may have committed more (Raft: Leader Completeness
-    speaks of leaders of higher terms).
+    A leader has all batches committed before the first leader of a later epoch. A node may learn late that it was
+    elected, as one does that was stopped meanwhile. By then a later leader may have committed more (Raft: Leader
+    Completeness speaks of leaders of higher terms).
 
     A log that starts at a snapshot is judged from the snapshot's end on. snapshot-equals-replay judges the snapshot
     itself.

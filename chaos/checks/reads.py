@@ -226,7 +226,7 @@ class AnswersAfterHeal(Check):
     guarantee = "answers-after-heal"
 
     def looked(self, at_us: int, missed: str) -> None:
-        """``missed`` says what was not answered, or is empty."""
+        """``missed`` describes the requests without a response, or is empty."""
         self.evidence += 1
         if missed:
             self.violated(at_us, missed)

@@ -65,7 +65,7 @@ def _noting(set_slot: Callable[[Any, int], None], touched: dict[PartitionLog, No
 
 
 LOG_SUFFIX = ".log"
-"""Files with this in their names hold records."""
+"""Files with this in their names have records."""
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic ID and index."""
 
@@ -120,8 +120,8 @@ class Replicated:
     committed_end: int = 0
     copies: dict[int, Copy] = field(default_factory=dict)
     excused: bool = False
-    """whether nobody kept what was committed when the leader of ``state`` was elected, so that it may be lost until
-    that leader has taken over"""
+    """whether no replica kept the committed records when the leader of ``state`` was elected, so that they may be lost
+    until that leader has taken over"""
     losses: int = 0
     """number of times that this happened"""
     compacted: Compacted | None = None
@@ -347,7 +347,7 @@ class ReplicaView:
                 partition.eligible.came_back_uncleanly(node_id)
 
     def gone(self, node_id: int, clean: bool = False) -> None:
-        """Note that the process ended. What is known of its disk stays. ``clean`` says that it left the mark of a
+        """Record that the process ended. The state of its disk stays known. ``clean`` says that it left the mark of a
         clean shutdown there."""
         self._unclean_ends.ended(node_id, clean)
         for partition in self.partitions.values():

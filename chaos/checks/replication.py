@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ReplicasEqual(ReplicaCheck):
     """replicas-equal: below its high watermark each replica has the committed batches, byte for byte.
 
-    A new leader must hold all committed batches, even those above its own high watermark.
+    A new leader must have all committed batches, even those above its own high watermark.
 
     In a compacted partition records are compared instead of batches. Each record must be at its offset as it was
     committed. ``compacted_log.py`` says which records a replica may lack, and which its cleaned part must lack.
@@ -61,7 +61,7 @@ class ReplicasEqual(ReplicaCheck):
             )
 
     def quiet(self, at_us: int) -> None:
-        """Compare all that each replica holds, from its beginning."""
+        """Compare all records of each replica, from its beginning."""
         for partition in self.replicas.partitions.values():
             for copy in partition.copies.values():
                 # E-7: no replica had kept the committed records, and no leader has taken over since then.
@@ -156,8 +156,8 @@ class ReplicasConverge(ReplicaCheck):
 
 def _waits_for_an_operator(partition: Replicated) -> bool:
     """E-3, E-6: only an eligible replica may be elected, and only where it has its directory. E-5: another one is, when
-    nobody is eligible any more. So nobody leads while all that are eligible have lost their directories, which were
-    really damaged (E-7). To be killed, or to lose the power, damages none.
+    nobody is eligible any more. So there is no leader while all eligible replicas have lost their directories, which
+    were really damaged (E-7). To be killed, or to lose the power, damages none.
 
     An operator decides by an unclean election."""
     state = partition.state

@@ -324,7 +324,7 @@ class UploadedProducers(Check):
     """uploaded-producers-replayed: the producer snapshot that is uploaded with a segment equals a full replay to its
     end, for every producer that is not expired and every open transaction (P-8, P-10, P-13).
 
-    The replay takes each batch once, in the order of the log, when a node says that the batch's segment is copied.
+    The replay applies each batch once, in the order of the log, when a node reports that the batch's segment is copied.
     Clocks differ, and may have been stepped back since a producer expired. So a producer counts as expired if it is by
     the latest time that the node's clock has shown (P-7). A log without its first records may have begun with the
     snapshot of another node (P-11), and then the clocks of all nodes count.

@@ -33,7 +33,7 @@ class TombstonesMarked(ReplicaCheck):
     """tombstones-marked: each tombstone at or above a log's marker exists, and no follower's marker overtakes its
     leader's (H-1, H-2).
 
-    A tombstone also counts as there if a newer record of its key is committed, and the log holds that or has not
+    A tombstone also counts as present if a newer record of its key is committed, and the log has that or has not
     reached it, since a reader comes to that record. It is judged where replicas heed markers: after each pass of a
     cleaner, when a replica begins to lead, and at the end.
 
@@ -127,12 +127,12 @@ def _is_tombstone(compacted: Compacted, offset: int) -> bool:
 
 
 class DeletedStaysDeleted(ReplicaCheck):
-    """deleted-stays-deleted: no replica holds a record that a tombstone deleted, and neither that tombstone nor a newer
+    """deleted-stays-deleted: no replica has a record that a tombstone deleted, and neither that tombstone nor a newer
     record of the key (H-4 to H-6).
 
-    A replica that was away while tombstones went would hold it for ever. It is judged where replicas heed their
-    leader's marker: a follower empties its log before it takes what is beyond a tombstone that it missed. So this holds
-    at any time. It is judged now and then, when a replica begins to lead, and at the end.
+    A replica that was down while tombstones were removed would keep it for ever. It is judged where replicas heed their
+    leader's marker: a follower empties its log before it appends records beyond a tombstone that it missed. So this
+    holds at any time. It is judged now and then, when a replica begins to lead, and at the end.
 
     X-11: a newer record that this replica has not reached may have superseded the tombstone where it copies.
     """
