@@ -1,4 +1,4 @@
-"""Run the Spark jobs, and collect what the verdict and the page need: aggregates and examples, never raw rows."""
+"""Run the jobs, and collect aggregates and examples."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Compare runs of one scenario on one page: several revisions of the fetch session beside each other.
+"""Variants of one scenario on one page.
 
 Where a mirror copied, runs with and without metadata epochs are compared instead. The runs had the same load, faults
 and seed, and were played one after the other. Each has a verdict of its own. The page shows costs and savings of

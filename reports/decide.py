@@ -1,4 +1,4 @@
-"""Derive the verdict from manifest and findings, as a pure function without Spark.
+"""Derive the verdict from findings, without Spark.
 
 A verdict requires evidence: a guarantee without evidence never holds.
 """
@@ -131,7 +131,7 @@ def _by_history(one: GuaranteeJob, asked: set[str], findings: Findings, clauses:
     required = one.guarantee.always or not asked or one.name in asked
     missing = one.missing(findings.present)
     evidence, found = findings.facts.get(one.evidence, 0), findings.found[one.name]
-    open_partitions = findings.facts.get("unended_partitions", 0) if one.name == "unseen" else 0
+    open_partitions = findings.facts.get("unended_partitions", 0) if one.reads_to_end else 0
     status: Status
     reason = ""
     if missing:

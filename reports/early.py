@@ -1,7 +1,7 @@
-"""Judge a run while it goes on, by the parts of its history that are whole (``parts.py``).
+"""The verdict on the parts of a run that goes on.
 
 These parts are a history of their own, except that pending operations have no rows yet. So only guarantees are judged
-whose violations cannot be excused by later rows (``EXCUSED_BY`` in ``guarantees.py``).
+whose violations cannot be excused by later rows (``GuaranteeJob.excused_by``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.guarantees import judged_early
 from reports.jobs.compacted_topics import has_keyed
 from reports.jobs.expressions import READER
 from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs
@@ -113,7 +112,7 @@ def early_jobs(tables: Tables) -> list[GuaranteeJob]:
     return [
         one
         for one in guarantee_jobs()
-        if judged_early(one.name, compacted)
+        if one.is_judged_early(compacted)
         and all(each in present for each in one.needs)
         and (not one.found_in or one.found_in in present)
     ]

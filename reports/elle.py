@@ -1,4 +1,4 @@
-"""Export a run's history for Elle, Jepsen's checker of dependency cycles, as a list-append history in EDN.
+"""A history for Elle, Jepsen's checker.
 
 A partition is a list, and a record is an element that was appended to it. A read is that of a list up to the last
 record that came: Elle knows no positions, so the order of a log is that of its offsets here, whatever a reader skipped

@@ -1,4 +1,4 @@
-"""Errors of this room that its user can put right."""
+"""Errors of the user."""
 
 
 class SetupError(Exception):

@@ -1,4 +1,4 @@
-"""The guarantees: their names, what violates each, and where that shows. Only this module declares the names.
+"""The guarantees: names and violations. Only this module declares the names.
 
 A scenario promises guarantees by name. A check in ``chaos/checks`` and a Spark job in ``reports/jobs`` judge them
 independently of each other. Both name the guarantee that they judge, and repeat nothing else about it. This module
@@ -229,66 +229,6 @@ _RUNNER = (
 
 GUARANTEES: Mapping[str, Guarantee] = {one.name: one for one in (*_CLIENTS, *_TRACE, *_INSIDE, *_RUNNER)}
 """The guarantees by name, in the order in which they are shown."""
-
-
-COMPACTION = "a write that lets a cleaner take the record, in a compacted topic"
-_A_READ = "a read of the record, if only the last one"
-_A_COMMIT = "a commit that is under way and explains the offset"
-_THE_END = "the end, of which it speaks"
-
-EXCUSED_BY: Mapping[str, str] = {
-    "inconsistent-offsets": "",
-    "duplicate": "",
-    "lost-write": COMPACTION,
-    "unseen": _A_READ,
-    "corrupt-value": "",
-    "poll-skip": COMPACTION,
-    "nonmonotonic-poll": "",
-    "int-poll-skip": COMPACTION,
-    "int-nonmonotonic-poll": "",
-    "nonmonotonic-send": "",
-    "unrequested-partition": "the row of an assignment, which is written when the assignment ends",
-    "fetch-gap": _THE_END,
-    "torn-metadata": "",
-    "lost-metadata": "a deletion that is under way",
-    "nonmonotonic-metadata-epoch": "",
-    "commit-regression": _A_COMMIT,
-    "no-fetch-before-epoch": "",
-    "rewinds": "the log's end, above which positions may be lost",
-    "redelivery": _A_COMMIT,
-    "group-skip": "a read by another member",
-    "mirror-complete": _THE_END,
-    "aborted-read": "",
-    "precommitted-read": "",
-    "dependency-cycle": "",
-    "torn-transaction": _A_READ,
-    "lost-transaction": _A_READ,
-    "hanging-transaction": _THE_END,
-    "hanging-found": "another admin's abort that is under way",
-    "lso-regression": "",
-    "materialized-view": _THE_END,
-    "exactly-once": "the value that takes the input into the output",
-    "session-epoch-order": "the row of a preset epoch, which is written with the faults at the end",
-    "session-lost": "",
-    "one-leader-per-epoch": "",
-    "one-partition-leader-per-epoch": "",
-    "one-abort-per-begin": "the note of a marker by a node that is behind",
-    "snapshot-transfer-bounded": "",
-    "incremental-answer-exact": "the frames, which are written at the end",
-    "one-group-leader": "",
-    "commits-accepted": _A_COMMIT,
-}
-"""What may follow, while a run goes on, that excuses an apparent violation in its history so far. A guarantee with such
-an excuse is judged only at the end. Without one, a part of the history proves the violation. Each guarantee that has a
-job has a line.
-
-A part of the history is all that each process has recorded up to some moment, which differs among the processes."""
-
-
-def judged_early(name: str, compacted: bool) -> bool:
-    """Return whether the guarantee is judged while the run goes on. ``compacted``: it writes to compacted topics."""
-    excuse = EXCUSED_BY.get(name, _THE_END)
-    return not excuse or (excuse == COMPACTION and not compacted)
 
 
 def names_seen_from(*places: SeenFrom) -> tuple[str, ...]:

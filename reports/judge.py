@@ -1,4 +1,4 @@
-"""Compute the verdicts of finished runs with Spark, and write their pages.
+"""Compute verdicts with Spark, and write pages.
 
 This is also a program: ``python -m reports.judge RUN_DIR...``, or ``spark-submit reports/judge.py RUN_DIR...`` on a
 cluster.

@@ -1,4 +1,4 @@
-"""manifest.json: what a run was, what it had to show, and how to repeat it.
+"""A run's manifest.json.
 
 Whoever plays a scenario (the live runner, the simulator) writes it with :func:`write_manifest`. The judge reads it.
 """

@@ -1,4 +1,4 @@
-"""How far a mirror was behind its source over time, and what each rewind cost. Plain arithmetic over the jobs' rows."""
+"""The lag of a mirror, and rewinds. Plain arithmetic over the jobs' rows."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A night of ``crucible nightly``: its tables, ``night.json``, and the rule that says whether it is red.
+"""A night: its tables, and when it is red.
 
 The folder of a night has ``night.json`` and one Parquet file for each table. The rows of a table are declared as those
 of a run's history in ``rows.py``. Times are microseconds since the epoch, of the wall clock.

@@ -1,4 +1,4 @@
-"""The parts in which a history is written while its run goes on, and how far each writer has come.
+"""Parts of a history that is being written.
 
 A Parquet file cannot be read without its footer, so a writer closes its files from time to time and continues in new
 ones. A file that is not whole has the suffix ``.open``. When a writer has closed a part of all its tables, it writes

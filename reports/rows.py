@@ -1,4 +1,4 @@
-"""The rows of a run's history, one class for each table. Only this module declares the columns' names and types.
+"""The history's rows, one class for each table. Only this module declares the columns' names and types.
 
 All numbers are int64 with the unit in the name. Times are microseconds from one clock for the whole machine. Rows that
 the fleet records are written once and never changed. They are not frozen, because frozen rows cost twice as much to

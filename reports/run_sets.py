@@ -1,4 +1,4 @@
-"""Compare any two sets of runs: is the second better or worse than the first, and how sure is that?
+"""Compare two sets of runs.
 
 Runs are the units if both sides have a few. Otherwise each run is cut into blocks of seconds. That shows how unsteady
 these runs were in themselves, but not how far runs of the same thing differ. The method is in

@@ -1,4 +1,4 @@
-"""Runs whose histories and reports lie in S3: ``s3://BUCKET/RUN``.
+"""Runs in S3: ``s3://BUCKET/RUN``.
 
 A history that is not large is copied beside the judge, by Arrow. A large one stays where it is: Spark reads it through
 its own path (``s3a://``), for which it needs Hadoop's S3 jars. They are fetched into ``.cache`` at the first such run

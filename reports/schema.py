@@ -1,5 +1,4 @@
-"""The history schema: the tables that a run leaves as Parquet. ``reports/rows.py`` declares
-their columns.
+"""The Parquet schema. ``reports/rows.py`` declares the columns.
 
 Writers (fleet recorder, simulator, suite) turn it into pyarrow schemas, and Spark jobs into StructTypes. All numbers
 are int64 with the unit in the name. Times ``*_us`` are microseconds since the run's start (manifest.json:

@@ -1,4 +1,4 @@
-"""The Spark session that runs the queries. It is local, small and quiet, but a master given by spark-submit wins."""
+"""The Spark session. It is local, small and quiet, but a master given by spark-submit wins."""
 
 import hashlib
 import logging

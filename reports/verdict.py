@@ -1,4 +1,4 @@
-"""The verdict of a run: its outcome, what was judged, and the two files that other programs read."""
+"""The verdict, verdict.json and junit.xml."""
 
 import json
 from collections.abc import Iterable, Sequence

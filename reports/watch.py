@@ -1,4 +1,4 @@
-"""Watch a run: a verdict now and then while it goes on, and the whole verdict once it has ended."""
+"""Verdicts while a run goes on."""
 
 import tempfile
 import time

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.expressions import before, with_operation, without_match
-from reports.jobs.guarantee_job import GuaranteeJob, anomalies, sentence
+from reports.jobs.guarantee_job import A_COMMIT, GuaranteeJob, anomalies, sentence
 from reports.read_tables import Tables
 
 STORED: Final = ["run", "group", "topic", "partition"]
@@ -175,6 +175,7 @@ COMMIT_REGRESSION = GuaranteeJob(
     evidence="offsets_committed",
     unit="offsets committed",
     find=commit_regression,
+    excused_by=A_COMMIT,
 )
 
 
@@ -217,4 +218,5 @@ COMMITS_ACCEPTED = GuaranteeJob(
     evidence="offsets_committed",
     unit="offsets committed",
     find=commits_accepted,
+    excused_by=A_COMMIT,
 )

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.compacted_topics import has_keyed, missable
 from reports.jobs.evidence import occupied
 from reports.jobs.expressions import PARTITION, READER, before, so_far, with_operation, without_match
-from reports.jobs.guarantee_job import LOG, POLL, GuaranteeJob, anomalies, counted, sentence
+from reports.jobs.guarantee_job import COMPACTION, LOG, POLL, THE_END, GuaranteeJob, anomalies, counted, sentence
 from reports.jobs.intervals import meeting
 from reports.jobs.session_requests import wire_lines
 from reports.read_tables import Tables
@@ -113,6 +113,7 @@ POLL_SKIP = GuaranteeJob(
     evidence="read_runs",
     unit="runs of records read",
     find=poll_skip,
+    excused_by=COMPACTION,
 )
 
 INT_POLL_SKIP = GuaranteeJob(
@@ -121,6 +122,7 @@ INT_POLL_SKIP = GuaranteeJob(
     evidence="read_runs",
     unit="runs of records read",
     find=poll_skip_inside,
+    excused_by=COMPACTION,
 )
 
 
@@ -190,6 +192,7 @@ FETCH_GAP = GuaranteeJob(
     evidence="assignments",
     unit="assignments",
     find=fetch_gap,
+    excused_by=THE_END,
 )
 
 
@@ -242,4 +245,5 @@ UNREQUESTED_PARTITION = GuaranteeJob(
     evidence="positions",
     unit="partition answers",
     find=unrequested_partition,
+    excused_by="the row of an assignment, which is written when the assignment ends",
 )

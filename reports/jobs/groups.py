@@ -20,7 +20,7 @@ from reports.jobs.expressions import (
     number,
     without_match,
 )
-from reports.jobs.guarantee_job import GuaranteeJob, anomalies, counted, sentence
+from reports.jobs.guarantee_job import A_COMMIT, GuaranteeJob, anomalies, counted, sentence
 from reports.jobs.intervals import merged, subtracted
 from reports.read_tables import Tables
 
@@ -224,6 +224,7 @@ REDELIVERY = GuaranteeJob(
     evidence="partitions_given",
     unit="partitions given to members",
     find=redelivery,
+    excused_by=A_COMMIT,
 )
 
 
@@ -286,4 +287,5 @@ GROUP_SKIP = GuaranteeJob(
     evidence="partitions_given",
     unit="partitions given to members",
     find=group_skip,
+    excused_by="a read by another member",
 )

@@ -24,6 +24,10 @@ REPLICATION = ("F-22",)
 LOG = ("operations", "runs")
 POLL = ("operations", "runs", "assignments")
 ADMIN = ("operations", "changes")
+COMPACTION = "a write that lets a cleaner take the record, in a compacted topic"
+A_READ = "a read of the record, if only the last one"
+A_COMMIT = "a commit that is under way and explains the offset"
+THE_END = "the end, of which it speaks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,23 @@ class GuaranteeJob:
     found_in: str = ""  # a table with a row for each violation; without it there is nothing to compute
     instead: tuple[str, ...] = ()  # tables that replace those of ``needs``
     early: Callable[[Tables], DataFrame] | None = None  # used instead of ``find`` while the run goes on
+    excused_by: str = (
+        ""  # what may follow in a run that goes on and excuse an apparent violation; judged at the end then
+    )
+    reads_to_end: bool = False  # not judged unless all written partitions were read to their end
 
     def missing(self, present: Collection[str]) -> list[str]:
         """Return the tables that are missing to judge this run."""
         if self.instead and all(name in present for name in self.instead):
             return []
         return [name for name in self.needs if name not in present]
+
+    def is_judged_early(self, compacted: bool) -> bool:
+        """Return whether a part of the history can prove a violation. ``compacted``: the run writes compacted topics.
+
+        A part of the history is all that each process has recorded up to some moment, which differs among them.
+        """
+        return not self.excused_by or (self.excused_by == COMPACTION and not compacted)
 
     @property
     def guarantee(self) -> Guarantee:

@@ -23,7 +23,7 @@ from reports.jobs.expressions import (
     with_operation,
     without_match,
 )
-from reports.jobs.guarantee_job import GuaranteeJob, anomalies, sentence
+from reports.jobs.guarantee_job import THE_END, GuaranteeJob, anomalies, sentence
 from reports.jobs.latency import quantiles
 from reports.jobs.transactions import ABOUT, transactions
 from reports.read_tables import Tables
@@ -58,6 +58,7 @@ HANGING_TRANSACTION = GuaranteeJob(
     unit="transactions",
     find=hanging_transaction,
     about=ABOUT,
+    excused_by=THE_END,
 )
 
 
@@ -140,6 +141,7 @@ HANGING_FOUND = GuaranteeJob(
     find=hanging_found,
     about=("X-12",),
     found_in="told_transactions",
+    excused_by="another admin's abort that is under way",
 )
 
 

@@ -21,7 +21,7 @@ from reports.jobs.compacted_topics import excused, has_keyed
 from reports.jobs.evidence import durably_acknowledged, log_starts, read_values, sequences
 from reports.jobs.expressions import PARTITION
 from reports.jobs.fetch_positions import steps_between_operations, steps_inside_operations, with_log_start
-from reports.jobs.guarantee_job import LOG, GuaranteeJob, anomalies, counted, sentence
+from reports.jobs.guarantee_job import A_READ, COMPACTION, LOG, GuaranteeJob, anomalies, counted, sentence
 from reports.jobs.intervals import meeting, merged, subtracted
 from reports.read_tables import Tables
 
@@ -209,6 +209,7 @@ LOST_WRITE = GuaranteeJob(
     unit="records acknowledged",
     find=lost_write,
     early=jumped_over,
+    excused_by=COMPACTION,
 )
 
 
@@ -235,6 +236,8 @@ UNSEEN = GuaranteeJob(
     evidence="records_acked",
     unit="records acknowledged",
     find=unseen,
+    excused_by=A_READ,
+    reads_to_end=True,
 )
 
 

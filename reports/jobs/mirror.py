@@ -5,7 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.evidence import acknowledged
 from reports.jobs.expressions import PARTITION, before, first_rows
-from reports.jobs.guarantee_job import GuaranteeJob, anomalies, sentence
+from reports.jobs.guarantee_job import THE_END, GuaranteeJob, anomalies, sentence
 from reports.jobs.intervals import merged, subtracted
 from reports.read_tables import Tables
 
@@ -143,4 +143,5 @@ MIRROR_COMPLETE = GuaranteeJob(
     evidence="records_at_target",
     unit="records read at the target",
     find=mirror_complete,
+    excused_by=THE_END,
 )

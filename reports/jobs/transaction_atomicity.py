@@ -6,7 +6,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.committed_offsets import NEVER_US, STORED, requests, written
 from reports.jobs.evidence import occupied, read_values, sequences
 from reports.jobs.expressions import OPERATION, PARTITION, without_match
-from reports.jobs.guarantee_job import GuaranteeJob, anomalies, sentence
+from reports.jobs.guarantee_job import A_READ, GuaranteeJob, anomalies, sentence
 from reports.jobs.intervals import meeting, merged, overlaps, subtracted
 from reports.jobs.transactions import ABOUT, TRANSACTIONS, parts, transactions
 from reports.read_tables import Tables
@@ -109,6 +109,7 @@ TORN_TRANSACTION = GuaranteeJob(
     unit="transactions that were committed",
     find=torn_transaction,
     about=ABOUT,
+    excused_by=A_READ,
 )
 
 
@@ -169,6 +170,7 @@ LOST_TRANSACTION = GuaranteeJob(
     unit="transactions that were committed",
     find=lost_transaction,
     about=ABOUT,
+    excused_by=A_READ,
 )
 
 
@@ -274,4 +276,5 @@ EXACTLY_ONCE = GuaranteeJob(
     find=exactly_once,
     about=ABOUT,
     found_in="transforms",
+    excused_by="the value that takes the input into the output",
 )

@@ -1,1 +1,1 @@
-"""Made histories of any size, to measure the judge."""
+"""Histories of any size, to measure the cost."""

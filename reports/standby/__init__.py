@@ -1,4 +1,4 @@
-"""The process that computes a verdict sooner, because it starts and warms up while the runs are still played.
+"""Spark, started while runs are still played.
 
 ``process.py`` starts it and gives it the runs. ``rehearsal.py`` plans and tries its queries before it has them, and
 ``expected.py`` says what can be known of a run before it ends. ``class_archive.py`` makes Java's start shorter.

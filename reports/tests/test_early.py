@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reports.guarantees import EXCUSED_BY, GUARANTEES
 from reports.tests.cuts import end_us, part_of
 from reports.tests.history import History, Shape
 
@@ -67,13 +66,6 @@ def legal_histories() -> Mapping[str, History]:
             legal[name] = generate(number, SHORT)
             plant(legal[name])
     return legal
-
-
-def test_each_guarantee_that_the_history_shows_says_what_may_excuse_it() -> None:
-    from reports.jobs.guarantee_job import guarantee_jobs
-
-    assert set(EXCUSED_BY) == {one.name for one in guarantee_jobs()}
-    assert set(EXCUSED_BY) <= set(GUARANTEES)
 
 
 @pytest.mark.parametrize(
