@@ -96,8 +96,8 @@ def _columns(row: type[Row]) -> Iterator[Column]:
     hints = get_type_hints(row, include_extras=True)
     for field in fields(row):  # type: ignore[arg-type]
         hint = hints[field.name]
-        told = getattr(hint, "__metadata__", ("",))[0]
+        note = getattr(hint, "__metadata__", ("",))[0]
         plain = getattr(hint, "__origin__", hint)
         kinds = [each for each in get_args(plain) if each is not NoneType] or [plain]
-        nullable = NoneType in get_args(plain) or isinstance(told, Later)
-        yield Column(field.name, _KINDS[kinds[0]], str(told), nullable, isinstance(told, Moment))
+        nullable = NoneType in get_args(plain) or isinstance(note, Later)
+        yield Column(field.name, _KINDS[kinds[0]], str(note), nullable, isinstance(note, Moment))

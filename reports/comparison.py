@@ -312,8 +312,8 @@ def comparison_notes(reports: Sequence[RunReport], runs: Sequence[Measured]) -> 
         found.append("The nodes left no costs of single fetches (table fetch_costs).")
     seconds = [one.manifest.duration_us / 1e6 for one in reports]
     if max(seconds) > 1.1 * min(seconds):
-        told = ", ".join(f"{each:.0f} s" for each in seconds)
-        found.append(f"The runs were not equally long ({told}), so compare only what one fetch costs.")
+        times = ", ".join(f"{each:.0f} s" for each in seconds)
+        found.append(f"The runs were not equally long ({times}), so compare only what one fetch costs.")
     found += [
         f"The run of {run.revision} did not pass: {one.verdict.summary}"
         for one, run in zip(reports, runs, strict=True)
@@ -429,7 +429,7 @@ def write_mirror_comparison(folder: Path, reports: Sequence[RunReport], runs: Se
 def mirror_notes(reports: Sequence[RunReport]) -> list[str]:
     found = [
         "The runs were played one after the other with the same load, faults and seed. A run without the mechanism is "
-        "expected to rewind, and what only the mechanism gives is not asked of it."
+        "expected to rewind, and what only the mechanism gives is not required of it."
     ]
     if reports[0].manifest.world == "sim":
         found.append("The runs were simulated. Their times are virtual.")

@@ -109,26 +109,26 @@ def generator_limits(findings: Findings) -> list[str]:
 
 
 def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
-    asked = manifest.promised()
+    promised = manifest.promised()
     checks = {canonical_guarantee(one.guarantee): one for one in manifest.checks}
     results = [
-        _by_history(one, asked, findings, manifest.clauses)
+        _by_history(one, promised, findings, manifest.clauses)
         for one in guarantee_jobs()
         if one.guarantee.seen_from is not SeenFrom.INSIDE or not one.missing(findings.present)
     ]
     known = {one.name for one in results}
     results += [
-        _where_played(name, one, not asked or name in asked or _is_always_due(name), manifest.world)
+        _where_played(name, one, not promised or name in promised or _is_always_due(name), manifest.world)
         for name, one in checks.items()
         if name not in known
     ]
-    unknown = sorted(asked - known - set(checks))
+    unknown = sorted(promised - known - set(checks))
     results += [_unknown(name, manifest) for name in unknown]
     return [_joined(one, checks.get(one.name), manifest.world) for one in results]
 
 
-def _by_history(one: GuaranteeJob, asked: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
-    required = one.guarantee.always or not asked or one.name in asked
+def _by_history(one: GuaranteeJob, promised: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
+    required = one.guarantee.always or not promised or one.name in promised
     missing = one.missing(findings.present)
     evidence, found = findings.facts.get(one.evidence, 0), findings.found[one.name]
     open_partitions = findings.facts.get("unended_partitions", 0) if one.reads_to_end else 0
@@ -149,7 +149,7 @@ def _by_history(one: GuaranteeJob, asked: set[str], findings: Findings, clauses:
         name=one.name,
         meaning=one.guarantee.breach,
         status=status,
-        required=required and (bool(asked) or status in ("holds", "broken")),
+        required=required and (bool(promised) or status in ("holds", "broken")),
         evidence=0 if missing else evidence,
         evidence_unit=one.unit,
         anomalies=0 if missing else found.total,
@@ -204,11 +204,11 @@ def _joined(result: GuaranteeResult, check: Check | None, world: str) -> Guarant
 
 def _unjudged(manifest: Manifest, guarantees: Sequence[GuaranteeResult]) -> list[str]:
     """Return a sentence for each guarantee that the scenario promises and that could not be judged."""
-    asked = manifest.promised()
+    promised = manifest.promised()
     return [
         f"{one.name} is promised but could not be judged: {one.reason}"
         for one in guarantees
-        if one.name in asked and one.required and _is_unjudged(one)
+        if one.name in promised and one.required and _is_unjudged(one)
     ]
 
 
@@ -279,13 +279,13 @@ def _lost(broken: Sequence[GuaranteeResult], losses: Sequence[Row]) -> str:
     if all(row["is_gone"] for row in losses):
         gone = f"{'does' if one else 'do'} not exist any more"
         if first.fault and is_later:
-            told = f"{records:,} record{'s' * (not one)} of {where} acknowledged before {first.fault_name} {gone}"
+            text = f"{records:,} record{'s' * (not one)} of {where} acknowledged before {first.fault_name} {gone}"
         else:
-            told = f"{records:,} acknowledged record{'s' * (not one)} of {where} {gone}"
+            text = f"{records:,} acknowledged record{'s' * (not one)} of {where} {gone}"
     else:
-        told = f"{records:,} acknowledged record{'s' * (not one)} of {where} {'is' if one else 'are'} lost"
-        told += f", the first acknowledged at {first.at_us / 1e6:.3f} s{_during(first.fault)}"
-    return f"{told}."
+        text = f"{records:,} acknowledged record{'s' * (not one)} of {where} {'is' if one else 'are'} lost"
+        text += f", the first acknowledged at {first.at_us / 1e6:.3f} s{_during(first.fault)}"
+    return f"{text}."
 
 
 def _during(fault: str) -> str:

@@ -120,9 +120,9 @@ def exported(run_dir: Path, whole: bool = False) -> Export:
     def of(row: Row, part: int = 0) -> Operation:
         key = row["process"], row["index"], part
         if key not in found:
-            told = operations[row["process"], row["index"]]
-            begun_us = told["invoke_us"] if told["invoke_us"] >= 0 else told["intended_us"]
-            found[key] = Operation(row["process"], begun_us, told["complete_us"], told["type"])
+            operation = operations[row["process"], row["index"]]
+            begun_us = operation["invoke_us"] if operation["invoke_us"] >= 0 else operation["intended_us"]
+            found[key] = Operation(row["process"], begun_us, operation["complete_us"], operation["type"])
         return found[key]
 
     for row in (*read, *(each for each in inputs if (each["process"], each["index"]) in operations)):

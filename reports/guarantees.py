@@ -55,7 +55,7 @@ _CLIENTS = (
     Guarantee("unrequested-partition", "A response named a partition that the fetcher was not asking for."),
     Guarantee("fetch-gap", "A fetcher does not stand at the high watermark once all is quiet."),
     Guarantee("torn-metadata", "A part of a transaction was seen, or two nodes held different metadata at one offset."),
-    Guarantee("lost-metadata", "An acknowledged change of metadata is gone, came twice, or nobody asked for it."),
+    Guarantee("lost-metadata", "An acknowledged change of metadata is gone, came twice, or no request made it."),
     Guarantee(
         "nonmonotonic-metadata-epoch",
         "A client or a node took metadata older than what it had, or an epoch was committed twice.",
@@ -67,7 +67,7 @@ _CLIENTS = (
     Guarantee("group-skip", "A group left out records of a partition between two that it read."),
     Guarantee("mirror-complete", "A record of the source is not in the cluster that its mirror copied to."),
     Guarantee("aborted-read", "A reader with read_committed saw a value of a transaction that was not committed."),
-    Guarantee("precommitted-read", "A reader with read_committed saw a value before anybody asked to commit it."),
+    Guarantee("precommitted-read", "A reader with read_committed saw a value before its commit was requested."),
     Guarantee(
         "dependency-cycle",
         "The order of a log, reads and the order of requests in time form a circle (G0 or G1c).",
@@ -119,7 +119,9 @@ _INSIDE = (
         of_sessions=True,
     ),
     _inside(
-        "session-lines-exact", "A line of the trace told another session, epoch or maker than it had.", of_sessions=True
+        "session-lines-exact",
+        "A line of the trace had another session, epoch or maker than the node.",
+        of_sessions=True,
     ),
     _inside(
         "first-answers-exact",
@@ -131,7 +133,7 @@ _INSIDE = (
         "forgotten-producer-refused",
         "A producer that a partition cannot know was believed, or one it must know was not.",
     ),
-    _inside("drafts-unnoticed", "A node told of drafts where other people's clients look, or did not announce one."),
+    _inside("drafts-unnoticed", "A node announced drafts to other people's clients, or did not announce one."),
     _inside("draft-layout-exact", "A frame of a draft version had another layout than its page says."),
     _inside("log-consistent", "A partition's high watermark went back, or lay outside its log."),
     _inside("log-matching", "Two metadata logs held one batch, and different batches before it."),
@@ -202,9 +204,9 @@ _INSIDE = (
     _inside("damage-kept", "A node deleted or cut records that were damaged, but no torn end of a log."),
     _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),
     _inside("misplaced-markers-refused", "A node published metadata from behind a marker that was out of place."),
-    _inside("one-content-per-epoch", "Two nodes told clients different contents of one metadata epoch."),
+    _inside("one-content-per-epoch", "Two nodes sent clients different contents of one metadata epoch."),
     _inside("updates-sent-at-once", "A controller let a broker wait for an update until another had answered its own."),
-    _inside("no-committed-lost", "A coordinator lost an offset that was told to be committed."),
+    _inside("no-committed-lost", "A coordinator lost an offset whose commit it had acknowledged."),
     _inside("one-group-leader", "A generation of a group had two leaders or two assignments.", in_part=True),
     _inside("all-assigned", "After the heal a partition of a subscribed topic had no owner, or two."),
     _inside("commits-accepted", "A commit was refused that should have passed.", in_part=True),

@@ -75,7 +75,7 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)  # python, kio, java, toxiproxy, ...
     machine: Mapping[str, str] = field(default_factory=dict)  # cpu, cores, memory, kernel, ...
     config: Mapping[str, str] = field(default_factory=dict)  # broker configuration that was set, Kafka's keys
-    load: Mapping[str, str] = field(default_factory=dict)  # what the fleet was told, for people
+    load: Mapping[str, str] = field(default_factory=dict)  # the fleet's load, for people
     notes: tuple[str, ...] = ()  # honest notes to print in the report
     expectations: Expectations = Expectations()
     checks: tuple[Check, ...] = ()

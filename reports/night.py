@@ -71,7 +71,7 @@ class FigureRow(Row):
 
     row: Annotated[str, "the row of the benchmark: produce, fetch, ..."]
     what: Annotated[str, "the figure's label in its row"]
-    nodes: Annotated[int, "the size of the clusters that were asked for"]
+    nodes: Annotated[int, "the size of the clusters"]
     unit: str
     better: Annotated[str, "higher or lower"]
     reference: Annotated[float, "median of the reference broker, in the unit"]
@@ -160,7 +160,7 @@ class Night(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Times are microseconds since the epoch, of the wall clock. ``ended_us`` is 0 until the night ends.
 
     ``seed`` is the first one; all others derive from it. ``finished`` says that the budget was spent or all was done.
-    ``canary`` is None only if this night was told to play nothing in the simulator.
+    ``canary`` is None only if this night plays nothing in the simulator.
     """
 
     night: str

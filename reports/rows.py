@@ -64,7 +64,7 @@ class RunRow(Row):
     writer: Annotated[str, "who made the values; empty: not a value of ours (foreign or corrupt)"]
     first_sequence: Annotated[int, "the writer's number of the first value; rises by one along the run"]
     valid: Annotated[bool, "every value's CRC was right"]
-    acks: Annotated[int, Later("send: as the request asked, -1 all in-sync replicas, 1 the leader; read: 0")] = 0
+    acks: Annotated[int, Later("send: as in the request, -1 all in-sync replicas, 1 the leader; read: 0")] = 0
     isolation: Annotated[int, Later("read: 1 of a reader with read_committed, 0 of another; send: 0")] = 0
 
 
@@ -124,7 +124,7 @@ class PositionRow(Row):
 @table("assignments", "history/assignments*.parquet")
 @dataclass(slots=True)
 class AssignmentRow(Row):
-    """What a fetcher was asked to read, from when to when. A seek ends one assignment and begins another."""
+    """The range that a fetcher was to read, from when to when. A seek ends one assignment and begins another."""
 
     process: Process
     topic: str
@@ -159,7 +159,7 @@ class EndRow(Row):
 @table("changes", "history/changes*.parquet")
 @dataclass(slots=True)
 class ChangeRow(Row):
-    """What admin requests asked, and what came of it, with one row for each topic. The topics of one create request are
+    """Admin requests and their results, with one row for each topic. The topics of one create request are
     a set: they are changed and deleted together, and no name is used twice."""
 
     process: Process
@@ -169,7 +169,7 @@ class ChangeRow(Row):
     topic_set: Annotated[str, "the topics that were created by the same request have the same one"]
     topics_wanted: Annotated[int, "topics in the set"]
     partitions_wanted: Annotated[int, "partitions of the topic"]
-    value: Annotated[int, "configure: the value asked for (retention.ms), else -1"]
+    value: Annotated[int, "configure: the requested value (retention.ms), else -1"]
     type: Annotated[str, "ok, fail or info, as in operations, for this topic"]
     attempts: Annotated[int, "how often the request was sent"]
     error: Annotated[str | None, "the topic's error name in the last answer; null if none"]
@@ -185,9 +185,9 @@ class MetadataReadRow(Row):
     index: Annotated[int, "the operation it belongs to: metadata_read or final_describe"]
     node: Annotated[int, "who answered"]
     topic: str
-    topic_set: Annotated[str, "as in changes; told by the topic's name"]
+    topic_set: Annotated[str, "as in changes; known by the topic's name"]
     topics_wanted: Annotated[int, "topics in the set"]
-    partitions_wanted: Annotated[int, "partitions that the topic was asked to have"]
+    partitions_wanted: Annotated[int, "partitions that the topic was created with"]
     partitions_seen: Annotated[int, "partitions in the answer"]
     present: Annotated[bool, "the topic was in the answer"]
     topic_id: Annotated[str, "its ID, as Kafka writes UUIDs in hex; empty if absent"]
@@ -227,7 +227,7 @@ class TransactionRow(Row):
     """One transaction of a producer, written at its end as far as the producer can know.
 
     Each transaction is one operation (``f`` is transaction) with the runs that it sent. The operation is ok if it is
-    known to be committed, fail if it is known not to be, or if nobody asked for it, and info if nobody knows."""
+    known to be committed, fail if it is known not to be, or if no request made it, and info if nobody knows."""
 
     process: Process
     index: OperationIndex
@@ -235,7 +235,7 @@ class TransactionRow(Row):
     producer_id: Annotated[int, "that it was sent with, -1 none"]
     producer_epoch: Annotated[int, "that it was sent with, -1 none"]
     asked: Annotated[str, "commit or abort, by EndTxn; nothing: the producer died inside, or met an error before"]
-    outcome: Annotated[str, "of what was asked: ok, failed or unknown"]
+    outcome: Annotated[str, "of that request: ok, failed or unknown"]
     error: Annotated[
         str | None, "Kafka's error name, or timeout; not_added: its coordinator never heard of it; null if none"
     ]
@@ -248,7 +248,7 @@ class TransactionRow(Row):
 @table("told_transactions", "history/told_transactions*.parquet")
 @dataclass(slots=True)
 class ToldTransactionRow(Row):
-    """What a janitor was told of an open transaction in one partition, and whether it asked to abort it. A partition in
+    """What a janitor read of an open transaction in one partition, and whether it aborted it. A partition in
     which nothing was open has one row with producer_id -1. All rows of one look belong to one operation (``f`` is
     look)."""
 
@@ -263,8 +263,8 @@ class ToldTransactionRow(Row):
     found: Annotated[str, "nothing, young (not looked up), known (its coordinator knows the partition) or hanging"]
     asked_us: Annotated[int, Moment("when DescribeProducers was sent")]
     told_us: Annotated[int, Moment("when the last answer of the look had come")]
-    abort: Annotated[str, "what WriteTxnMarkers answered: ok, Kafka's error name, or unknown; empty if not asked"] = ""
-    abort_us: Annotated[int, Moment("when the abort was asked for; without that = told_us")] = 0
+    abort: Annotated[str, "the result of WriteTxnMarkers: ok, Kafka's error name, or unknown; empty if not sent"] = ""
+    abort_us: Annotated[int, Moment("when the abort was requested; without that = told_us")] = 0
     abort_end_us: Annotated[int, Moment("when the answer came, or was given up; without that = told_us")] = 0
 
 
@@ -463,7 +463,7 @@ class FetchCost(Row):
 
     at_us: Annotated[int, Moment("when the answer was handed to the connection")]
     node: Annotated[int, "who served it"]
-    client_id: Annotated[str, "who asked; node-N for a follower, as it names itself"]
+    client_id: Annotated[str, "the client; node-N for a follower, as it names itself"]
     revision: Annotated[str, "final: Fetch with 32-bit epochs; first: with 64-bit sequences; none: no session"]
     full: Annotated[bool, "the request named all that is wanted (it opened a session, or there is none)"]
     request_bytes: Annotated[int, "size of the request frame with its length"]
@@ -480,7 +480,7 @@ class BrokerSample(Row):
     """Samples of each node's metrics and process, once a second."""
 
     node: int
-    at_us: Annotated[int, Moment("when it was asked for")]
+    at_us: Annotated[int, Moment("when it was requested")]
     metric: Annotated[str, "Kafka's name of the metric, or process_cpu_permille, process_rss_bytes"]
     value: int
 
@@ -513,9 +513,9 @@ HistoryRow: TypeAlias = (
 class FrameRow(Row):
     """What passed the frame proxy between clients and a broker that is not ours, with one row for each request."""
 
-    node: Annotated[int, "who was asked"]
+    node: Annotated[int, "the node that got the request"]
     nodes: Annotated[int, "nodes of the cluster; where it is one, no session is a follower's"]
-    source: Annotated[int, "the node that asked, or -1: a client"]
+    source: Annotated[int, "the node that sent it, or -1: a client"]
     connection: Annotated[int, "number of the connection through the proxy; below -1: one of a rule's own"]
     client_id: str
     api_key: int
@@ -544,7 +544,7 @@ class FrameLineRow(Row):
 
     seq: Annotated[int, "of the request, as in frames"]
     node: Annotated[int, "as in frames"]
-    kind: Annotated[str, "named or forgotten by the request; told by the answer"]
+    kind: Annotated[str, "named or forgotten: in the request; told: in the response"]
     topic: Annotated[str, "its name or, from version 13 on, its ID in hex"]
     partition: int
     offset: Annotated[int, "named: the offset to fetch from, else -1"] = -1

@@ -94,8 +94,8 @@ class SetsCompared:
         if not better and not worse:
             return f"No difference shown in {of} figures."
         counted = [(count, word) for count, word in ((better, "better"), (worse, "worse")) if count]
-        told = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for count, word in counted)
-        return f"Of {of} figures {told}; no difference shown in {of - better - worse}."
+        text = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for count, word in counted)
+        return f"Of {of} figures {text}; no difference shown in {of - better - worse}."
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -114,9 +114,10 @@ def check_comparable(old: Sequence[Path], new: Sequence[Path]) -> None:
     """Raises ManifestError if the two sets have no scenario in common."""
     first, second = ({read_manifest(each).scenario for each in runs} for runs in (old, new))
     if not first & second:
-        told = [", ".join(sorted(each)) for each in (first, second)]
+        scenarios = [", ".join(sorted(each)) for each in (first, second)]
         raise ManifestError(
-            f"The first runs are of {told[0]}, the second of {told[1]}: only runs of the same scenario can be compared."
+            f"The first runs are of {scenarios[0]}, the second of {scenarios[1]}: only runs of the same scenario can "
+            "be compared."
         )
 
 
@@ -351,11 +352,11 @@ def _run_row(one: RunCompared, folder: Path) -> dict[str, str]:
 
 def differences(old: Sequence[RunCompared], new: Sequence[RunCompared]) -> list[Difference]:
     """What the manifests of the sides do not share. Seeds do not count, since runs of one set have several."""
-    told = [[dict(_facts(one)) for one in side] for side in (old, new)]
-    names = dict.fromkeys(name for side in told for facts in side for name in facts)
+    facts_of = [[dict(_facts(one)) for one in side] for side in (old, new)]
+    names = dict.fromkeys(name for side in facts_of for facts in side for name in facts)
     found = []
     for name in names:
-        values = [sorted({facts.get(name, "") for facts in side}) for side in told]
+        values = [sorted({facts.get(name, "") for facts in side}) for side in facts_of]
         if values[0] != values[1]:
             found.append(Difference(name, *(", ".join(each or words.NONE for each in side) for side in values)))
     return found

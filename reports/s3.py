@@ -48,7 +48,7 @@ _ADVICE: Final = {
     ),
     "HeaderMalformed|configured region|PermanentRedirect": "does not serve this region: look at AWS_REGION",
     "NO_SUCH_BUCKET|NoSuchBucket|InvalidBucketName": f"has no such bucket: name the run as {SCHEME}BUCKET/RUN",
-    "": "did not do what it was asked: look at the AWS_* variables",
+    "": "did not do what was requested: look at the AWS_* variables",
 }
 """What the person at the terminal can do, by what a failure's text shows. The first that fits counts."""
 _MOST_TOLD: Final = 300
@@ -194,10 +194,10 @@ def _one_sentence_of_spark() -> Iterator[None]:
         raise _advice(str(failure)) from None
 
 
-def _advice(told: str) -> SetupError:
-    """One sentence that says what to do, and what S3 told in its first line."""
-    advice = next(each for sign, each in _ADVICE.items() if re.search(sign, told))
-    first = " ".join(told.strip().partition("\n\tat ")[0].split())[:_MOST_TOLD].rstrip(".")
+def _advice(error: str) -> SetupError:
+    """One sentence with the advice, and the first line of S3's error."""
+    advice = next(each for sign, each in _ADVICE.items() if re.search(sign, error))
+    first = " ".join(error.strip().partition("\n\tat ")[0].split())[:_MOST_TOLD].rstrip(".")
     return SetupError(f"{_server()} {advice} ({first}).")
 
 
@@ -209,10 +209,10 @@ def _store() -> Any:
     """Raises SetupError if the server's address is none."""
     from pyarrow.fs import S3FileSystem
 
-    told = os.environ.get(ENDPOINT, "")
-    endpoint = urlparse(told)
-    if told and (endpoint.scheme not in ("http", "https") or not endpoint.netloc):
-        raise SetupError(f"{ENDPOINT} is {told!r}, which is no address: write it as http://HOST:PORT.")
+    url = os.environ.get(ENDPOINT, "")
+    endpoint = urlparse(url)
+    if url and (endpoint.scheme not in ("http", "https") or not endpoint.netloc):
+        raise SetupError(f"{ENDPOINT} is {url!r}, which is no address: write it as http://HOST:PORT.")
     if endpoint.netloc:  # Servers of other makers do not all take checksums that follow the body.
         os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     elsewhere = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme} if endpoint.netloc else {}
@@ -303,8 +303,8 @@ def _call_maven(folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise SetupError(f"Maven did not bring Spark's S3 jars within {FETCH_LIMIT_S} s: try again later.") from None
     if done.returncode:
-        told = " ".join((done.stdout.strip() or "no word")[:_MOST_TOLD].split())
-        raise SetupError(f"Maven did not bring Spark's S3 jars: look at its settings and the network ({told}).")
+        output = " ".join((done.stdout.strip() or "no word")[:_MOST_TOLD].split())
+        raise SetupError(f"Maven did not bring Spark's S3 jars: look at its settings and the network ({output}).")
 
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>

@@ -105,6 +105,8 @@ def pictures(every: Sequence[Series], notes: Sequence[Note]) -> list[Picture]:
             own = tuple(note for note in notes if note.row in ("", row))
             drawn = list(group)
             figure = draw_ratios(drawn, [note.at for note in own])
-            told = f"{row}: " + "; ".join(f"{one.title} {one.levels[-1].ratio:.2f} times {one.peer}" for one in drawn)
-            found.append(Picture(row, style.svg(figure, f"series-{row}", told), own))
+            caption = f"{row}: " + "; ".join(
+                f"{one.title} {one.levels[-1].ratio:.2f} times {one.peer}" for one in drawn
+            )
+            found.append(Picture(row, style.svg(figure, f"series-{row}", caption), own))
     return found

@@ -112,8 +112,8 @@ class NightTold:
     def line(self) -> str:
         """The night in one line."""
         if self.reasons:
-            told = "; ".join(self.reasons)
-            return f"{told[0].upper()}{told[1:]}."
+            reasons = "; ".join(self.reasons)
+            return f"{reasons[0].upper()}{reasons[1:]}."
         canary = self.night.canary
         found = (
             "" if canary is None else f", and the canary {canary.mutant} was found after {_seeds(canary.seeds_tried)}"

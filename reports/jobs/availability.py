@@ -21,8 +21,8 @@ def longest_gaps(tables: Tables) -> DataFrame:
     """
     per_second = tables.once(_per_second)
     in_order = Window.partitionBy("run", "f").orderBy("second")
-    asked = tables.operations.groupBy("run", "f").agg(F.max("invoke_us").alias("asked_us"))
-    between = per_second.join(asked, ["run", "f"]).select(
+    last_sent = tables.operations.groupBy("run", "f").agg(F.max("invoke_us").alias("asked_us"))
+    between = per_second.join(last_sent, ["run", "f"]).select(
         "run",
         "f",
         F.col("last_us").alias("from_us"),

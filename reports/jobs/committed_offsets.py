@@ -192,16 +192,16 @@ def commits_accepted(tables: Tables) -> DataFrame:
     invalid request or an unknown error of the server is never right. The simulator also judges refusals of unknown
     topics.
     """
-    asked = tables.once(requests).where("kind = 'commit'")
+    attempts = tables.once(requests).where("kind = 'commit'")
     commits = written(tables)
-    older = asked.where(F.col("error") == OLDER_EPOCH)
+    older = attempts.where(F.col("error") == OLDER_EPOCH)
     followed = with_known_before(older, "invoke_us", commits.where("end = 'ok'"), F.col("invoke_us"))
     may_be_last = (
         "other.stored_epoch > this.metadata_epoch and other.invoke_us < this.at_us "
         "and other.until_us >= coalesce(this.known, -1)"
     )
-    wrong = without_match(followed, commits, STORED, may_be_last).select(asked.columns)
-    wrong = wrong.unionByName(asked.where(F.col("error").isin(*NEVER_RIGHT)))
+    wrong = without_match(followed, commits, STORED, may_be_last).select(attempts.columns)
+    wrong = wrong.unionByName(attempts.where(F.col("error").isin(*NEVER_RIGHT)))
     detail = sentence(
         "A commit of %s with offset %s and metadata epoch %s was refused: %s.",
         "process",

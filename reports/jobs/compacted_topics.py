@@ -24,7 +24,7 @@ _FATE = """case when type = 'fail' then 'fail'
     when seen_by >= if(ended_us is null, 0, 1) then 'ok'
     else 'info' end"""
 UNKNOWN_OFFSET: Final = 2**62
-"""Where a record stands whose offset nobody was told."""
+"""The offset of a record that no response had."""
 
 
 def has_keyed(tables: Tables) -> bool:
@@ -44,9 +44,9 @@ def writes(tables: Tables) -> DataFrame:
     runs = tables.sends.select(*_RUN, "first_offset", "type", "acks", "invoke_us")
     runs = runs.join(F.broadcast(keyed.select(*PARTITION).distinct()), PARTITION, "left_semi")
     ended = tables.transactions.select(*OPERATION, F.col("at_us").alias("ended_us"))
-    told = runs.join(ended, OPERATION, "left").join(_implied(tables, runs), _RUN, "left")
-    told = told.withColumns({"fate": F.expr(_FATE), "base": F.expr("if(first_offset >= 0, first_offset, implied)")})
-    each = keyed.join(told, [*OPERATION, "topic", "partition"])
+    sent = runs.join(ended, OPERATION, "left").join(_implied(tables, runs), _RUN, "left")
+    sent = sent.withColumns({"fate": F.expr(_FATE), "base": F.expr("if(first_offset >= 0, first_offset, implied)")})
+    each = keyed.join(sent, [*OPERATION, "topic", "partition"])
     each = each.where("sequence between first_sequence and last_sequence")
     return each.select(
         *VALUE,
@@ -96,9 +96,9 @@ def excused(tables: Tables, keys: Sequence[str], level: int) -> DataFrame:
     gets all records between its positions before and after a response (F-16, X-4).
     """
     numbers = (F.col("sequence").alias("first_sequence"), F.col("sequence").alias("last_sequence"))
-    told = with_operation(tables.positions.where("error is null"), tables, "type", "complete_us")
+    responses = with_operation(tables.positions.where("error is null"), tables, "type", "complete_us")
     levels = ok_reads(tables).groupBy("run", "process").agg(F.max("isolation").alias("level"))
-    moves = told.where("type = 'ok' and next_offset > fetch_offset").join(levels, ["run", "process"], "left")
+    moves = responses.where("type = 'ok' and next_offset > fetch_offset").join(levels, ["run", "process"], "left")
     moves = moves.where(F.coalesce("level", F.lit(0)) >= level)
     chunks = F.explode(F.expr(f"sequence(fetch_offset div {CHUNK}, (next_offset - 1) div {CHUNK})")).alias("chunk")
     moves = moves.select(*PARTITION, "fetch_offset", "next_offset", "complete_us", chunks)
@@ -114,25 +114,25 @@ _AHEAD = f"""fate != 'fail' and from_us <= at_us and offset >= position
     and not (offset = {UNKNOWN_OFFSET} and position >= high_watermark)"""
 _HIDING = "is_tombstone and (fate = 'info' or (fate = 'fail' and isolation = 0))"
 _LACKS = "held_at is null and not newest.is_tombstone and coalesce(hidden_at, -1) <= newest.offset"
-_OLDER = "held_at < newest.offset and (is_told or not coalesce(newest.removable_us <= passed_us, false))"
+_OLDER = "held_at < newest.offset and (has_horizon or not coalesce(newest.removable_us <= passed_us, false))"
 
 
 def materialized_view(tables: Tables) -> DataFrame:
     """materialized-view: a reader of a whole compacted topic holds of each key what the committed writes leave of it.
 
     What it holds when it has read up to a position is the fold of the writes below: the newest value of each key, and
-    nothing where the newest is a tombstone. A key is not judged while a newer write may stand beyond the position,
+    nothing where the newest is a tombstone. A key is not judged while a newer write may be beyond the position,
     because then a cleaner may have taken what it supersedes (X-11). A reader that got behind a tombstone later than
-    delete.retention.ms may never have seen it, unless it was told the tombstone horizon and had to begin again (H-3).
+    delete.retention.ms may never have seen it, unless it received the tombstone horizon and had to read again (H-3).
     """
     found = _with_passage(_views_by_key(tables), tables)
     holds = sentence("holds %s/%s at offset %s for", "held_writer", "held_sequence", "held_at")
-    found = found.withColumn("told", F.when(F.col("held_at").isNull(), F.lit("lacks")).otherwise(holds))
+    found = found.withColumn("state", F.when(F.col("held_at").isNull(), F.lit("lacks")).otherwise(holds))
     detail = sentence(
         "%s read up to offset %s and %s key %s. The newest committed record of the key is at offset %s.",
         "process",
         "position",
-        "told",
+        "state",
         "key",
         F.coalesce("newest.offset", F.lit(-1)),
     )
@@ -144,13 +144,13 @@ def _views_by_key(tables: Tables) -> DataFrame:
     """Each view with each key that may not be superseded beyond its position. Columns: _VIEW, key, ``newest`` committed
     below the position, hidden_at (the last tombstone that may have hidden it), and of what is held: held_at,
     held_writer, held_sequence, held_fate."""
-    told = tables.once(writes)
+    written = tables.once(writes)
     ends = tables.ends.select(*PARTITION, "high_watermark")
     heads = tables.views.where("key = ''").select(*_VIEW).join(ends, PARTITION, "left")
     below = F.expr("fate = 'ok' and offset < position")
     newest = F.max(F.when(below, F.struct("offset", "is_tombstone", "removable_us", "from_us")))
     keys = heads.withColumnRenamed("from_us", "begun_us").join(
-        told.select(*KEY, "offset", "fate", "is_tombstone", "removable_us", "from_us"), PARTITION
+        written.select(*KEY, "offset", "fate", "is_tombstone", "removable_us", "from_us"), PARTITION
     )
     view = [each if each != "from_us" else "begun_us" for each in _VIEW]
     each_key = keys.groupBy(*view, "key").agg(
@@ -159,11 +159,11 @@ def _views_by_key(tables: Tables) -> DataFrame:
         F.bool_or(F.expr(_AHEAD)).alias("is_ahead"),
     )
     each_key = each_key.where("not coalesce(is_ahead, false)").withColumnRenamed("begun_us", "from_us")
-    return each_key.join(_held(tables, told), [*_VIEW, "key"], "left")
+    return each_key.join(_held(tables, written), [*_VIEW, "key"], "left")
 
 
-def _held(tables: Tables, told: DataFrame) -> DataFrame:
-    fates = told.select(*VALUE, "sequence", F.col("fate").alias("held_fate"))
+def _held(tables: Tables, written: DataFrame) -> DataFrame:
+    fates = written.select(*VALUE, "sequence", F.col("fate").alias("held_fate"))
     held = tables.views.where("key != ''").join(fates, [*VALUE, "sequence"], "left")
     names = {"offset": "held_at", "writer": "held_writer", "sequence": "held_sequence"}
     return held.withColumnsRenamed(names).select(*_VIEW, "key", *names.values(), "held_fate")
@@ -171,17 +171,19 @@ def _held(tables: Tables, told: DataFrame) -> DataFrame:
 
 def _with_passage(found: DataFrame, tables: Tables) -> DataFrame:
     """Add when the reader passed the newest record of a key where it holds an older one (``passed_us``), and whether it
-    received the tombstone horizon (``is_told``).
+    received the tombstone horizon (``has_horizon``).
     """
     behind = found.where("held_at < newest.offset")
     moves = with_operation(tables.positions, tables, "complete_us", "type").where("type = 'ok'")
     moves = moves.select(*READER, "next_offset", "complete_us")
     passed = behind.join(moves, READER).where("complete_us >= from_us and next_offset > newest.offset")
     when = passed.groupBy(*_VIEW, "key").agg(F.min("complete_us").alias("passed_us"))
-    told = tables.positions.where("tombstone_horizon >= 0").select(*READER).distinct()
-    joined = found.join(when, [*_VIEW, "key"], "left").join(told.withColumn("is_told", F.lit(True)), READER, "left")
-    is_told = F.coalesce("is_told", F.lit(False))
-    return joined.withColumns({"passed_us": F.coalesce("passed_us", "at_us"), "is_told": is_told})
+    sees_horizon = tables.positions.where("tombstone_horizon >= 0").select(*READER).distinct()
+    joined = found.join(when, [*_VIEW, "key"], "left").join(
+        sees_horizon.withColumn("has_horizon", F.lit(True)), READER, "left"
+    )
+    has_horizon = F.coalesce("has_horizon", F.lit(False))
+    return joined.withColumns({"passed_us": F.coalesce("passed_us", "at_us"), "has_horizon": has_horizon})
 
 
 MATERIALIZED_VIEW = GuaranteeJob(

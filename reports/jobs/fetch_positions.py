@@ -71,8 +71,8 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
 def with_log_start(tables: Tables, steps: DataFrame) -> DataFrame:
     """Add the log start that the very answer named, or null (``log_start_offset``)."""
     wanted = F.broadcast(steps.select("run", "process", "index").distinct())
-    told = tables.positions.join(wanted, ["run", "process", "index"], "left_semi")
-    return steps.join(told.select(*READER, "index", "log_start_offset"), [*READER, "index"], "left")
+    positions = tables.positions.join(wanted, ["run", "process", "index"], "left_semi")
+    return steps.join(positions.select(*READER, "index", "log_start_offset"), [*READER, "index"], "left")
 
 
 def _not_taken(tables: Tables, missed: DataFrame) -> DataFrame:
@@ -95,10 +95,10 @@ def poll_skip_inside(tables: Tables) -> DataFrame:
     return _jumped(tables, steps_inside_operations, "One read holds offset %s, and then %s")
 
 
-def _jumped(tables: Tables, steps: Callable[[Tables], DataFrame], told: str) -> DataFrame:
+def _jumped(tables: Tables, steps: Callable[[Tables], DataFrame], template: str) -> DataFrame:
     jumps = skipped(tables, tables.once(steps))
     detail = sentence(
-        told + ". %s, from offset %s.",
+        template + ". %s, from offset %s.",
         F.col("expected") - 1,
         "first_offset",
         counted("skipped", "One record is left out", "%s records are left out"),
@@ -135,9 +135,9 @@ def nonmonotonic_poll_inside(tables: Tables) -> DataFrame:
     return _gone_back(tables.once(steps_inside_operations), "One read holds offset %s, and then %s again.")
 
 
-def _gone_back(steps: DataFrame, told: str) -> DataFrame:
+def _gone_back(steps: DataFrame, template: str) -> DataFrame:
     back = steps.where("first_offset < expected")
-    return anomalies(back, sentence(told, F.col("expected") - 1, "first_offset"), offset="first_offset")
+    return anomalies(back, sentence(template, F.col("expected") - 1, "first_offset"), offset="first_offset")
 
 
 NONMONOTONIC_POLL = GuaranteeJob(
@@ -213,7 +213,7 @@ def unrequested_partition(tables: Tables) -> DataFrame:
 
 
 def _unrequested_on_the_wire(tables: Tables) -> DataFrame:
-    foreign = tables.once(wire_lines).where("judged and told is not null and not named and (not held or forgotten)")
+    foreign = tables.once(wire_lines).where("judged and line is not null and not named and (not held or forgotten)")
     detail = sentence(
         "%s was answered %s-%s in session %s, in which it did not ask for it.",
         "client_id",

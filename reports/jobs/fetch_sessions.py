@@ -75,19 +75,19 @@ def session_epoch_order(tables: Tables) -> DataFrame:
 
 
 def _order_in_the_trace(tables: Tables) -> DataFrame:
-    told = _with_state(tables).where("error is not null").withColumn("overtaken", F.lit(False))
+    answered = _with_state(tables).where("error is not null").withColumn("overtaken", F.lit(False))
     named = F.expr(f"alive = 1 and (of_first or session_epoch between 1 and {LARGEST_EPOCH})")
-    told = told.withColumn("there", named)
-    wrong = told.where(~_is_legal())
+    answered = answered.withColumn("there", named)
+    wrong = answered.where(~_is_legal())
     # Few are refused, and to look for what overtook them costs a join.
     wrong = _with_overtaking(wrong.drop("overtaken"), tables).where(~_is_legal())
     return _wrong_epochs(wrong, "reply_us")
 
 
 def _order_on_the_wire(tables: Tables) -> DataFrame:
-    asked = tables.once(wire_requests).where("clear and session_epoch > 0").withColumn("there", F.expr("not gone"))
+    requests = tables.once(wire_requests).where("clear and session_epoch > 0").withColumn("there", F.expr("not gone"))
     wrong = f"error = if(session_epoch = expected, {INVALID_SESSION_EPOCH}, 0)"
-    found = asked.where(f"if(gone, error in (0, {INVALID_SESSION_EPOCH}), {wrong})")
+    found = requests.where(f"if(gone, error in (0, {INVALID_SESSION_EPOCH}), {wrong})")
     return _wrong_epochs(found, "until_us").unionByName(_accepted_twice(tables))
 
 
@@ -235,7 +235,7 @@ def session_lost(tables: Tables) -> DataFrame:
 def _wrongly_answered(tables: Tables) -> DataFrame:
     replies = tables.once(session_rows).where("what = 'reply'").where(INCREMENTAL)
     replies = replies.withColumn("final", ~F.col("api_version").isin(*FIRST_REVISIONS))
-    wrong = F.coalesce(*(F.when(F.expr(each), told) for each, told in _WRONG_ANSWERS))
+    wrong = F.coalesce(*(F.when(F.expr(each), text) for each, text in _WRONG_ANSWERS))
     detail = sentence(
         "Node %s answered %s in session %s (epoch %s): %s.", "node", "client_id", "session", "session_epoch", "wrong"
     )
@@ -245,8 +245,8 @@ def _wrongly_answered(tables: Tables) -> DataFrame:
 def _closed_for_an_epoch(tables: Tables) -> DataFrame:
     """The note follows directly the request that is refused then."""
     order = Window.partitionBy(*SESSION).orderBy("seq")
-    asked = F.lag(F.struct("what", "seq")).over(order)
-    closed = tables.once(session_rows).withColumn("cause", asked)
+    previous = F.lag(F.struct("what", "seq")).over(order)
+    closed = tables.once(session_rows).withColumn("cause", previous)
     closed = closed.where("what = 'session_closed' and cause.what = 'request'")
     refused = tables.once(answered_requests).where(
         f"error = if(of_first, {INVALID_FETCH_SESSION}, {INVALID_SESSION_EPOCH})"
@@ -274,7 +274,7 @@ def _created_twice(tables: Tables) -> DataFrame:
 
 
 def _wrongly_given(tables: Tables) -> DataFrame:
-    wrong = full_answers(tables).where("session_epoch = -1 or asked = session or alive = 0")
+    wrong = full_answers(tables).where("session_epoch = -1 or requested = session or alive = 0")
     detail = sentence(
         "Node %s answered a full fetch of %s (epoch %s) with session %s, which %s.",
         "node",
@@ -287,7 +287,7 @@ def _wrongly_given(tables: Tables) -> DataFrame:
 
 
 def _wrongly_answered_on_the_wire(tables: Tables) -> DataFrame:
-    asked = tables.once(wire_requests).where("session_epoch > 0 and answered_seq >= 0")
+    requests = tables.once(wire_requests).where("session_epoch > 0 and answered_seq >= 0")
     is_lost = (
         f"clear and not gone and error = {SESSION_ID_NOT_FOUND} and nodes = 1 and connection = made_on "
         f"and until_us - made_us < {_MAY_BE_EVICTED_AFTER_US}"
@@ -299,7 +299,7 @@ def _wrongly_answered_on_the_wire(tables: Tables) -> DataFrame:
     detail = sentence(
         "Node %s answered %s in session %s (epoch %s): %s.", "node", "client_id", "session", "session_epoch", "wrong"
     )
-    found = asked.withColumn("wrong", wrong).where("wrong is not null")
+    found = requests.withColumn("wrong", wrong).where("wrong is not null")
     return anomalies(found, detail, process="client_id", at_us="until_us")
 
 
@@ -339,11 +339,11 @@ SESSION_LOST = GuaranteeJob(
 
 
 _AGAIN = (
-    "judged and incremental and told is not null and told.error = 0 and told.record_bytes = 0 and not told.points_on "
-    "and told_before.error = 0 and not forgotten and told.high_watermark = told_before.high_watermark "
-    "and told.log_start_offset = told_before.log_start_offset"
+    "judged and incremental and line is not null and line.error = 0 and line.record_bytes = 0 and not line.points_on "
+    "and line_before.error = 0 and not forgotten and line.high_watermark = line_before.high_watermark "
+    "and line.log_start_offset = line_before.log_start_offset"
 )
-_NEW = "judged and incremental and named and not held and not forgotten and told is null"
+_NEW = "judged and incremental and named and not held and not forgotten and line is null"
 
 
 def incremental_answer_exact(tables: Tables) -> DataFrame:
@@ -364,11 +364,11 @@ def incremental_answer_exact(tables: Tables) -> DataFrame:
 
 
 def _told_again(tables: Tables) -> DataFrame:
-    return _wrong_lines(tables.once(wire_lines).where(_AGAIN), "was told again, without records and as before")
+    return _wrong_lines(tables.once(wire_lines).where(_AGAIN), "was included again, without records and as before")
 
 
 def _new_and_not_told(tables: Tables) -> DataFrame:
-    return _wrong_lines(tables.once(wire_lines).where(_NEW), "came into the session and was not told")
+    return _wrong_lines(tables.once(wire_lines).where(_NEW), "came into the session and was not included")
 
 
 def _change_not_told(tables: Tables) -> DataFrame:
@@ -377,10 +377,10 @@ def _change_not_told(tables: Tables) -> DataFrame:
     contain.
     """
     in_order = Window.partitionBy(*WIRE_LINE).orderBy("seq").rowsBetween(1, Window.unboundedFollowing)
-    over = F.min(F.expr("if(told is not null or forgotten, seq, null)")).over(in_order)
+    over = F.min(F.expr("if(line is not null or forgotten, seq, null)")).over(in_order)
     held = tables.once(wire_lines).withColumn("over", F.coalesce(over, F.lit(2**63 - 1)))
-    held = held.where("judged and told is not null and told.error = 0 and not forgotten")
-    held = held.select(*WIRE_LINE, "over", F.col("told").alias("last"), F.col("answered_seq").alias("since"))
+    held = held.where("judged and line is not null and line.error = 0 and not forgotten")
+    held = held.select(*WIRE_LINE, "over", F.col("line").alias("last"), F.col("answered_seq").alias("since"))
     seen = tables.frame_lines.where("kind = 'told' and error = 0").drop("node")
     seen = seen.join(wire_fetches(tables).select("run", "node", "seq", "answered_seq"), ["run", "seq"])
     seen = seen.select("run", "node", "topic", "partition", "answered_seq", "high_watermark", "log_start_offset")
@@ -393,14 +393,14 @@ def _change_not_told(tables: Tables) -> DataFrame:
     due = due.groupBy(*(f"held.{key}" for key in WIRE_LINE), "held.over", "held.since").agg(
         F.min("seen.answered_seq").alias("due_seq")
     )
-    asked = tables.once(wire_answers).where("judged and incremental").alias("asked")
-    lacks = [F.col(f"due.{key}") == F.col(f"asked.{key}") for key in WIRE_SESSION]
-    lacks.append(F.expr("asked.seq > due.due_seq and asked.seq < due.over"))
-    found = due.alias("due").join(asked, lacks).groupBy(*(f"due.{key}" for key in WIRE_LINE), "due.since")
+    later = tables.once(wire_answers).where("judged and incremental").alias("later")
+    lacks = [F.col(f"due.{key}") == F.col(f"later.{key}") for key in WIRE_SESSION]
+    lacks.append(F.expr("later.seq > due.due_seq and later.seq < due.over"))
+    found = due.alias("due").join(later, lacks).groupBy(*(f"due.{key}" for key in WIRE_LINE), "due.since")
     first = found.agg(
-        F.min_by("asked.client_id", "asked.seq").alias("client_id"), F.min("asked.until_us").alias("until_us")
+        F.min_by("later.client_id", "later.seq").alias("client_id"), F.min("later.until_us").alias("until_us")
     )
-    return _wrong_lines(first, "has changed, as the node told others before, and was not told")
+    return _wrong_lines(first, "has changed, as earlier responses show, and was not included")
 
 
 def _wrong_lines(found: DataFrame, what: str) -> DataFrame:

@@ -110,8 +110,8 @@ def coordinator_moves(tables: Tables) -> DataFrame:
     Columns: run, group, node, next_node, last_us, first_us, failed (commits in between that were not acknowledged),
     loaded_us, records (the next node had loaded a partition of the offsets by then; null: no such note).
     """
-    asked = tables.once(requests).where("kind = 'commit'")
-    each = asked.groupBy("run", "group", "process", "index", "node").agg(
+    commits = tables.once(requests).where("kind = 'commit'")
+    each = commits.groupBy("run", "group", "process", "index", "node").agg(
         F.max("at_us").alias("at_us"), F.max(F.col("end") == "ok").alias("ok")
     )
     in_time = Window.partitionBy("run", "group").orderBy("at_us", "process", "index")
@@ -251,7 +251,7 @@ def group_skip(tables: Tables) -> DataFrame:
         )
     covered = merged(covered, STORED, "first", "last")
     holes = subtracted(between.where("first <= last"), covered, STORED)
-    # greatest() passes over a log start that nobody was told.
+    # greatest() skips a log start that no response had.
     kept = holes.join(log_starts(tables), PARTITION, "left").withColumn("first", F.greatest("first", "start_offset"))
     seen = reads.select(*STORED, "process", "index", "complete_us", F.col("first_offset").alias("next_offset"))
     after = F.broadcast(kept.where("first <= last")).join(seen, STORED).where("next_offset > last")

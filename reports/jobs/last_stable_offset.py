@@ -79,9 +79,9 @@ def hanging_found(tables: Tables) -> DataFrame:
 
     Leaders that are cut off or paused may respond with old state. Scenarios with such faults must not promise it.
     """
-    told = tables.told_transactions
+    described = tables.told_transactions
     written = _acknowledged_writes(tables)
-    found = [_missed_strays(told, written), _wrongly_aborted(told, written), _left_open(told)]
+    found = [_missed_strays(described, written), _wrongly_aborted(described, written), _left_open(described)]
     return found[0].unionByName(found[1]).unionByName(found[2])
 
 
@@ -101,24 +101,24 @@ def _acknowledged_writes(tables: Tables) -> DataFrame:
     )
 
 
-def _missed_strays(told: DataFrame, written: DataFrame) -> DataFrame:
-    looks = told.groupBy(*LOOK).agg(F.min("asked_us").alias("asked_us"), F.max("told_us").alias("told_us"))
-    asked_to_end = told.where("abort != ''").groupBy(*OPEN).agg(F.min("abort_us").alias("ended_us"))
-    strays = written.where("error = 'not_added'").join(asked_to_end, OPEN, "left")
+def _missed_strays(described: DataFrame, written: DataFrame) -> DataFrame:
+    looks = described.groupBy(*LOOK).agg(F.min("asked_us").alias("asked_us"), F.max("told_us").alias("told_us"))
+    aborts = described.where("abort != ''").groupBy(*OPEN).agg(F.min("abort_us").alias("ended_us"))
+    strays = written.where("error = 'not_added'").join(aborts, OPEN, "left")
     due = looks.join(strays, PARTITION).where("asked_us >= left_us and (ended_us is null or told_us < ended_us)")
     missed = due.join(
-        told.select(*LOOK, "producer_id", "start_offset"), [*LOOK, "producer_id", "start_offset"], "left_anti"
+        described.select(*LOOK, "producer_id", "start_offset"), [*LOOK, "producer_id", "start_offset"], "left_anti"
     )
-    detail = sentence("The look was told nothing of the open transaction of %s.", "transactional_id")
+    detail = sentence("The description lacks the open transaction of %s.", "transactional_id")
     return anomalies(missed, detail, offset="start_offset", at_us="told_us")
 
 
-def _wrongly_aborted(told: DataFrame, written: DataFrame) -> DataFrame:
+def _wrongly_aborted(described: DataFrame, written: DataFrame) -> DataFrame:
     known = written.where("coalesce(error, '') != 'not_added'").select(
         *OPEN, "producer_epoch", "from_us", "surely_until_us", F.col("transactional_id").alias("owner")
     )
     wrong = (
-        told.where("abort != ''")
+        described.where("abort != ''")
         .join(known, [*OPEN, "producer_epoch"])
         .where("from_us <= asked_us and told_us < surely_until_us")
     )
@@ -126,10 +126,10 @@ def _wrongly_aborted(told: DataFrame, written: DataFrame) -> DataFrame:
     return anomalies(wrong, detail, offset="start_offset", at_us="told_us")
 
 
-def _left_open(told: DataFrame) -> DataFrame:
-    aborted = told.where("abort = 'ok'").groupBy(*OPEN).agg(F.min("abort_end_us").alias("ended_us"))
-    left = told.join(aborted, OPEN).where("asked_us >= ended_us")
-    detail = sentence("The transaction of producer %s was aborted before, and is told to be open.", "producer_id")
+def _left_open(described: DataFrame) -> DataFrame:
+    aborted = described.where("abort = 'ok'").groupBy(*OPEN).agg(F.min("abort_end_us").alias("ended_us"))
+    left = described.join(aborted, OPEN).where("asked_us >= ended_us")
+    detail = sentence("The transaction of producer %s was aborted before, and is listed as open.", "producer_id")
     return anomalies(left, detail, offset="start_offset", at_us="told_us")
 
 
@@ -157,8 +157,8 @@ def lso_regression(tables: Tables) -> DataFrame:
     restart: it knows the high watermark of its checkpoint only. So nodes are excluded if the trace names another leader
     of that epoch.
     """
-    told = tables.positions.where("last_stable_offset >= 0 and leader_epoch >= 0 and error is null")
-    answers = with_operation(told, tables, "node", "invoke_us", "complete_us").where("node >= 0")
+    stable = tables.positions.where("last_stable_offset >= 0 and leader_epoch >= 0 and error is null")
+    answers = with_operation(stable, tables, "node", "invoke_us", "complete_us").where("node >= 0")
     led = notes(tables, LEADS).select("run", text("partition").alias("place"), number("leader_epoch"), "node")
     leaders = led.groupBy("run", "place", "leader_epoch").agg(F.collect_set("node").alias("leaders"))
     named = answers.withColumn("place", F.concat_ws("-", "topic", "partition"))
@@ -177,7 +177,7 @@ def lso_regression(tables: Tables) -> DataFrame:
     shown = both.withColumn("known", F.max("shown").over(before(in_time)))
     back = shown.where("is_end = 0 and last_stable_offset < known")
     detail = sentence(
-        "Node %s, the leader in epoch %s, told the last stable offset %s after it had told %s.",
+        "Node %s, the leader in epoch %s, sent the last stable offset %s after it had sent %s.",
         "node",
         "leader_epoch",
         "last_stable_offset",
@@ -190,7 +190,7 @@ LSO_REGRESSION = GuaranteeJob(
     "lso-regression",
     needs=("operations", "positions"),
     evidence="stable_offsets",
-    unit="last stable offsets told",
+    unit="last stable offsets sent",
     find=lso_regression,
     about=ABOUT,
 )
@@ -219,10 +219,10 @@ def all_stands(tables: Tables) -> DataFrame:
     it was behind), moved (false: it stood there when it was last seen, at until_us)."""
     columns = [*PARTITION, "last_stable_offset", "high_watermark"]
     answered = with_operation(tables.positions.where("error is null"), tables, "complete_us")
-    told = answered.select(*columns, F.col("complete_us").alias("at_us"))
-    told = told.unionByName(tables.ends.select(*columns, F.col("end_us").alias("at_us")))
+    seen = answered.select(*columns, F.col("complete_us").alias("at_us"))
+    seen = seen.unionByName(tables.ends.select(*columns, F.col("end_us").alias("at_us")))
     transactional = tables.transactions.select("run").distinct()
-    known = told.where("last_stable_offset >= 0 and high_watermark >= 0")
+    known = seen.where("last_stable_offset >= 0 and high_watermark >= 0")
     behind = F.col("high_watermark") - F.col("last_stable_offset")
     values = (
         known.join(F.broadcast(transactional), "run", "left_semi")

@@ -124,17 +124,17 @@ def lost(tables: Tables) -> DataFrame:
     others = tables.once(unread).join(gone, [*PARTITION, "process", "index"], "left_anti")
     others = others.join(F.broadcast(ends), PARTITION, "left")
     columns = [name for name in gone.columns if name not in ("high_watermark", "error", "begins_at")]
-    told = [*columns, "reach", "high_watermark", "error", "begins_at", "is_gone"]
+    shared = [*columns, "reach", "high_watermark", "error", "begins_at", "is_gone"]
     gone = gone.withColumns({"reach": F.lit(-1).cast("long"), "is_gone": F.lit(True)})
-    return gone.select(*told).unionByName(others.withColumn("is_gone", F.lit(False)).select(*told))
+    return gone.select(*shared).unionByName(others.withColumn("is_gone", F.lit(False)).select(*shared))
 
 
 def written(tables: Tables) -> DataFrame:
     """Sends of which a record is in the log: those acknowledged, and those of unknown end from which a value was read,
     with the offset that the read implies."""
     unknown = tables.sends.where("type = 'info'")
-    asked = F.broadcast(unknown.select(*_KEYS).distinct())  # There are few writers and partitions.
-    read = tables.once(read_values).where("is_ok and is_ours").join(asked, _KEYS, "left_semi")
+    keys = F.broadcast(unknown.select(*_KEYS).distinct())  # There are few writers and partitions.
+    read = tables.once(read_values).where("is_ok and is_ours").join(keys, _KEYS, "left_semi")
     places = sequences(read, [*_KEYS, "shift"]).withColumnRenamed("shift", "read_shift")
     found = meeting(places, unknown, _KEYS, ("first", "last"), ("first_sequence", "last_sequence"))
     implied = found.groupBy(*(name for name in _SEND if name != "first_offset")).agg(

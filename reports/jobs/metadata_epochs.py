@@ -60,12 +60,12 @@ def _client_steps(tables: Tables) -> DataFrame:
     metadata_epoch."""
     learnt = tables.commits.where("kind in ('fetched', 'loaded') and error is null and metadata_epoch >= 0")
     fetched = tables.positions.join(F.broadcast(learnt.select(*_CONSUMER).distinct()), _CONSUMER, "left_semi")
-    asked = with_operation(fetched, tables, "f", "invoke_us").where("f = 'fetch'")
+    fetches = with_operation(fetched, tables, "f", "invoke_us").where("f = 'fetch'")
     frames = [
         tables.memberships.where("event = 'left'").select(*_CONSUMER, "at_us", F.lit(-1).cast("long").alias("index")),
         tables.metadata_epochs.where("accepted").select(*_CONSUMER, "at_us", "index", "metadata_epoch"),
         learnt.select(*_CONSUMER, "at_us", "index", "topic", "partition", "metadata_epoch"),
-        asked.select(*_CONSUMER, F.col("invoke_us").alias("at_us"), "index", "topic", "partition"),
+        fetches.select(*_CONSUMER, F.col("invoke_us").alias("at_us"), "index", "topic", "partition"),
     ]
     steps = [frame.withColumn("step", F.lit(step)) for step, frame in enumerate(frames)]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), steps)
@@ -107,8 +107,8 @@ def _at_clients(tables: Tables) -> DataFrame:
     lives = lives.where("metadata_epoch is not null")
     life = Window.partitionBy(*_CLIENT, "life").orderBy("at_us", "index")
     known = lives.withColumn("known", F.max("metadata_epoch").over(before(life)))
-    told = "%s had metadata epoch %s and took %s from node %s."
-    detail = sentence(told, "process", "known", "metadata_epoch", "node")
+    template = "%s had metadata epoch %s and took %s from node %s."
+    detail = sentence(template, "process", "known", "metadata_epoch", "node")
     return anomalies(known.where("metadata_epoch < known"), detail)
 
 
@@ -167,7 +167,7 @@ def rewinds(tables: Tables) -> DataFrame:
         )
     )
     detail = sentence(
-        "%s stood at offset %s, was told that it is out of range, and %s. Its metadata epoch was %s.",
+        "%s was at offset %s, which was out of range, and %s. Its metadata epoch was %s.",
         "process",
         "from_offset",
         went,
@@ -180,8 +180,10 @@ def _with_epoch(moved: DataFrame, tables: Tables) -> DataFrame:
     """Those of the resets before which the client had last learnt an offset with an epoch, or none."""
     learnt = tables.commits.where("kind in ('fetched', 'loaded') and error is null")
     learnt = learnt.select(*READER, F.struct("at_us", "metadata_epoch", "offset").alias("learnt"))
-    earlier = [F.col(f"reset.{name}") == F.col(f"told.{name}") for name in READER]
-    known = moved.alias("reset").join(learnt.alias("told"), [*earlier, F.expr("learnt.at_us <= reset.at_us")], "left")
+    earlier = [F.col(f"reset.{name}") == F.col(f"learned.{name}") for name in READER]
+    known = moved.alias("reset").join(
+        learnt.alias("learned"), [*earlier, F.expr("learnt.at_us <= reset.at_us")], "left"
+    )
     last = known.groupBy(*(F.col(f"reset.{name}").alias(name) for name in moved.columns)).agg(
         F.max("learnt").alias("last")
     )

@@ -105,11 +105,11 @@ def _first_violation() -> Column:
     acked_or_unset = F.expr("coalesce(value_acked, -1)")
     foreign = F.array_except("values", F.array_append("values_possible", acked_or_unset))
     final, shown = F.col("nodes").isNotNull(), F.size("at_nodes") > 0
-    told = [
+    violations = [
         (
             F.expr("gone_us is not null and (delete_us is null or delete_us > gone_us)"),
             "gone_us",
-            sentence("It was gone at node %s, and nobody had asked to delete it.", "gone_node"),
+            sentence("It was gone at node %s, and no request had deleted it.", "gone_node"),
         ),
         (
             F.col("back").isNotNull(),
@@ -124,7 +124,7 @@ def _first_violation() -> Column:
         (
             final & shown & F.expr("created is null"),
             "null",
-            sentence("It is there at nodes %s, and nobody asked for it.", _nodes_listed("at_nodes")),
+            sentence("It is there at nodes %s, and no request created it.", _nodes_listed("at_nodes")),
         ),
         (
             final & shown & F.expr("created = 'fail'"),
@@ -153,7 +153,7 @@ def _first_violation() -> Column:
     ]
     stories = (
         F.when(applies, F.struct(F.expr(at_us).cast("long").alias("at_us"), detail.alias("detail")))
-        for applies, at_us, detail in told
+        for applies, at_us, detail in violations
     )
     return F.coalesce(*stories)
 
@@ -166,7 +166,7 @@ LOST_METADATA = GuaranteeJob(
     "lost-metadata",
     needs=ADMIN,
     evidence="described_changes",
-    unit="changes of topics asked for, and described at the end",
+    unit="requested changes of topics, described at the end",
     find=lost_metadata,
     excused_by="a deletion that is under way",
 )
@@ -202,7 +202,7 @@ def _partly_seen(tables: Tables) -> DataFrame:
     first = torn.groupBy("run", "process", "node", "topic_set").agg(
         F.min(F.struct("index", "topics", "topics_wanted", "there", "short")).alias("first")
     )
-    told = with_operation(first.select("run", "process", "node", "topic_set", "first.*"), tables, "complete_us")
+    timed = with_operation(first.select("run", "process", "node", "topic_set", "first.*"), tables, "complete_us")
     part = sentence(
         "Node %s showed %s of %s partitions of topic %s.",
         "node",
@@ -220,7 +220,7 @@ def _partly_seen(tables: Tables) -> DataFrame:
         "there",
     )
     detail = F.when(F.col("short").isNotNull(), part).otherwise(some)
-    return anomalies(told, detail, topic=F.coalesce("short.topic", "topic_set"))
+    return anomalies(timed, detail, topic=F.coalesce("short.topic", "topic_set"))
 
 
 def _different_at_one_offset(tables: Tables) -> DataFrame:

@@ -218,7 +218,7 @@ SERIES_KEYS = ("row", "what", "nodes", "peer_name")
 def figure_series(tables: NightTables) -> DataFrame:
     """The series of each figure of the benchmark, as ratio to the peer in the same run.
 
-    A ratio is told night by night, because both brokers took turns on the same machine. The figures themselves also
+    A ratio is compared night by night, because both brokers took turns on the same machine. The figures themselves also
     change with the machine.
 
     Columns: KEYS, unit, better, night, ratio, ratio_low, ratio_high, reference, peer, pairs.

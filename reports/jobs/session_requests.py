@@ -64,12 +64,12 @@ def session_rows(tables: Tables) -> DataFrame:
 def full_answers(tables: Tables) -> DataFrame:
     """Return the replies of the final revision to full fetches that have a session's ID, as rows of that session.
 
-    ``asked`` is the session that the request had named. Other columns are those of ``session_rows``.
+    ``requested`` is the session that the request had named. Other columns are those of ``session_rows``.
     """
     given = _fetches(tables).where(f"what = 'reply' and not ({INCREMENTAL}) and answered_session_id != 0")
-    given = given.where(f"api_version not in {FIRST_REVISIONS}").withColumn("asked", F.col("session"))
+    given = given.where(f"api_version not in {FIRST_REVISIONS}").withColumn("requested", F.col("session"))
     given = given.withColumn("session", F.col("answered_session_id"))
-    noted = session_notes(tables).select(*_ROW).withColumn("asked", F.lit(0).cast("long"))
+    noted = session_notes(tables).select(*_ROW).withColumn("requested", F.lit(0).cast("long"))
     return _with_life(noted, given).where("what = 'reply'")
 
 
@@ -171,7 +171,7 @@ def wire_requests(tables: Tables) -> DataFrame:
             F.min("made_seq").alias("made_seq"),
         )
     )
-    asked = wire_fetches(tables).where("session_id != 0").withColumn("session", F.col("session_id"))
+    requests = wire_fetches(tables).where("session_id != 0").withColumn("session", F.col("session_id"))
     in_order = Window.partitionBy(*WIRE_SESSION).orderBy("seq")
     earlier = before(in_order)
     settled = F.coalesce(F.max(F.expr(f"if({_IS_TOLD}, answered_seq, {_NEVER})")).over(earlier), F.lit(0))
@@ -179,7 +179,7 @@ def wire_requests(tables: Tables) -> DataFrame:
     accepted = F.expr("if(answered_seq >= 0 and error = 0 and session_epoch > 0, session_epoch, null)")
     last = F.last(accepted, ignorenulls=True).over(earlier)
     return (
-        asked.join(made, [*WIRE_SESSION], "inner")
+        requests.join(made, [*WIRE_SESSION], "inner")
         .where("made_seq < seq")
         .withColumns(
             {
@@ -227,26 +227,26 @@ def wire_answers(tables: Tables) -> DataFrame:
 
 def wire_lines(tables: Tables) -> DataFrame:
     """Return one row for each partition in a request or a response of ``wire_answers``: its columns, ``topic``,
-    ``partition``, ``named``, ``forgotten``, and ``told`` (null, or the partition's line in the response).
+    ``partition``, ``named``, ``forgotten``, and ``line`` (null, or the partition's line in the response).
 
-    ``held``: the partition was in the session before. ``told_before`` is what the session's responses last had of it
+    ``held``: the partition was in the session before. ``line_before`` is what the session's responses last had of it
     since it came into the session; null if nothing.
     """
     said = tables.frame_lines.drop("node", "offset")
     of_answers = said.join(tables.once(wire_answers), ["run", "seq"])
-    told = F.struct("seq", "answered_seq", "high_watermark", "log_start_offset", "error", "record_bytes", "points_on")
+    line = F.struct("seq", "answered_seq", "high_watermark", "log_start_offset", "error", "record_bytes", "points_on")
     of_request = ("seq", "answered_seq", "until_us", "client_id", "incremental", "judged")
     by_request = of_answers.groupBy(*WIRE_LINE, *of_request).agg(
         F.bool_or(F.expr("kind = 'named'")).alias("named"),
         F.bool_or(F.expr("kind = 'forgotten'")).alias("forgotten"),
-        F.first(F.when(F.expr("kind = 'told'"), told), ignorenulls=True).alias("told"),
+        F.first(F.when(F.expr("kind = 'told'"), line), ignorenulls=True).alias("line"),
     )
     in_order = Window.partitionBy(*WIRE_LINE).orderBy("seq")
     last_in = F.last(F.when(F.col("named"), F.col("seq")), ignorenulls=True).over(before(in_order))
     last_out = F.last(F.when(F.col("forgotten"), F.col("seq")), ignorenulls=True).over(before(in_order))
-    last_told = F.last("told", ignorenulls=True).over(before(in_order))
-    return by_request.withColumns({"last_in": last_in, "last_out": last_out, "last_told": last_told}).select(
+    last_line = F.last("line", ignorenulls=True).over(before(in_order))
+    return by_request.withColumns({"last_in": last_in, "last_out": last_out, "last_line": last_line}).select(
         *by_request.columns,
         F.expr("last_in is not null and last_in > coalesce(last_out, -1)").alias("held"),
-        F.expr("if(last_told.seq > coalesce(last_out, -1), last_told, null)").alias("told_before"),
+        F.expr("if(last_line.seq > coalesce(last_out, -1), last_line, null)").alias("line_before"),
     )

@@ -48,13 +48,13 @@ def download_steps(tables: Tables) -> DataFrame:
             "round": F.count_if(finished).over(before(in_order)),
         }
     )
-    told = known.withColumns(
+    marked = known.withColumns(
         {
             "begins": started & _another(("round", *DOWNLOAD_SOURCE), in_order),
             "moves": started & _another(("round", "leader"), in_order),
         }
     )
-    return told.where("leader is not null").withColumns(
+    return marked.where("leader is not null").withColumns(
         {
             "download": F.count_if("begins").over(so_far(in_order)),
             "at_leader": F.count_if("moves").over(so_far(in_order)),
@@ -157,8 +157,8 @@ def _elsewhere(found: DataFrame) -> DataFrame:
     or from another leader, it must request all bytes.
     """
     started = found.where(F.col("what") == STARTED).withColumn("allowed", F.expr("if(begins, 0, held)"))
-    asked = sentence(
-        "Node %s asked for snapshot %s-%s of node %s from byte %s and held %s bytes of it.",
+    requested = sentence(
+        "Node %s requested snapshot %s-%s of node %s from byte %s and held %s bytes of it.",
         "node",
         "end_offset",
         "epoch",
@@ -170,7 +170,7 @@ def _elsewhere(found: DataFrame) -> DataFrame:
     took = sentence(
         "Node %s took bytes of snapshot %s-%s at %s and held %s.", "node", "end_offset", "epoch", "position", "held"
     )
-    return _download_violations(started.where("position > allowed"), asked).unionByName(
+    return _download_violations(started.where("position > allowed"), requested).unionByName(
         _download_violations(chunks, took)
     )
 

@@ -66,18 +66,18 @@ def _fetched_offsets(tables: Tables) -> DataFrame:
 
 def _older_offset(tables: Tables) -> DataFrame:
     """Find fetched offsets that are older than one that a transaction had committed before the fetch."""
-    told = tables.once(offset_effects)
+    effects = tables.once(offset_effects)
     sent = F.broadcast(tables.commits.where("kind = 'transaction'").select(*OPERATION).distinct())
-    done = told.where("fate = 'ok'").join(sent, OPERATION, "left_semi")
+    done = effects.where("fate = 'ok'").join(sent, OPERATION, "left_semi")
     done = done.select(*STORED, F.col("offset").alias("sent"), "since_us", F.col("until_us").alias("done_us"))
     behind = _fetched_offsets(tables).join(done, STORED).where("done_us <= invoke_us and offset < sent")
     last = F.max(F.struct("since_us", "sent")).alias("last")
     columns = (*STORED, "process", "index", "offset", "invoke_us", "at_us")
     behind = behind.groupBy(*columns).agg(last).select(*columns, "last.*")
     explained = "other.offset = this.offset and other.fate != 'fail' and other.until_us > this.since_us"
-    torn = without_match(behind, told, STORED, explained)
+    torn = without_match(behind, effects, STORED, explained)
     detail = sentence(
-        "A committed transaction sent offset %s of group %s. After that %s was told offset %s.",
+        "A committed transaction sent offset %s of group %s. After that %s fetched offset %s.",
         "sent",
         "group",
         "process",
@@ -88,13 +88,13 @@ def _older_offset(tables: Tables) -> DataFrame:
 
 def _offset_of_nobody(tables: Tables) -> DataFrame:
     """Find fetched offsets that only transactions sent which were not committed."""
-    told = tables.once(offset_effects)
-    failed = told.where("fate = 'fail'").select(*STORED, "offset", F.col("since_us").alias("sent_us"))
+    effects = tables.once(offset_effects)
+    failed = effects.where("fate = 'fail'").select(*STORED, "offset", F.col("since_us").alias("sent_us"))
     shown = _fetched_offsets(tables).join(failed.distinct(), [*STORED, "offset"]).where("sent_us <= at_us")
-    torn = without_match(shown, told, [*STORED, "offset"], "other.fate != 'fail' and other.since_us <= this.at_us")
+    torn = without_match(shown, effects, [*STORED, "offset"], "other.fate != 'fail' and other.since_us <= this.at_us")
     torn = torn.select(*STORED, "process", "index", "offset", "at_us").distinct()
     detail = sentence(
-        "%s was told offset %s of group %s, which only a transaction sent that was not committed.",
+        "%s fetched offset %s of group %s, which only a transaction sent that was not committed.",
         "process",
         "offset",
         "group",
@@ -116,14 +116,14 @@ TORN_TRANSACTION = GuaranteeJob(
 USED_UP = 30_000
 """From this epoch on the next producer may get another producer ID, since epochs end at 32,767."""
 IDLE_US = 2_500_000
-"""Who was idle for so long may have been forgotten: no scenario has a smaller transactional.id.expiration.ms (X-10)."""
+"""An ID that was idle this long may be forgotten: no scenario has a smaller transactional.id.expiration.ms (X-10)."""
 
 
 def lost_transaction(tables: Tables) -> DataFrame:
     """lost-transaction: a commit was acknowledged, and no reader with read_committed ever saw any of its values.
 
     If some are there, it is torn-transaction. A transactional ID that is in use must not go on with another producer ID
-    or a lower epoch (X-1) either: then its coordinator has forgotten it, and with it what was decided and not told.
+    or a lower epoch (X-1) either: then its coordinator has forgotten it, and with it decisions that were not reported.
     """
     return _nothing_there(tables).unionByName(_forgotten(tables))
 

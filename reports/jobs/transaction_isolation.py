@@ -34,7 +34,7 @@ def aborted_read(tables: Tables) -> DataFrame:
     found = found.select("*", "witness.*").withColumn("offset", F.col("low") - F.col("shift"))
     detail = sentence(
         "%s read value %s of %s at offset %s. Its transaction (operation %s of %s) was not committed: the producer "
-        "asked for %s.",
+        "requested: %s.",
         "process",
         "low",
         "writer",
@@ -74,7 +74,7 @@ def precommitted_read(tables: Tables) -> DataFrame:
     sequence = F.greatest("low", "first_sequence")
     early = early.withColumns({"sequence": sequence, "offset": sequence - F.col("shift"), "asked_us": F.col("at_us")})
     detail = sentence(
-        "%s read value %s of %s %s us before its producer asked to commit it.",
+        "%s read value %s of %s %s us before its producer requested the commit.",
         "process",
         "sequence",
         "writer",
@@ -87,7 +87,7 @@ PRECOMMITTED_READ = GuaranteeJob(
     "precommitted-read",
     needs=TRANSACTIONS,
     evidence="transactions_committed",
-    unit="transactions whose commit was asked for",
+    unit="transactions whose commit was requested",
     find=precommitted_read,
     about=ABOUT,
 )
@@ -145,7 +145,7 @@ def _read_before_asked(tables: Tables) -> DataFrame:
         tables.once(effective_sends).where("read.complete_us < at_us").select(*OPERATION, "at_us", "read").distinct()
     )
     detail = sentence(
-        "G1c-realtime: %s asked for the commit of operation %s at %s us, but %s had its value %s of %s at %s us, with "
+        "G1c-realtime: %s requested the commit of operation %s at %s us, but %s had its value %s of %s at %s us, with "
         "read_committed (operation %s).",
         "process",
         "index",
@@ -205,13 +205,13 @@ def _cycle_bounds(tables: Tables) -> DataFrame:
     acknowledged = plain.where("type = 'ok' and first_offset >= 0 and not (acks <=> 1)")
     elsewhere = plain.where("type != 'fail' and not (type = 'ok' and first_offset >= 0 and not (acks <=> 1))")
     columns = (*_SENT, "from_us")
-    told = acknowledged.select(*columns).unionByName(transactional.where("first_offset >= 0").select(*columns))
+    known = acknowledged.select(*columns).unionByName(transactional.where("first_offset >= 0").select(*columns))
     lost = elsewhere.select(*columns).unionByName(transactional.where("first_offset < 0").select(*columns))
     seen = reads.select(*VALUES, F.col("first_sequence").alias("low"), F.col("last_sequence").alias("high"), "shift")
     found = meeting(lost, seen.distinct(), VALUES, SEQUENCES, ("low", "high"))
     found = found.withColumn("first_sequence", F.greatest("low", "first_sequence"))
     found = found.withColumn("first_offset", F.expr("first_sequence - shift")).select(*columns)
-    begun = told.unionByName(found).select(
+    begun = known.unionByName(found).select(
         *PARTITION,
         F.lit(_BEGUN).alias("kind"),
         F.col("from_us").alias("us"),
@@ -261,7 +261,7 @@ DEPENDENCY_CYCLE = GuaranteeJob(
     "dependency-cycle",
     needs=TRANSACTIONS,
     evidence="transactions_committed",
-    unit="transactions whose commit was asked for",
+    unit="transactions whose commit was requested",
     find=dependency_cycle,
     about=ABOUT,
 )

@@ -44,10 +44,10 @@ def sent(tables: Tables) -> DataFrame:
         "first_offset",
         "last_offset",
     )
-    told = tables.once(transactions).select(
+    ends = tables.once(transactions).select(
         *OPERATION, "transactional_id", "fate", "asked", "from_us", "at_us", "until_us"
     )
-    return runs.join(told, OPERATION)
+    return runs.join(ends, OPERATION)
 
 
 def seen(tables: Tables) -> DataFrame:
@@ -117,8 +117,9 @@ _COMMITTED, _ABORTED, _UNDECIDED = "fate = 'ok'", "fate = 'fail'", "fate = 'info
 
 def transaction_totals(tables: Tables) -> DataFrame:
     """Columns: run, group (of workers that consume, transform and produce; "" of other producers), producers
-    (transactional IDs), begun, committed, aborted, asked (aborts that the producer asked for), undecided (nobody was
-    told whether they are committed), fenced, records (that workers took from their source), records_committed."""
+    (transactional IDs), begun, committed, aborted, asked (aborts that the producer requested), undecided (no
+    response said whether they are committed), fenced, records (that workers took from their source), and
+    records_committed."""
     made = tables.transforms.groupBy(*OPERATION).agg(F.sum("count").alias("records"))
     workers = tables.transforms.groupBy("run", "process").agg(F.min("group").alias("group"))
     rows = tables.once(transactions).join(workers, ["run", "process"], "left").join(made, OPERATION, "left")
@@ -134,11 +135,11 @@ def transaction_totals(tables: Tables) -> DataFrame:
 
 
 def times_to_decide(tables: Tables) -> DataFrame:
-    """The time from the request of an end until the producer was told that it is done. Columns: run, asked (commit or
-    abort), second (in which it was told; WHOLE_RUN for all), count, min_us, p50_us, p99_us, max_us."""
-    told = tables.once(transactions).where("asked != 'nothing' and outcome = 'ok'")
+    """The time from the request of an end until its response. Columns: run, asked (commit or
+    abort), second (of the response; WHOLE_RUN for all), count, min_us, p50_us, p99_us, max_us."""
+    ends = tables.once(transactions).where("asked != 'nothing' and outcome = 'ok'")
     seconds = F.explode(F.array(second_of("until_us"), F.lit(WHOLE_RUN).cast("long"))).alias("second")
-    took = told.select("run", "asked", seconds, _waited().alias("low_us"))
+    took = ends.select("run", "asked", seconds, _waited().alias("low_us"))
     each = took.withColumns({"high_us": F.col("low_us") + 1, "count": F.lit(1)})
     return quantiles(each, ("run", "asked", "second"), ("p50_us", "p99_us"))
 

@@ -12,7 +12,7 @@ from reports.page import words
 class Failover:
     """``without_us`` is the time from the loss of one active controller to the next.
 
-    ``accepted_us`` is the time until a client's request was accepted again; it is None if no admin asked.
+    ``accepted_us`` is the time until a client's request was accepted again; it is None if no admin sent one.
     """
 
     node: int

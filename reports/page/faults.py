@@ -6,18 +6,22 @@ the first page, with the one figure of each fault that one remembers.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Any
-
-from reports.collect import Findings, Row, without_presets
+from reports.collect import Findings
+from reports.collect import Row
+from reports.collect import without_presets
 from reports.decide import LOSSES
-from reports.page import control_plane, words
+from reports.page import control_plane
+from reports.page import words
 from reports.page.latency import quantile
 from reports.read_tables import JobConfig
 from reports.rows import is_strike
 from reports.verdict import Verdict
+from statistics import median
+from typing import Any
 
 _ROLES = ("leader", "follower", "observer", "partition_leader", "partition_follower")
 _IN_WORDS = re.compile(r"(the controller|the leader of \S+|a follower of \S+(?: \S+)?|an observer): ")
@@ -52,7 +56,7 @@ _ENDED = {
     "node_powered_off": "lost power",
     "host_lost": "vanished with its host for {lasted}",
     "node_paused": "was stopped for {lasted}",
-    "node_terminated": "was told to end",
+    "node_terminated": "was terminated",
     "node_isolated": "was cut off from the other nodes for {lasted}",
     "node_cut_from_controller": "was cut off from the controller for {lasted}",
     "directory_missing": "came back with an empty directory",
@@ -64,7 +68,7 @@ _ENDED = {
     "disk_write_failed": "could not write to its disk",
     "files_missing": "found files of its disk deleted",
     "clock_stepped": "had its clock stepped",
-    "feature_finalized": "was asked to raise a feature",
+    "feature_finalized": "got a request to raise a feature",
     "requests_replayed": "was sent old requests of other nodes again",
     "requests_forged": "was sent forged requests in the name of other nodes",
     "store_refused": "was refused by the object store",
@@ -108,11 +112,11 @@ class Struck:
 def struck(row: Row) -> Struck:
     """Read the evidence of a fault (a row of ``fault_log``)."""
     detail = row["detail"]
-    told = _IN_WORDS.match(detail)
-    note = None if told else _NOTE.search(detail)
+    match = _IN_WORDS.match(detail)
+    note = None if match else _NOTE.search(detail)
     state = note[1] if note else ""
     fields = dict(_FIELD.findall(detail[note.end() :])) if note else {}
-    return Struck(told[1] if told else _role(detail.split(), state), state, fields)
+    return Struck(match[1] if match else _role(detail.split(), state), state, fields)
 
 
 def _role(tokens: list[str], state: str) -> str:
@@ -136,10 +140,10 @@ def _of_frames(row: Row) -> str:
         return ""
     one, many = _requests(row["api_key"])
     if row["hits"] == 1:
-        told = f"{one} was" if side == "request" else f"an answer to {one} was"
+        sentence = f"{one} was" if side == "request" else f"an answer to {one} was"
     else:
-        told = f"{words.count(row['hits'])} {'' if side == 'request' else 'answers to '}{many} were"
-    return f"{told[0].upper()}{told[1:]} {_FRAMES[effect]}"
+        sentence = f"{words.count(row['hits'])} {'' if side == 'request' else 'answers to '}{many} were"
+    return f"{sentence[0].upper()}{sentence[1:]} {_FRAMES[effect]}"
 
 
 def _requests(api_key: int) -> tuple[str, str]:
@@ -172,12 +176,12 @@ def _of_node(row: Row) -> str:
     node = row["target"].replace("node-", "node ") if row["hits"] == 1 else ""
     who = (f"{found.role} ({node})" if node else found.role) if found.role else node or "a node"
     did = _lasting(_ENDED.get(row["kind"], f"was struck ({row['kind'].replace('_', ' ')})"), row)
-    told = f"{who} {did}{_at(found, row)}"
-    return told[0].upper() + told[1:]
+    sentence = f"{who} {did}{_at(found, row)}"
+    return sentence[0].upper() + sentence[1:]
 
 
 def _lasting(text: str, row: Row) -> str:
-    """How long is told of one strike only, since several need not lie side by side."""
+    """The duration is shown of one hit only, since several need not be consecutive."""
     if row["hits"] == 1:
         return text.format(lasted=words.brief(row["until_us"] - row["from_us"]))
     return f"{text.removesuffix(' for {lasted}')} {words.count(row['hits'])} times"
@@ -206,7 +210,7 @@ _STATES = {
     "snapshot_started": "when it began a snapshot",
     "snapshot_written": "when it had written a snapshot",
     "snapshot_renamed": "when it had made a snapshot whole",
-    "transaction_decided": "with a transaction decided ({outcome}) and no partition told",
+    "transaction_decided": "with a transaction decided ({outcome}) and no marker sent",
     "transaction_marker": "when a marker of a transaction was written",
     "offset_committed": "when it had written a committed offset",
     "group_state": "when it had written a generation of a group",

@@ -218,7 +218,7 @@ def _identity(manifest: Manifest) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _of_machine(name: str, value: str) -> tuple[str, str]:
-    """A number of bytes is told in the unit that reads best."""
+    """A number of bytes in the unit that reads best."""
     return (name.removesuffix("_bytes"), words.size(int(value))) if name.endswith("_bytes") else (name, value)
 
 

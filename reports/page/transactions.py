@@ -36,7 +36,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Transactions that were open while a fault struck. ``longest_us`` is None if no end was asked for."""
+    """Transactions that were open while a fault struck. ``longest_us`` is None if no end was requested."""
 
     fault: str
     begun: int

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MOST_PARTITIONS = 3
-"""More lines cannot be told apart; those that were rewound come first."""
+"""More lines cannot be distinguished; those that were rewound come first."""
 
 
 def draw_mirror(

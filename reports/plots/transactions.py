@@ -59,8 +59,8 @@ def _ends(axes: Axes, ended: Sequence[Row], seconds: int) -> None:
 
 
 def _decided(axes: Axes, rows: Sequence[Row], seconds: int) -> None:
-    for asked, column, label, colour, line in _LINES:
-        points = {row["second"]: max(1, row[column]) for row in rows if row["asked"] == asked}
+    for wanted, column, label, colour, line in _LINES:
+        points = {row["second"]: max(1, row[column]) for row in rows if row["asked"] == wanted}
         if points:
             x, y = timeline.dense(points, seconds)
             axes.plot(x, y, color=colour, linestyle=line, marker=timeline.marker(seconds), markersize=2.5, label=label)

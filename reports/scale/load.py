@@ -94,7 +94,7 @@ def pieces(appends: int, seed: int, again: Sequence[Again] = ()) -> Iterator[Pie
 
 
 FIRST_INDEX = 3
-"""Before it a client has connected, and asked for metadata, and for a producer ID or for offsets."""
+"""Before it a client has connected, and requested metadata, and a producer ID or offsets."""
 
 
 def _last_of(writer: Numbers, partition: Numbers, place: int) -> int:

@@ -372,10 +372,10 @@ def _add_operations(
 def _add_load(writer: Writer, sent_us: Numbers, told_us: Numbers) -> None:
     first = int(min(sent_us.min(), told_us.min())) // 1_000_000
     sent = np.bincount(sent_us // 1_000_000 - first)
-    told = np.bincount(told_us // 1_000_000 - first, minlength=len(sent))
-    sent = np.append(sent, np.zeros(len(told) - len(sent), np.int64))
+    completed = np.bincount(told_us // 1_000_000 - first, minlength=len(sent))
+    sent = np.append(sent, np.zeros(len(completed) - len(sent), np.int64))
     seconds = first + np.arange(len(sent))
-    writer.add("load", {"second": seconds, "offered": sent, "sent": sent, "completed": told})
+    writer.add("load", {"second": seconds, "offered": sent, "sent": sent, "completed": completed})
 
 
 def _add_latency(writer: Writer, operation: str, sent_us: Numbers, told_us: Numbers) -> None:

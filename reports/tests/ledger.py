@@ -192,12 +192,12 @@ class Ledger:
         for abort in ("", "ok", None):
             index = self.operation(JANITOR, "look")
             if abort is None:
-                self.told(index, 0, -1, -1, -1)
+                self.described(index, 0, -1, -1, -1)
             else:
-                self.told(index, 0, 7, 4, HANGING_AT, abort)
-            self.told(index, 1, -1, -1, -1)
+                self.described(index, 0, 7, 4, HANGING_AT, abort)
+            self.described(index, 1, -1, -1, -1)
 
-    def told(self, index: int, partition: int, producer_id: int, epoch: int, start: int, abort: str = "") -> None:
+    def described(self, index: int, partition: int, producer_id: int, epoch: int, start: int, abort: str = "") -> None:
         told_us = self.now_us - 5_000
         ended_us = told_us + 2_000 if abort else told_us
         found = "nothing" if producer_id < 0 else "hanging"

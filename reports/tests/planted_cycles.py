@@ -18,7 +18,7 @@ TIMEOUT_US: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Values ``first`` to ``first + count - 1`` of ``writer``, from ``offset`` on, or -1 if nobody told the writer."""
+    """Values ``first`` to ``first + count - 1`` of ``writer``, from ``offset`` on, or -1 if no response had it."""
 
     where: tuple[str, int]
     offset: int
@@ -128,7 +128,7 @@ def written_where_nobody_was_told(circles: Circles) -> None:
 
 
 def committed_by_another_value(circles: Circles, isolation: int = COMMITTED) -> None:
-    """Nobody was told that the first one is committed. A reader had its value of another partition, so all of it was in
+    """No response had the commit of the first one. A reader had its value of another partition, so all of it was in
     the logs by then, when the second one had not begun yet."""
     circles.transaction("a", 0, 30, 900, Part(LOG, 5, "a", 0), Part(OUT, 0, "a", 1), end="unknown")
     circles.read("r", 40, 50, Part(OUT, 0, "a", 1), isolation=isolation)
@@ -306,7 +306,7 @@ class _Serial:
             return
         at_us = self.now_us
         self.now_us += self.random.randrange(3)
-        told = [
+        acknowledged = [
             each if current.is_told else Part(each.where, -1, each.writer, each.first, each.count)
             for each in current.parts
         ]
@@ -314,7 +314,7 @@ class _Serial:
         if not current.is_transaction:
             self.decided.add(id(current))
             kind = "ok" if current.is_told else "info"
-            self.circles.send(process, current.from_us, times[2], *told, kind=kind)
+            self.circles.send(process, current.from_us, times[2], *acknowledged, kind=kind)
         elif self.random.randrange(4):
             self.decided.add(id(current))
             self.circles.transaction(process, *times, *current.parts, end="ok" if current.is_told else "unknown")
@@ -384,11 +384,11 @@ def _events(history: History) -> tuple[dict[Event, int], set[tuple[Event, Event]
         sent.setdefault((row["process"], row["index"]), []).append(row)
     for key, rows in sent.items():
         values = [(value, row, offset) for row in rows for value, offset in _values(row)]
-        told = transactions.get(key)
-        if told is not None:
+        transaction = transactions.get(key)
+        if transaction is not None:
             committed = [end for value, *_ in values for end, _, level in seen.get(value, ()) if level == COMMITTED]
-            is_ok = told["asked"] == "commit" and told["outcome"] == "ok"
-            if told["asked"] != "commit" or told["outcome"] == "failed" or not (is_ok or committed):
+            is_ok = transaction["asked"] == "commit" and transaction["outcome"] == "ok"
+            if transaction["asked"] != "commit" or transaction["outcome"] == "failed" or not (is_ok or committed):
                 continue
             done: Event = ("committed", *key)
             order |= {(("asked", *key), done)} | {(done, end) for end in committed}
@@ -397,13 +397,13 @@ def _events(history: History) -> tuple[dict[Event, int], set[tuple[Event, Event]
             continue
         for value, row, offset in values:
             is_told = row["first_offset"] != -1 and (
-                told is not None or (operations[key]["type"] == "ok" and row["acks"] != 1)
+                transaction is not None or (operations[key]["type"] == "ok" and row["acks"] != 1)
             )
             for place in [offset] if is_told else [where for _, where, _ in seen.get(value, ())]:
                 appended = ("appended", row["topic"], row["partition"], place)
                 order.add((("begun", *key), appended))
                 if is_told:
-                    order.add((appended, ("ended", *key) if told is None else ("committed", *key)))
+                    order.add((appended, ("ended", *key) if transaction is None else ("committed", *key)))
     points = {event for pair in order for event in pair if event[0] == "appended"}
     order |= {
         (one, other)

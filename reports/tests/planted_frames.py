@@ -7,12 +7,12 @@ from reports.tests.history import Row
 UNKNOWN, WRONG_EPOCH, UNKNOWN_SERVER_ERROR = 70, 71, -1
 LARGEST = 2**31 - 1
 NOW_NONE = "lost"
-Told = Mapping[int, tuple[int, int]]
+Lines = Mapping[int, tuple[int, int]]
 """By partition: the high watermark, and the bytes of records."""
 
 
 class Wire:
-    """What passed the proxy. Each fetch is answered before the next one is sent, unless ``answer`` is asked for later.
+    """What passed the proxy. Each fetch is answered before the next one is sent, unless ``answer`` is called later.
 
     A session's ID is 7 if nothing else is said.
     """
@@ -27,7 +27,7 @@ class Wire:
     def fetch(
         self,
         epoch: int,
-        told: Told | None = None,
+        lines: Lines | None = None,
         *,
         session: int = 7,
         answered: int | None = None,
@@ -63,7 +63,7 @@ class Wire:
         self.frames.append(row)
         for kind, partitions in (("named", named), ("forgotten", forgotten)):
             self.lines += [self._line(seq, kind, each) for each in partitions]
-        for each, (watermark, size) in (told or {}).items():
+        for each, (watermark, size) in (lines or {}).items():
             line = self._line(seq, "told", each)
             self.lines.append({**line, "high_watermark": watermark, "log_start_offset": 0, "record_bytes": size})
         if not waits:
@@ -166,7 +166,7 @@ def named_beside_another_request(wire: Wire) -> None:
 
 
 def told_beside_another_request(wire: Wire) -> None:
-    """The same, while a change is told."""
+    """The same, while a response has a change."""
     goes_on(wire)
     wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
     one = wire.fetch(8, {0: (12, 3)}, waits=True)
@@ -286,7 +286,7 @@ def told_of_another_replica(wire: Wire) -> None:
 
 
 def told_again_after_a_return(wire: Wire) -> None:
-    """It was forgotten and came back, so nothing of it has been told."""
+    """It was forgotten and came back, so no response had anything of it."""
     goes_on(wire)
     wire.fetch(8, forgotten=(0,))
     wire.fetch(9, {0: (9, 0)}, named=(0,))
@@ -307,11 +307,11 @@ def change_not_told_to_who_shall_wait(wire: Wire) -> None:
 
 
 def change_not_known_yet(wire: Wire) -> None:
-    """Others are told while the request is under way."""
+    """Others get responses while the request is under way."""
     goes_on(wire)
-    asked = wire.fetch(8, waits=True)
+    parked = wire.fetch(8, waits=True)
     wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
-    wire.answer(asked)
+    wire.answer(parked)
     wire.fetch(9, {0: (12, 3)})
 
 

@@ -98,7 +98,7 @@ def _fetched_last(history: History, partition: int) -> Row:
 
 
 def plant_older_value_fetched(history: History) -> None:
-    """The owner is told what was committed before, and goes on there."""
+    """The owner fetches what was committed before, and continues there."""
     fetched = _fetched_last(history, 0)
     fetched["offset"] = _commits(history, 0)[2]["offset"]
 

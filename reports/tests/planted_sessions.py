@@ -42,7 +42,7 @@ def legal_retransmission(history: History) -> None:
     _first_revision(history, -1)
 
 
-def _waits_while_asked_again(history: History, more: int) -> Row:
+def _parked_while_sent_again(history: History, more: int) -> Row:
     """The last number waits, and is refused when a number comes on another connection that is ``more`` and is served.
     Returns the request that waits."""
     answer = _first_revision(history, 0)[-1]
@@ -50,41 +50,41 @@ def _waits_while_asked_again(history: History, more: int) -> Row:
         row["seq"] = 4 * int_of(row, "seq")
     at = int_of(answer, "seq")
     again = {**answer, "connection": -6, "session_epoch": int_of(answer, "session_epoch") + more}
-    asked = {**again, "seq": at - 1, "what": "request", "answered_session_id": 0}
-    history.tables["trace"] += [asked, {**again, "seq": at + 1}]
+    request = {**again, "seq": at - 1, "what": "request", "answered_session_id": 0}
+    history.tables["trace"] += [request, {**again, "seq": at + 1}]
     answer.update(error=10001, answered_session_id=0)
-    return asked
+    return request
 
 
 def legal_overtaking(history: History) -> None:
-    _waits_while_asked_again(history, 1)
+    _parked_while_sent_again(history, 1)
 
 
 def legal_overtaking_by_a_full_request(history: History) -> None:
-    asked = _waits_while_asked_again(history, 1)
+    request = _parked_while_sent_again(history, 1)
     full = [row for row in history.tables["trace"] if row["connection"] == -6]
     for row in full:
         row["session_epoch"] = 0
-    assert asked in full
+    assert request in full
 
 
 def plant_refused_by_its_own_retransmission(history: History) -> None:
     """A number that comes again is no proof that its first answer is not waited for (G-3)."""
-    _waits_while_asked_again(history, 0)
+    _parked_while_sent_again(history, 0)
 
 
 def plant_refused_for_an_older_number(history: History) -> None:
     """A number that has passed comes again and is served. It proves nothing of the number that waits (G-3)."""
-    _waits_while_asked_again(history, -1)
+    _parked_while_sent_again(history, -1)
 
 
 def plant_refused_after_a_retransmission(history: History) -> None:
     """The last number is refused at once. The number before it was accepted, came again, and waited until then."""
-    asked, answer = _first_revision(history, 0)[-2:]
+    request, answer = _first_revision(history, 0)[-2:]
     for row in history.tables["trace"]:
         row["seq"] = 4 * int_of(row, "seq")
-    at = int_of(asked, "seq")
-    again = {**asked, "connection": -6, "session_epoch": int_of(asked, "session_epoch") - 1, "seq": at - 1}
+    at = int_of(request, "seq")
+    again = {**request, "connection": -6, "session_epoch": int_of(request, "session_epoch") - 1, "seq": at - 1}
     history.tables["trace"] += [again, {**again, "what": "reply", "seq": at + 1, "error": 10001}]
     answer.update(error=10001, answered_session_id=0)
 
@@ -106,19 +106,19 @@ def legal_topic_id_error(history: History) -> None:
 
 def plant_closed_for_an_epoch(history: History, api_version: int = 17) -> None:
     """The last request has a wrong epoch, and ends the session."""
-    asked, answer = _session(history)[-2:]
+    request, answer = _session(history)[-2:]
     for row in history.tables["trace"]:
         row["seq"] = 4 * int_of(row, "seq")
     for row in _session(history):
         row["api_version"] = api_version
-    for row in (asked, answer):
+    for row in (request, answer):
         row["session_epoch"] = int_of(row, "session_epoch") + 5
     answer.update(error=71 if api_version == 17 else 10001, answered_session_id=0)
     made = history.rows("trace", what="session_created")[0]
-    note = json.dumps({"session_id": asked["session_id"], "reason": "wrong epoch"})
+    note = json.dumps({"session_id": request["session_id"], "reason": "wrong epoch"})
     history.tables["trace"].append(
-        {**made, "incarnation": asked["incarnation"], "seq": int_of(asked, "seq") + 1, "what": "session_closed"}
-        | {"at_us": asked["at_us"], "detail": note}
+        {**made, "incarnation": request["incarnation"], "seq": int_of(request, "seq") + 1, "what": "session_closed"}
+        | {"at_us": request["at_us"], "detail": note}
     )
 
 
@@ -172,10 +172,10 @@ def plant_full_fetch_answered_with_an_old_session(history: History) -> None:
 def _full_fetch(history: History, epoch: int, answered: int) -> None:
     last = _session(history)[-1]
     row = {**last, "connection": -7, "session_id": 0, "session_epoch": epoch, "answered_session_id": answered}
-    asked = {**row, "seq": 10**7, "what": "request", "answered_session_id": 0}
+    request = {**row, "seq": 10**7, "what": "request", "answered_session_id": 0}
     made = history.rows("trace", what="session_created")[0]
     note = {**made, "incarnation": last["incarnation"], "seq": 10**7 + 1, "detail": json.dumps({"session_id": 88})}
-    history.tables["trace"] += [asked, *([note] if answered == 88 else []), {**row, "seq": 10**7 + 2}]
+    history.tables["trace"] += [request, *([note] if answered == 88 else []), {**row, "seq": 10**7 + 2}]
 
 
 def plant_number_skipped(history: History) -> None:

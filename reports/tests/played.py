@@ -41,7 +41,6 @@ class _Player:
         self.index: dict[str, int] = {}
         self.position: dict[tuple[str, int], int] = {}
         self.session: dict[str, tuple[int, int]] = {}  # process -> (session ID, next epoch)
-        self.told: dict[str, int] = {}
         self.seq = 0
         self.incarnation = 0
         self.sequences: dict[tuple[str, int], int] = {}

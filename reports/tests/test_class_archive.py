@@ -44,8 +44,8 @@ def test_java_starts_with_the_archive(tmp_path: Path) -> None:
     folder = tmp_path / "with a blank"
     folder.mkdir()
     (folder / "0123.jsa").touch()
-    told = _python(MAKE, folder).strip()
-    assert [Path(told)] == list(folder.iterdir())
+    path = _python(MAKE, folder).strip()
+    assert [Path(path)] == list(folder.iterdir())
     assert _python(USE, folder).strip() == "3"
 
 

@@ -41,7 +41,7 @@ class Started:
     def text(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def told(self, pattern: str) -> str:
+    def logged(self, pattern: str) -> str:
         """Waits until the log has this, and returns it."""
         until = time.monotonic() + STARTS_S
         while time.monotonic() < until and self.process.poll() is None:
@@ -82,11 +82,11 @@ def master(tmp_path: Path) -> Iterator[str]:
     """The address of a cluster that has one worker with one core."""
     daemon = ["spark-class", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--webui-port", "0"]
     with _started("master", [*daemon, "--port", "0"], tmp_path) as one:
-        url = one.told(r"spark://127\.0\.0\.1:\d+")
+        url = one.logged(r"spark://127\.0\.0\.1:\d+")
         daemon[1] = "org.apache.spark.deploy.worker.Worker"
         size = ["--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / "work")]
         with _started("worker", [*daemon, *size, url], tmp_path) as other:
-            other.told("Successfully registered with master")
+            other.logged("Successfully registered with master")
             yield url
 
 
@@ -129,13 +129,13 @@ def _judge_on(master: str, runs: Sequence[Path], events: Path) -> None:
 
 
 def _told(verdict: Path) -> dict[str, object]:
-    told: dict[str, object] = json.loads(verdict.read_text(encoding="utf-8"))
-    return {key: value for key, value in told.items() if key != "report"}
+    content: dict[str, object] = json.loads(verdict.read_text(encoding="utf-8"))
+    return {key: value for key, value in content.items() if key != "report"}
 
 
 def _broken(run: Path) -> tuple[str, list[str]]:
-    told = json.loads((run / "report" / "verdict.json").read_text(encoding="utf-8"))
-    return told["outcome"], [one["name"] for one in told["guarantees"] if one["status"] == "broken"]
+    verdict = json.loads((run / "report" / "verdict.json").read_text(encoding="utf-8"))
+    return verdict["outcome"], [one["name"] for one in verdict["guarantees"] if one["status"] == "broken"]
 
 
 def _executors(log: Path) -> set[str]:

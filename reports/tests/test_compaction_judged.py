@@ -40,7 +40,7 @@ from reports.tests.ledger import END_US, EXPECTATIONS, SHAPE
 from reports.verdict import Verdict
 
 pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.timeout(1800)]
-"""The simulator's checks are asked the same in seconds (chaos/tests/test_compaction_checks.py). Here each history is
+"""The simulator's checks have the same tests in seconds (chaos/tests/test_compaction_checks.py). Here each history is
 judged as a run of its own, which takes Spark minutes in all."""
 
 TOPIC, PLAIN, TXN = "table", "producer-0", "transactional-0"
@@ -109,8 +109,8 @@ class Table:
         begun = self.now_us
         index = self.send("transaction", kind, *sent)
         end_us = self.now_us
-        told = (asked, outcome, None, 2_000_000, begun, end_us - 5_000, end_us)
-        self.add("transactions", TransactionRow(TXN, index, "id", 7, index, *told))
+        fields = (asked, outcome, None, 2_000_000, begun, end_us - 5_000, end_us)
+        self.add("transactions", TransactionRow(TXN, index, "id", 7, index, *fields))
 
     def read(self, process: str, f: str, isolation: int, begin: int, end: int, *sent: Sent) -> None:
         index = self.operation(process, f)
@@ -234,9 +234,9 @@ def plant_skip_before_the_newer_one_was_committed(history: History) -> None:
     """What is newer of key a was sent, and its transaction had not been ended yet."""
     _without_reads(history, OLD[2], process=FOLLOWER)
     _another_read_all(history)
-    (told,) = history.rows("transactions", asked="commit")
+    (row,) = history.rows("transactions", asked="commit")
     (read,) = history.rows("operations", process=FOLLOWER, index=0)
-    told.update(at_us=int(str(read["complete_us"])) + 1_000, until_us=int(str(read["complete_us"])) + 2_000)
+    row.update(at_us=int(str(read["complete_us"])) + 1_000, until_us=int(str(read["complete_us"])) + 2_000)
 
 
 def _another_read_all(history: History) -> None:
@@ -269,8 +269,8 @@ def _in_a_group(history: History, at_us: int) -> None:
     """One member reads offset 2, and another goes on with offset 8 at this time."""
     table = Table(history, now_us=5_000_000)
     for generation, (member, sent) in enumerate((("member-0", OLD[2]), ("member-1", IN_TRANSACTION[1]))):
-        told = ("group", member, generation, "assigned", TOPIC, 0)
-        table.add("memberships", MembershipRow(member, *told, table.now_us, table.now_us))
+        fields = ("group", member, generation, "assigned", TOPIC, 0)
+        table.add("memberships", MembershipRow(member, *fields, table.now_us, table.now_us))
         table.run(member, table.operation(member, "fetch"), 0, "read", sent)
         table.now_us = at_us
 
@@ -324,8 +324,8 @@ def _held(history: History, process: str, key: str, sent: Sent | None) -> None:
         history.drop("views", row)
     if sent is not None:
         (head,) = history.rows("views", process=process, key="")
-        told = {"key": key, "offset": sent.offset, "writer": sent.writer, "sequence": sent.sequence}
-        history.tables["views"].append({**head, **told})
+        held = {"key": key, "offset": sent.offset, "writer": sent.writer, "sequence": sent.sequence}
+        history.tables["views"].append({**head, **held})
 
 
 def plant_view_lacks_a_key(history: History) -> None:
@@ -360,7 +360,7 @@ def legal_view_that_came_after_the_tombstone_was_gone(history: History) -> None:
 
 
 def plant_view_missed_a_tombstone_though_told_the_marker(history: History) -> None:
-    """It came after the tombstone was gone, and was told that. It had to forget what it held."""
+    """It came after the tombstone was gone, and got the marker. It had to forget what it held."""
     legal_view_that_came_after_the_tombstone_was_gone(history)
     for row in history.rows("positions", process=COMMITTED):
         row["tombstone_horizon"] = END
@@ -422,8 +422,8 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "uncommitted view": (legal_view_of_uncommitted_holds_an_aborted_value, set()),
     "view holds what was deleted": (plant_view_holds_a_deleted_key, {VIEW}),
     "view missed a tombstone": (legal_view_that_came_after_the_tombstone_was_gone, set()),
-    "view was told the marker": (plant_view_missed_a_tombstone_though_told_the_marker, {VIEW}),
-    "another was told the marker": (legal_another_reader_was_told_the_marker, set()),
+    "view with the marker": (plant_view_missed_a_tombstone_though_told_the_marker, {VIEW}),
+    "marker sent to another": (legal_another_reader_was_told_the_marker, set()),
     "view in the middle, later": (legal_view_without_what_is_superseded_further_on, set()),
     "view in the middle": (plant_view_in_the_middle, {VIEW}),
     "tombstone of unknown end": (legal_tombstone_of_unknown_end, set()),

@@ -45,10 +45,10 @@ def test_a_page_is_drawn_though_the_helper_has_died_before(tmp_path: Path) -> No
 
 
 def test_the_helper_is_kept_for_the_next_page(tmp_path: Path) -> None:
-    asked = [drawing_process().call(os.getpid) for _ in range(2)]
+    pids = [drawing_process().call(os.getpid) for _ in range(2)]
     assert drawn_by_two({"six": figure}, {"six": "a line"}, tmp_path)
-    assert {*asked, drawing_process().call(os.getpid)} == {asked[0]}
-    assert asked[0] != os.getpid()
+    assert {*pids, drawing_process().call(os.getpid)} == {pids[0]}
+    assert pids[0] != os.getpid()
 
 
 def test_what_a_figure_raises_is_raised_here(tmp_path: Path) -> None:

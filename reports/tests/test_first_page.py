@@ -1,14 +1,23 @@
 """The first page: what was attacked in words, the one figure of each fault, and what stands apart from it."""
 
-from dataclasses import replace
-
 import pytest
-
-from reports.collect import Found, Row
-from reports.page.faults import Figure, Impact, Window, attacks, fault_sentence
-from reports.page.latency import Contrast, contrasts, latency_rows, thin_operations
+from dataclasses import replace
+from reports.collect import Found
+from reports.collect import Row
+from reports.page.faults import Figure
+from reports.page.faults import Impact
+from reports.page.faults import Window
+from reports.page.faults import attacks
+from reports.page.faults import fault_sentence
+from reports.page.latency import Contrast
+from reports.page.latency import contrasts
+from reports.page.latency import latency_rows
+from reports.page.latency import thin_operations
 from reports.page.render import strained
-from reports.tests.test_verdict import BREACH, MANIFEST, findings, outcome
+from reports.tests.test_verdict import BREACH
+from reports.tests.test_verdict import MANIFEST
+from reports.tests.test_verdict import findings
+from reports.tests.test_verdict import outcome
 
 QUIET = Window(2_000, 5_000, 5_000, 80.0)
 KILLED = "leader partition_leader"
@@ -25,7 +34,7 @@ def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "words"),
     [
         (
             fault("a", "node_killed", detail="the leader of hot-0: pid 7 ended by SIGKILL"),
@@ -42,7 +51,7 @@ def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
         ),
         (
             fault("a", "node_killed", detail=f"{KILLED} transaction_decided transactional_id=t-2 outcome=commit"),
-            "A coordinator (node 1) was killed with a transaction decided (commit) and no partition told",
+            "A coordinator (node 1) was killed with a transaction decided (commit) and no marker sent",
         ),
         (
             fault("a", "node_killed", detail="follower log_flushed partition=hot-0"),
@@ -79,8 +88,8 @@ def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
         (fault("a", "brand_new_kind"), "Node 1 was struck (brand new kind)"),
     ],
 )
-def test_a_fault_is_told_in_words(row: Row, told: str) -> None:
-    assert fault_sentence(row) == told
+def test_a_fault_in_words(row: Row, words: str) -> None:
+    assert fault_sentence(row) == words
 
 
 def test_each_fault_has_the_figure_that_it_is_about() -> None:

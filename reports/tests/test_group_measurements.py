@@ -1,4 +1,4 @@
-"""What is told of groups and mirrors equals a plain computation over the same history; the pages show it."""
+"""The figures of groups and mirrors equal a plain computation over the same history; the pages show it."""
 
 from pathlib import Path
 

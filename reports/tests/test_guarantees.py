@@ -7,8 +7,8 @@ from reports.schema import TABLES
 
 def test_every_guarantee_that_a_history_shows_has_a_job() -> None:
     shown = (*names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE), *names_on_the_wire())
-    told = [name for name, one in GUARANTEES.items() if name in shown or one.in_part]
-    assert [one.name for one in guarantee_jobs()] == told
+    names = [name for name, one in GUARANTEES.items() if name in shown or one.in_part]
+    assert [one.name for one in guarantee_jobs()] == names
 
 
 def test_every_job_needs_tables_that_there_are() -> None:

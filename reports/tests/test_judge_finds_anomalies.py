@@ -282,8 +282,8 @@ def legal_log_start_move(history: History) -> None:
     reads = _reads(history)
     after = next(one for one in reads if int_of(one, "index") > int_of(row, "index"))
     history.drop("runs", row)
-    told = history.rows("positions", process="fetcher-0", index=after["index"], partition=1)[0]
-    told["log_start_offset"] = after["first_offset"]
+    position = history.rows("positions", process="fetcher-0", index=after["index"], partition=1)[0]
+    position["log_start_offset"] = after["first_offset"]
 
 
 PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
@@ -380,8 +380,8 @@ def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name
 
 
 def test_total_loss_is_the_first_sentence(verdicts: dict[str, Verdict]) -> None:
-    told = verdicts["lost after it was read"].summary
-    assert re.match(rf"[0-9,]+ .*records? of topic {TOPIC} .*do not exist any more\. lost-write was", told), told
+    summary = verdicts["lost after it was read"].summary
+    assert re.match(rf"[0-9,]+ .*records? of topic {TOPIC} .*do not exist any more\. lost-write was", summary), summary
 
 
 def test_an_anomaly_names_its_place_and_the_fault_before_it(verdicts: dict[str, Verdict]) -> None:

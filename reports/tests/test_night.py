@@ -31,7 +31,7 @@ PASSED = {"PASSED": 100}
 HOUR_US = 3_600_000_000
 
 
-def told(night: Night = NIGHT, plays: int = 100, earlier: tuple[int, ...] = (), now_us: int = 0) -> list[str]:
+def reasons(night: Night = NIGHT, plays: int = 100, earlier: tuple[int, ...] = (), now_us: int = 0) -> list[str]:
     return [each.text for each in why_red(night, plays, PASSED, earlier, now_us)]
 
 
@@ -49,27 +49,29 @@ def test_a_control_that_did_not_pass_makes_the_night_red_in_its_way(outcome: Out
 
 def test_a_night_whose_canary_lives_is_red_and_one_without_search_has_none() -> None:
     alive = msgspec.structs.replace(FOUND, found=False)
-    assert told(msgspec.structs.replace(NIGHT, canary=alive)) == [
+    assert reasons(msgspec.structs.replace(NIGHT, canary=alive)) == [
         "the canary lives: nothing caught no_abort in 3 seeds of 14-x"
     ]
-    assert told(msgspec.structs.replace(NIGHT, canary=None)) == []
+    assert reasons(msgspec.structs.replace(NIGHT, canary=None)) == []
 
 
 def test_a_night_with_less_than_half_the_plays_of_the_last_ten_is_red() -> None:
     earlier = (9_000, *range(100, 110))  # Eleven: the oldest one counts no more.
-    assert told(plays=53, earlier=earlier) == []
-    assert told(plays=52, earlier=earlier) == ["52 plays, less than half the median 104.5 of the nights before"]
+    assert reasons(plays=53, earlier=earlier) == []
+    assert reasons(plays=52, earlier=earlier) == ["52 plays, less than half the median 104.5 of the nights before"]
 
 
 def test_a_stage_that_failed_for_a_reason_of_its_own_makes_the_night_red() -> None:
     judges = Stage(name="judges", planned_s=9, outcome="FAILED", detail="2 differences")
     search = Stage(name="search", planned_s=9, outcome="FAILED")  # Its plays say so.
-    assert told(msgspec.structs.replace(NIGHT, stages=(judges, search))) == ["the stage judges FAILED: 2 differences"]
+    assert reasons(msgspec.structs.replace(NIGHT, stages=(judges, search))) == [
+        "the stage judges FAILED: 2 differences"
+    ]
 
 
 def test_the_newest_night_may_not_be_older_than_36_hours() -> None:
-    assert told(now_us=NIGHT.started_us + 36 * HOUR_US) == []
-    assert told(now_us=NIGHT.started_us + 37 * HOUR_US) == [
+    assert reasons(now_us=NIGHT.started_us + 36 * HOUR_US) == []
+    assert reasons(now_us=NIGHT.started_us + 37 * HOUR_US) == [
         "the newest night began 37 hours ago, which is more than 36"
     ]
 

@@ -87,8 +87,8 @@ def test_what_was_begun_is_finished_when_the_run_is_there(
     only_some(monkeypatch)
     monkeypatch.setattr(rehearsal, "drawing_process", lambda: None)
     (run, *_) = histories(tmp_path / "runs")
-    for asked in (0, 12):
-        left = iter(range(asked))
+    for calls in (0, 12):
+        left = iter(range(calls))
         with rehearsing(spark, expected_of([run])) as rehearsed:
             rehearsed.prepare(lambda left=left: next(left, None) is None)  # type: ignore[misc]
             assert rehearsed.findings([run], silent) == plainly([run], spark)

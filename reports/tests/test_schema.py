@@ -68,14 +68,14 @@ def test_every_time_since_the_run_began_is_told_to_be_one() -> None:
 
 
 def test_a_column_keeps_what_its_class_says_beside_a_plain_one_of_the_same_text() -> None:
-    told = "as answered"
+    note = "as answered"
 
     @table("told_alike", "history/told_alike*.parquet")
     @dataclass(slots=True)
     class ToldAlike(Row):
-        plain: Annotated[int, told]
-        later: Annotated[int, Later(told)] = -1
-        moment: Annotated[int, Moment(told)] = 0
+        plain: Annotated[int, note]
+        later: Annotated[int, Later(note)] = -1
+        moment: Annotated[int, Moment(note)] = 0
 
     columns = ROW_TABLES.pop(ToldAlike).columns
     assert [(each.nullable, each.is_moment) for each in columns] == [(False, False), (True, False), (False, True)]
@@ -93,6 +93,6 @@ def test_a_file_that_was_cut_short_is_named_before_spark_starts(tmp_path: Path, 
     (file, *_) = sorted(run.glob("history/runs*.parquet"))
     whole = file.read_bytes()
     file.write_bytes(whole[: int(len(whole) * keep)] if keep > 0 else whole[:-1])
-    with pytest.raises(SetupError) as told:
+    with pytest.raises(SetupError) as refusal:
         report_runs([run])
-    assert str(told.value) == f"{file} is damaged or cut short: restore it from a copy, or play the run again."
+    assert str(refusal.value) == f"{file} is damaged or cut short: restore it from a copy, or play the run again."

@@ -10,6 +10,6 @@ from reports.jobs.guarantee_job import counted, sentence
 @pytest.mark.timeout(120)
 def test_one_and_many_are_told_apart(spark: SparkSession) -> None:
     lost = spark.createDataFrame([(7, 1), (8, 2)], "first long, records long")
-    told = sentence("From %s on %s.", "first", counted("records", "one record is lost", "%s records are lost"))
-    texts = [row["told"] for row in lost.orderBy("first").select(told.alias("told")).collect()]
+    text = sentence("From %s on %s.", "first", counted("records", "one record is lost", "%s records are lost"))
+    texts = [row["text"] for row in lost.orderBy("first").select(text.alias("text")).collect()]
     assert texts == ["From 7 on one record is lost.", "From 8 on 2 records are lost."]

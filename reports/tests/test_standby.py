@@ -63,8 +63,8 @@ def test_a_rehearsal_reads_what_is_whole_of_the_run_that_goes_on(
         assert seen[0] == {each.name: 1 for each in schema.TABLES}
         assert seen[1]["operations"] == _rows_of(tmp_path)["operations"]
         assert len(pages) == 2
-        asked = count()
-        rehearsal.prepare(lambda: next(asked) > 0, tmp_path)
+        calls = count()
+        rehearsal.prepare(lambda: next(calls) > 0, tmp_path)
     assert len(seen) == len(pages) == 2
 
 
@@ -78,14 +78,14 @@ def _rows_of(folder: Path) -> dict[str, int]:
 def test_a_judge_that_waited_judges_refuses_and_ends(waiting: StandbySpark, tmp_path: Path) -> None:
     history = generate(45)
     plant_lost_write(history)
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(ManifestError):
         waiting.report_runs([tmp_path / "nothing"])
-    (verdict,) = waiting.report_runs([history.write(tmp_path / "run")], told.append)
+    (verdict,) = waiting.report_runs([history.write(tmp_path / "run")], lines.append)
     assert verdict.outcome is Outcome.FAILED
     assert [one.name for one in verdict.guarantees if one.status == "broken"] == ["lost-write", "unseen"]
-    assert "the queries are planned already" in told
-    assert "judged lost-write" in told
+    assert "the queries are planned already" in lines
+    assert "judged lost-write" in lines
     assert verdict.report is not None
     assert verdict.report.exists()
 
@@ -187,7 +187,7 @@ def test_a_judge_that_may_not_go_back_is_a_little_nicer_only() -> None:
     assert [line.rpartition(" ")[0] for line in levels_of("nobody")] == [f"[{level}] 4", f"[{level}] 4"]
 
 
-ASKED = """
+ON_REQUEST = """
 import os, sys
 from contextlib import contextmanager
 from multiprocessing import Pipe
@@ -223,19 +223,19 @@ reports.standby.process._report_on_request(theirs, sys.argv[2], Expected(), None
 @pytest.mark.parametrize("when", ["early", "late"])
 def test_a_judge_steps_forward_by_itself_whenever_it_is_asked(when: str, tmp_path: Path) -> None:
     """A run may end before its judge has stepped back. Whoever asks has done all it can for it then."""
-    words = [sys.executable, "-c", ASKED, when, str(tmp_path)]
-    told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    words = [sys.executable, "-c", ON_REQUEST, when, str(tmp_path)]
+    levels = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.split()
     own = os.getpriority(os.PRIO_PROCESS, 0)
     waiting_at = 19 if _may_go_back() else min(own + NICER_FOR_GOOD, 19)
     judging_at = own if _may_go_back() else waiting_at
-    assert [int(each) for each in told] == [judging_at if when == "early" else waiting_at, judging_at]
+    assert [int(each) for each in levels] == [judging_at if when == "early" else waiting_at, judging_at]
 
 
 @pytest.mark.live
 def test_a_judge_gets_the_folders_before_anybody_steps_forward_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it could step back after that, and not see yet that it was asked."""
+    """Or it could lower its priority after that, and not see the request yet."""
     done: list[str] = []
     monkeypatch.setattr("reports.standby.process.step_forward", lambda *_, **__: done.append("forward"))
     monkeypatch.setattr(StandbySpark, "_verdicts", lambda *_: done.append("answered"))

@@ -1,4 +1,4 @@
-"""What is told of transactions equals what was planted. The page shows it, and only if there were transactions."""
+"""The figures of transactions equal what was planted. The page shows it, and only if there were transactions."""
 
 from dataclasses import asdict
 

@@ -72,13 +72,13 @@ def legal_transactional_id_that_was_idle(history: History) -> None:
 
 
 def plant_precommitted_read(history: History) -> None:
-    (told,) = history.rows("transactions", process=WRITER, index=2)
-    _read_at(history, int_of(told, "at_us") - 1)
+    (row,) = history.rows("transactions", process=WRITER, index=2)
+    _read_at(history, int_of(row, "at_us") - 1)
 
 
 def legal_read_before_the_commit_was_answered(history: History) -> None:
-    (told,) = history.rows("transactions", process=WRITER, index=2)
-    _read_at(history, int_of(told, "at_us"))
+    (row,) = history.rows("transactions", process=WRITER, index=2)
+    _read_at(history, int_of(row, "at_us"))
 
 
 def _read_at(history: History, at_us: int) -> None:
@@ -255,8 +255,8 @@ def legal_abort_once_its_end_was_asked_for(history: History) -> None:
 
 def plant_aborted_and_left(history: History) -> None:
     _, aborted, last = history.rows("told_transactions", partition=0)
-    told = ("producer_id", "producer_epoch", "start_offset", "found")
-    history.tables["told_transactions"].append({**last, **{each: aborted[each] for each in told}})
+    fields = ("producer_id", "producer_epoch", "start_offset", "found")
+    history.tables["told_transactions"].append({**last, **{each: aborted[each] for each in fields}})
 
 
 def legal_left_where_the_answer_was_lost(history: History) -> None:

@@ -142,7 +142,7 @@ LOSS = Anomaly("lost-write", "hot", 0, 7, "producer-0", 3, 1_500_000, "0.4 s bef
 
 
 @pytest.mark.parametrize(
-    ("losses", "fault", "told"),
+    ("losses", "fault", "words"),
     [
         (
             [{"topic": "hot", "is_gone": True, "records": 4_836}],
@@ -161,14 +161,14 @@ LOSS = Anomaly("lost-write", "hot", 0, 7, "producer-0", 3, 1_500_000, "0.4 s bef
         ),
     ],
 )
-def test_the_first_sentence_says_what_was_lost(losses: list[dict[str, object]], fault: str, told: str) -> None:
+def test_the_first_sentence_says_what_was_lost(losses: list[dict[str, object]], fault: str, words: str) -> None:
     broken = {"lost-write": Found(1, (replace(LOSS, fault=fault),)), "poll-skip": Found(1, (BREACH,))}
-    assert outcome(MANIFEST, findings(broken, losses=losses)).summary.startswith(told)
+    assert outcome(MANIFEST, findings(broken, losses=losses)).summary.startswith(words)
 
 
 def test_the_first_sentence_says_what_was_seen_first_where_nothing_was_lost() -> None:
-    told = outcome(MANIFEST, findings({"poll-skip": Found(1, (BREACH,))})).summary
-    assert told.startswith(
+    summary = outcome(MANIFEST, findings({"poll-skip": Found(1, (BREACH,))})).summary
+    assert summary.startswith(
         "A fetcher's next read jumped over records that exist, first at 1.500 s, during kill #1: Read"
     )
 
@@ -260,9 +260,9 @@ def test_a_manifest_survives_writing_and_refuses_unknown_keys(tmp_path: Path) ->
 
 def test_missing_java_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SetupError, match="install") as told:
+    with pytest.raises(SetupError, match="install") as refusal:
         require_java()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A watched run: nothing is told while it is clean, a breach turns it red at once, and its end brings the verdict."""
+"""A watched run: nothing is red while it is clean, a breach is reported at once, and its end brings the verdict."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
