@@ -58,5 +58,5 @@ def write(say: Callable[[str], None], folder: Path = kept.FOLDER) -> None:
 
 
 def one_node(chosen: Chosen) -> Chosen:
-    """The target with one node, unless another number was asked for."""
+    """The target with one node, unless it names another number."""
     return chosen if "/" in chosen.text else replace(chosen, nodes=1)

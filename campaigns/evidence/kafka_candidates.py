@@ -56,7 +56,7 @@ def bad_offset(at: ProbeContext, _: Path) -> Iterator[str]:
             count += 1
         codes = {index: error_name(data.error_code) for index, data in rows(answer).items()}
         took_s = time.monotonic() - began
-        yield f"{words}: {count} answers in {took_s:.1f} s, max_wait_ms {LONG_MS}; partitions told: {codes or 'none'}"
+        yield f"{words}: {count} answers in {took_s:.1f} s, max_wait_ms {LONG_MS}; partitions: {codes or 'none'}"
 
 
 def snapshot_errors(at: ProbeContext, folder: Path) -> Iterator[str]:
@@ -64,8 +64,8 @@ def snapshot_errors(at: ProbeContext, folder: Path) -> Iterator[str]:
     port, snapshot = _controller_port(folder), _newest_snapshot(folder)
     with at.connect(("127.0.0.1", port)) as controller:
         right = Wanted(_epoch(controller), *snapshot)
-        told = _asked(controller, right)
-        yield f"as it should be: {_words(told)}, size {told.size}"
+        right_response = _fetch_snapshot(controller, right)
+        yield f"as it should be: {_words(right_response)}, size {right_response.size}"
         wrong = {
             "unknown topic": replace(right, topic="nothing"),
             "unknown partition": replace(right, partition=7),
@@ -73,10 +73,10 @@ def snapshot_errors(at: ProbeContext, folder: Path) -> Iterator[str]:
             "newer leader epoch": replace(right, leader_epoch=right.leader_epoch + 1),
             "unknown snapshot": replace(right, end_offset=1, epoch=99),
             "position -1": replace(right, position=-1),
-            "position at the size": replace(right, position=told.size),
+            "position at the size": replace(right, position=right_response.size),
         }
         for words, each in wrong.items():
-            yield f"{words}: {_words(_asked(controller, each))}"
+            yield f"{words}: {_words(_fetch_snapshot(controller, each))}"
 
 
 def mixed_errors(at: ProbeContext, _folder: Path) -> Iterator[str]:
@@ -84,13 +84,13 @@ def mixed_errors(at: ProbeContext, _folder: Path) -> Iterator[str]:
     topic = at.topic()
     clients = {version: [_committer(at, topic, version) for _ in range(COMMITTERS)] for version in (3, 4)}
     for words, versions in (("alone", [[3], [4]]), ("side by side", [[3, 4]])):
-        told: dict[int, Counter[str]] = {3: Counter(), 4: Counter()}
+        codes_of: dict[int, Counter[str]] = {3: Counter(), 4: Counter()}
         for together in versions:
             for _ in range(ROUNDS):
-                asked = [(version, *each()) for version in together for each in clients[version]]
-                for version, on, sent in asked:
-                    told[version][error_name(single(on.receive(sent), "topics", "partitions").error_code)] += 1
-        for version, codes in told.items():
+                sent_calls = [(version, *each()) for version in together for each in clients[version]]
+                for version, on, sent in sent_calls:
+                    codes_of[version][error_name(single(on.receive(sent), "topics", "partitions").error_code)] += 1
+        for version, codes in codes_of.items():
             yield f"version {version} {words}: {dict(codes)}"
 
 
@@ -99,8 +99,8 @@ def _committer(at: ProbeContext, topic: Topic, version: int) -> Callable[[], tup
     producer, group_id = Transactional(at).take(), at.group()
     on = at.coordinator(group_id)
     partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
-    asked = {**producer.owner, "group_id": group_id, "topics": [{"name": topic.name, "partitions": partitions}]}
-    return lambda: (on, on.send(COMMIT_OFFSETS, version, asked))
+    request = {**producer.owner, "group_id": group_id, "topics": [{"name": topic.name, "partitions": partitions}]}
+    return lambda: (on, on.send(COMMIT_OFFSETS, version, request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Wanted:
     partition: int = 0
 
 
-def _asked(controller: Conversation, part: Wanted) -> Any:
+def _fetch_snapshot(controller: Conversation, part: Wanted) -> Any:
     """The answer's one partition, or the answer if it has an error of its own."""
     row = {
         "partition": part.partition,
@@ -123,22 +123,22 @@ def _asked(controller: Conversation, part: Wanted) -> Any:
         "snapshot_id": {"end_offset": part.end_offset, "epoch": part.epoch},
         "position": part.position,
     }
-    asked = {"replica_id": -1, "max_bytes": 1024, "topics": [{"name": part.topic, "partitions": [row]}]}
-    answer = controller.call(ApiKey.FETCH_SNAPSHOT, 1, body(ApiKey.FETCH_SNAPSHOT, asked))
+    request = {"replica_id": -1, "max_bytes": 1024, "topics": [{"name": part.topic, "partitions": [row]}]}
+    answer = controller.call(ApiKey.FETCH_SNAPSHOT, 1, body(ApiKey.FETCH_SNAPSHOT, request))
     if answer.error_code:
         return answer
     return single(answer, "topics", "partitions")
 
 
-def _words(told: Any) -> str:
-    if not hasattr(told, "unaligned_records"):
-        return f"{error_name(told.error_code)} for the whole request"
-    return f"{error_name(told.error_code)} for the partition, {len(told.unaligned_records or b'')} bytes"
+def _words(response: Any) -> str:
+    if not hasattr(response, "unaligned_records"):
+        return f"{error_name(response.error_code)} for the whole request"
+    return f"{error_name(response.error_code)} for the partition, {len(response.unaligned_records or b'')} bytes"
 
 
 def _epoch(controller: Conversation) -> int:
-    asked = {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
-    answer = controller.call(ApiKey.DESCRIBE_QUORUM, 2, asked)
+    request = {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
+    answer = controller.call(ApiKey.DESCRIBE_QUORUM, 2, request)
     return int(answer.topics[0].partitions[0].leader_epoch)
 
 

@@ -45,10 +45,10 @@ def seen(chosen: Chosen, folder: Path = DATA) -> Seen:
 
 
 def read(path: Path) -> Seen:
-    told = json.loads(path.read_text(encoding="utf-8"))
-    told["cases"] = {name: Cell(**each) for name, each in told["cases"].items()}
-    told["scenarios"] = {name: Play(**each) for name, each in told["scenarios"].items()}
-    return Seen(**told)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["cases"] = {name: Cell(**each) for name, each in content["cases"].items()}
+    content["scenarios"] = {name: Play(**each) for name, each in content["scenarios"].items()}
+    return Seen(**content)
 
 
 def keep(found: Seen, folder: Path = DATA) -> None:

@@ -17,9 +17,9 @@ LIMIT_S = 600.0
 PASSED, FAILED, REFUSED, NOT_JUDGED = "passed", "**failed**", "refused", "not judged"
 FROM_THE_INSIDE = "reference"
 """So ``crucible run`` calls our own broker with everything inside it."""
-_TOLD = re.compile(r"^(PASSED|FAILED|INVALID|CRASHED): (.*)$", re.MULTILINE)
+_VERDICT = re.compile(r"^(PASSED|FAILED|INVALID|CRASHED): (.*)$", re.MULTILINE)
 Run = Callable[[Sequence[str], float], tuple[int, str]]
-"""Runs the words of ``crucible`` for so many seconds, and returns the exit code and all that was told."""
+"""Run the words of ``crucible`` within this many seconds, and return the exit code and all output."""
 Outcome = tuple[str, str]
 """A verdict and its reason."""
 
@@ -60,12 +60,12 @@ def _together(target: str, scenarios: Sequence[str], run: Run) -> Mapping[str, O
     if not scenarios:
         return {}
     with tempfile.TemporaryDirectory() as folder:
-        code, told = run(["run", *scenarios, "--target", target, "--out", f"{folder}/run"], LIMIT_S * len(scenarios))
-        told = told.replace(folder, "")
-    verdicts = _TOLD.findall(told)
+        code, output = run(["run", *scenarios, "--target", target, "--out", f"{folder}/run"], LIMIT_S * len(scenarios))
+        output = output.replace(folder, "")
+    verdicts = _VERDICT.findall(output)
     if len(verdicts) == len(scenarios):
         return {name: _outcome(*each) for name, each in zip(scenarios, verdicts, strict=True)}
-    last = (told.strip().splitlines() or ["it said nothing"])[-1].removeprefix("crucible: ")
+    last = (output.strip().splitlines() or ["it said nothing"])[-1].removeprefix("crucible: ")
     if len(scenarios) == 1:
         return {scenarios[0]: (NOT_JUDGED, f"{last} (exit code {code})")}
     return {name: outcome for each in scenarios for name, outcome in _together(target, [each], run).items()}

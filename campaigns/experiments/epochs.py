@@ -23,7 +23,7 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What clients saw. ``rewinds`` counts the positions that a client was told are out of range. ``read_again`` counts
+    """What clients saw. ``rewinds`` counts the positions that were out of range. ``read_again`` counts
     the records between those positions and the earlier ones at which the clients went on. ``copied_twice`` is the
     number of records that a mirror copied minus those that were acknowledged, or -1 without a mirror."""
 

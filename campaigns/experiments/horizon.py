@@ -28,7 +28,7 @@ import click
 from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.script import Steps
-from campaigns.experiments.revisions import told
+from campaigns.experiments.revisions import spread
 from chaos.checks.batches import PlainRecord, batches_of, read_batches, records_in
 from chaos.checks.check import Check, Kind
 from chaos.checks.compacted_log import Compacted
@@ -96,7 +96,7 @@ class CatchUp(Check):
 
     @abstractmethod
     def _wrong(self) -> int:
-        """Returns the number of keys that it holds wrongly, or -1 if that cannot be told now."""
+        """Returns the number of keys that it holds wrongly, or -1 if that is unknown now."""
 
     def viewed(self, at_us: int, node: "Node") -> None:  # noqa: ARG002
         heal_us = self._heal_us()
@@ -177,8 +177,8 @@ class FollowerCaughtUp(NodeCaughtUp):
 
 
 class ReaderCaughtUp(CatchUp):
-    """The reader whose answers are lost until ``heal_us``, which whoever plays sets. It holds what it was told, as far
-    as it asked for more behind it. If it asks from an earlier place, it has forgotten all."""
+    """The reader whose responses are lost until ``heal_us``, which the caller sets. It has the records that it got, as
+    far as it fetched beyond them. If it fetches from an earlier offset, it has forgotten all."""
 
     who = "reader"
     acts_on: ClassVar[tuple[Kind, ...]] = (ApiKey.FETCH.value,)
@@ -626,7 +626,7 @@ def table(found: Found) -> list[str]:
     lines = [f"| cut off for | variant | who | {' | '.join(COLUMNS)} |", "|" + " --- |" * (3 + len(COLUMNS))]
     before = None
     for (cut, variant, who), caught in found.items():
-        cells = [told([value(each) for each in caught]) for value in COLUMNS.values()]
+        cells = [spread([value(each) for each in caught]) for value in COLUMNS.values()]
         lines.append(f"| {cut.name if cut != before else ''} | {variant.name} | {who} | {' | '.join(cells)} |")
         before = cut
     return lines

@@ -81,7 +81,7 @@ class Counted:
     response_bytes: int = 0
     layout_bytes: int = 0
     named: int = 0
-    told: int = 0
+    returned: int = 0
     full_again: int = 0
     twice: int = 0
     sessions: int = 0
@@ -99,7 +99,7 @@ class FetchMeter(Check):
         super().__init__(context)
         self.counted = Counted()
         self._began: set[str] = set()
-        self._told_up_to: dict[tuple[str, str, int], int] = {}
+        self._sent_up_to: dict[tuple[str, str, int], int] = {}
 
     def note(self, at_us: int, member: "Member", note: Note) -> None:  # noqa: ARG002
         if note.what == "session_evicted":
@@ -134,7 +134,7 @@ class FetchMeter(Check):
         topics = [replace(each, topic=_name(each, names), topic_id=NO_TOPIC_ID) for each in response.responses]
         counted, records_bytes = self.counted, 0
         for topic in topics:
-            counted.told += len(topic.partitions)
+            counted.returned += len(topic.partitions)
             for data in topic.partitions:
                 records = bytes(data.records or b"")
                 records_bytes += len(records)
@@ -146,9 +146,9 @@ class FetchMeter(Check):
     def _read(self, client: str, topic: FetchTopicResponse, partition: int, records: bytes) -> None:
         place = client, topic.topic, partition
         for batch, _ in batches_of(records):
-            told, end = self._told_up_to.get(place, 0), batch.last_offset + 1
-            self.counted.twice += max(0, min(told, end) - batch.base_offset)
-            self._told_up_to[place] = max(told, end)
+            sent, end = self._sent_up_to.get(place, 0), batch.last_offset + 1
+            self.counted.twice += max(0, min(sent, end) - batch.base_offset)
+            self._sent_up_to[place] = max(sent, end)
 
 
 def _counts(tag: Tag) -> bool:
@@ -407,10 +407,10 @@ COSTS: Final[dict[str, Value]] = {
     "response, B": lambda seen: seen.counted.response_bytes / seen.counted.fetches,
     "both in one layout, B": lambda seen: seen.counted.layout_bytes / seen.counted.fetches,
     "partitions named": lambda seen: seen.counted.named / seen.counted.fetches,
-    "partitions told": lambda seen: seen.counted.told / seen.counted.fetches,
+    "partitions returned": lambda seen: seen.counted.returned / seen.counted.fetches,
     "answers lost": lambda seen: seen.lost,
     "full fetches again": lambda seen: seen.counted.full_again,
-    "records told twice": lambda seen: seen.counted.twice,
+    "records sent twice": lambda seen: seen.counted.twice,
 }
 """The columns of the first table. Those up to the partitions are means of one fetch, the others sums over the run."""
 KEPT: Final[dict[str, Value]] = {
@@ -434,7 +434,7 @@ def grouped(seen: Sequence[Seen]) -> Found:
     return found
 
 
-def told(values: Sequence[float]) -> str:
+def spread(values: Sequence[float]) -> str:
     """Returns the median, and the least and the greatest value if these are written differently."""
     middle, least, most = (_number(each) for each in (median(values), min(values), max(values)))
     return middle if least == most else f"{middle} ({least} to {most})"
@@ -452,7 +452,7 @@ def table(found: Found, columns: dict[str, Value]) -> list[str]:
     for (trouble, variant), seen in found.items():
         if not any(value(each) for value in columns.values() for each in seen):
             continue
-        cells = [told([value(each) for each in seen]) for value in columns.values()]
+        cells = [spread([value(each) for each in seen]) for value in columns.values()]
         first = trouble.name if trouble is not before else ""
         lines.append(f"| {first} | {variant.name} | {' | '.join(cells)} |")
         before = trouble

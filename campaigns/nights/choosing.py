@@ -18,7 +18,7 @@ TURN_S = 20.0
 FEW_SEEDS = 8
 HALF_LIFE_NIGHTS = 3.0
 MOST_REDS = 3
-"""A scenario that was red so often tonight has told what it has to tell. It is played again tomorrow."""
+"""A scenario that was red this many times is not played again tonight."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""``crucible nightly``: plays a night's stages one after the other within its budget, and says whether it is red.
+"""``crucible nightly``: play a night's stages within its budget, and report whether it is red.
 
 Each finished play is durable. A night that was stopped or killed goes on with what is left of its budget.
 """

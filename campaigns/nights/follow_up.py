@@ -70,13 +70,13 @@ def _bisected(work: Work, failure: FailureRow, tree: Path, last: str, until: flo
         _git(tree, "checkout", "--quiet", "--detach", commit)
         code = ran(*replay).code
         if code != wanted:
-            told = {CANNOT_TELL: "older code cannot play it", processes.OVER: "there was no time to look at commits"}
-            return "", told.get(code, otherwise)
+            reasons = {CANNOT_TELL: "older code cannot play it", processes.OVER: "there was no time to look at commits"}
+            return "", reasons.get(code, otherwise)
     _git(tree, "bisect", "start", work.night.commit, last)
     found = _FOUND.findall(ran("git", "bisect", "run", *replay).said)
     if found:
         return found[-1], ""
-    return "", "there was no time to look at all commits" if time.monotonic() >= until else "no commit can be told"
+    return "", "there was no time to look at all commits" if time.monotonic() >= until else "no commit can be named"
 
 
 @contextmanager
@@ -183,9 +183,9 @@ def _shrunk(work: Work, failure: FailureRow, scenario: Scenario, until: float) -
     with Players[None](1) as players:
         players.start(None, partial(_shrink, scenario, failure, work.folder / REGRESSIONS), SHRINKS_ALONE_S)
         while players.jobs and (left_s := shrinks_until - time.monotonic()) > 0:
-            for _, told in players.hear(min(0.5, left_s)):
-                if isinstance(told, FailureRow):
-                    failure = told
+            for _, message in players.receive(min(0.5, left_s)):
+                if isinstance(message, FailureRow):
+                    failure = message
             work.beat(f"making seed {failure.seed} of {failure.scenario} smaller")
     return failure
 

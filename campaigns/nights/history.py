@@ -105,8 +105,8 @@ def main() -> int:
     except subprocess.CalledProcessError as wrong:
         print(f"git {wrong.cmd[3]} failed: {wrong.stderr.decode().strip()}", file=sys.stderr)  # noqa: T201
         return 2
-    told = "were brought from" if given.what == "fetch" else "are on"
-    print(f"{count} nights {told} the branch {given.branch} of {given.remote}")  # noqa: T201
+    verb = "were brought from" if given.what == "fetch" else "are on"
+    print(f"{count} nights {verb} the branch {given.branch} of {given.remote}")  # noqa: T201
     return 0
 
 

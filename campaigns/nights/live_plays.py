@@ -1,4 +1,4 @@
-"""Plays one scenario with real processes, as ``crucible run`` does, which also judges it."""
+"""Play one scenario as ``crucible run`` does, with its verdict."""
 
 import json
 import os
@@ -58,8 +58,9 @@ def _before(work: Work) -> list[Sum]:
 def play(
     work: Work, scenario: Scenario, seed: int, run_dir: Path, until: float, mutant: str = "", target: str = OURS
 ) -> PlayRow | None:
-    """Plays and judges once. Returns None if the time was over before, or if the play could not be set up, which is
-    told. ``run_dir`` is relative to the night's folder. Of a play that ended as it must only the report stays there."""
+    """Play a scenario once, with its verdict. Return None at the time limit, or if the play could not be set up, which
+    is reported. ``run_dir`` is relative to the night's folder. Of a play that ended as it must only the report is
+    kept there."""
     words = ["run", typed(scenario), "--seed", str(seed), "--revision", revision_of(scenario)]
     words += ["--mutant", mutant] if mutant else []
     words += ["--target", target] if target != OURS else []

@@ -316,7 +316,7 @@ GOES_ON_WITHIN_S = 24 * 3600
 
 
 class NightRefusal(Exception):  # noqa: N818  (one sentence for the person at the terminal)
-    """The night cannot be played as it was asked for."""
+    """The night cannot be played as requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,11 +393,11 @@ def _what(night: Night) -> tuple[object, ...]:
 
 
 def _machine(about: dict[str, dict[str, str]]) -> Machine:
-    told = about["machine"]
+    machine = about["machine"]
     return Machine(
-        cpu=told["cpu"],
-        cores=int(told["cores"]),
-        memory_bytes=int(told["memory_bytes"]),
+        cpu=machine["cpu"],
+        cores=int(machine["cores"]),
+        memory_bytes=int(machine["memory_bytes"]),
         python=about["versions"]["python"],
         java=_java(),
     )
@@ -416,10 +416,10 @@ def _commit_time_us() -> int:
     """When the commit was made; 0 outside a repository."""
     words = ["git", "-C", str(processes.ROOT), "show", "--no-patch", "--format=%ct", "HEAD"]
     try:
-        told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10)
+        result = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return 0
-    return int(told.stdout) * 1_000_000
+    return int(result.stdout) * 1_000_000
 
 
 WRITTEN_EACH_S = 5.0

@@ -23,7 +23,7 @@ from chaos.search.children import FORK
 ROOT = Path(__file__).resolve().parents[2]
 LOOKS_EACH_S = 0.2
 COMMAND_ENDS_WITHIN_S = 30.0
-"""A command that is told to end has so much time for what it has started. Then it is killed, and all of it with it."""
+"""Seconds that a terminated command has to end what it started. Then all of it is killed."""
 OVER = -1000
 """The exit code of a command whose time was over."""
 
@@ -138,8 +138,8 @@ class Players(Generic[Job]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for told in list(self._running):
-            self._end(told)
+        for reader in list(self._running):
+            self._end(reader)
 
     @property
     def are_free(self) -> bool:
@@ -150,35 +150,35 @@ class Players(Generic[Job]):
         return [each.job for each in self._running.values()]
 
     def start(self, job: Job, work: Work, limit_s: float) -> None:
-        """Lets a child do ``work``. It is ended if it tells nothing for ``limit_s``."""
-        told, tell = FORK.Pipe(duplex=False)
-        process = FORK.Process(target=_work, args=(work, tell, ends_with_me()))
+        """Start a child for ``work``. It is killed if it sends nothing for ``limit_s``."""
+        reader, writer = FORK.Pipe(duplex=False)
+        process = FORK.Process(target=_work, args=(work, writer, ends_with_me()))
         process.start()
-        tell.close()
-        self._running[told] = _Child(job, process, limit_s)
+        writer.close()
+        self._running[reader] = _Child(job, process, limit_s)
 
-    def hear(self, for_s: float) -> Iterator[tuple[Job, Any]]:
-        """Yields what children tell within this time, each with its job, and ``Ended`` as the last of each child."""
-        for told in wait(list(self._running), for_s):
-            assert isinstance(told, Connection)
-            child = self._running[told]
+    def receive(self, for_s: float) -> Iterator[tuple[Job, Any]]:
+        """Yield messages of children within this time, each with its job, and ``Ended`` as the last of each child."""
+        for reader in wait(list(self._running), for_s):
+            assert isinstance(reader, Connection)
+            child = self._running[reader]
             try:
-                message = told.recv()
+                message = reader.recv()
                 child.heard_s = time.monotonic()
             except EOFError:
                 child.process.join()
-                self._end(told)
+                self._end(reader)
                 code = child.process.exitcode
                 message = Ended("" if code == 0 else f"its process ended with exit code {code}")
             yield child.job, message
-        for told, child in list(self._running.items()):
+        for reader, child in list(self._running.items()):
             if time.monotonic() - child.heard_s > child.limit_s:
-                self._end(told)
+                self._end(reader)
                 yield child.job, Ended(f"it did not end within {child.limit_s:.0f} s")
 
-    def _end(self, told: Connection) -> None:
-        child = self._running.pop(told)
-        told.close()
+    def _end(self, reader: Connection) -> None:
+        child = self._running.pop(reader)
+        reader.close()
         child.process.terminate()
         child.process.join(ENDS_WITHIN_S)
         if child.process.is_alive():

@@ -1,8 +1,9 @@
-"""Plays one seed with the code of another commit: ``python -P replay.py FILE SEED GUARANTEE``, with that commit's
-folder first on PYTHONPATH.
+"""Play one seed with the code of another commit: ``python -P replay.py FILE SEED GUARANTEE``.
+
+That commit's folder must be first on PYTHONPATH.
 
 It ends with 1 if the guarantee breaks (or the outcome has that name), with 0 if not, and with 125 if that code cannot
-play the file. That is what ``git bisect run`` wants to hear. It calls as little as it can, and nothing that is new.
+play the file. These are the exit codes of ``git bisect run``. It calls as little as it can, and nothing that is new.
 """
 
 import sys

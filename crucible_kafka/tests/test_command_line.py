@@ -157,8 +157,8 @@ def test_a_target_that_is_not_there_or_lacks_something_leaves_no_folder(
 def test_a_target_file_that_says_too_much_is_refused(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('title = "Mine"\ncontainer = "x"\naddresses = ["127.0.0.1:1"]\n')
-    told = refused(typed_in("run", "plain-load", "--target", mine, "--out", tmp_path / "run"))
-    assert "mine.toml: unknown key container; allowed here: addresses" in told
+    refusal = refused(typed_in("run", "plain-load", "--target", mine, "--out", tmp_path / "run"))
+    assert "mine.toml: unknown key container; allowed here: addresses" in refusal
     assert "between 1 and 9 nodes" in refused(typed_in("run", "plain-load", "--target", "kafka/12"))
 
 
@@ -177,9 +177,9 @@ def test_the_version_names_the_commit_where_there_is_one(tmp_path: Path, monkeyp
     for root, path, words in ((ROOT, os.environ["PATH"], 3), (ROOT, str(tmp_path), 2), (tmp_path, "", 2)):
         monkeypatch.setattr(cli, "ROOT", root)
         monkeypatch.setenv("PATH", path)
-        told = typed_in("--version")
-        assert told.exit_code == 0
-        assert len(told.output.split()) == (words if (root / ".git").exists() else 2)
+        result = typed_in("--version")
+        assert result.exit_code == 0
+        assert len(result.output.split()) == (words if (root / ".git").exists() else 2)
     assert re.fullmatch(r"\d+\.\d+\.\d+", installed)
 
 
@@ -206,7 +206,7 @@ def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> Non
 def test_a_broker_that_cannot_start_says_why(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def told(*words: str | Path) -> str:
+    def refusal_of(*words: str | Path) -> str:
         """A broker writes to the descriptor of stderr itself."""
         result = typed_in("broker", *words)
         assert result.exit_code == 2
@@ -218,13 +218,13 @@ def test_a_broker_that_cannot_start_says_why(
         port = taken.getsockname()[1]
         data = ("--data", tmp_path / "data")
         free = ("--listen", "127.0.0.1:0")
-        assert "is in use" in told("--listen", f"127.0.0.1:{port}", *data)
-        assert "is in use" in told(*free, *data, "--metrics", f"127.0.0.1:{port}")
+        assert "is in use" in refusal_of("--listen", f"127.0.0.1:{port}", *data)
+        assert "is in use" in refusal_of(*free, *data, "--metrics", f"127.0.0.1:{port}")
         assert "is in use" in refused(typed_in("cluster", "--port", str(port), *data))
-        assert "give HOST:PORT" in told(*free, *data, "--advertise", "nonsense")
-        assert "give HOST:PORT" in told("--listen", "nonsense", *data)
-        assert "give --data a directory" in told(*free, "--data", file)
-        assert "Unknown broker config" in told(*free, *data, "--config", "nonsense=1")
+        assert "give HOST:PORT" in refusal_of(*free, *data, "--advertise", "nonsense")
+        assert "give HOST:PORT" in refusal_of("--listen", "nonsense", *data)
+        assert "give --data a directory" in refusal_of(*free, "--data", file)
+        assert "Unknown broker config" in refusal_of(*free, *data, "--config", "nonsense=1")
         assert "KEY=VALUE" in refused(typed_in("broker", *free, *data, "--config", "nonsense"))
         assert "give --nodes 1" in refused(typed_in("cluster", "--nodes", "3", *data))
 
@@ -339,8 +339,8 @@ def test_a_report_that_no_folder_takes_either_is_told_and_the_verdict_stays(
     assert list((tmp_path / "here" / "runs").iterdir()) == []
     kept = [each.parent for each in tmp_path.glob("tmp/*/refused/report/index.html")]
     assert len(kept) == (takes == "temporary")
-    told = f"kept in {kept[0]}" if kept else "lost, because no folder here takes it"
-    assert sentence.endswith(f", so the report of s3://nights/refused is {told}.")
+    place = f"kept in {kept[0]}" if kept else "lost, because no folder here takes it"
+    assert sentence.endswith(f", so the report of s3://nights/refused is {place}.")
 
 
 def test_the_page_of_a_report_comes_last_into_s3(tmp_path: Path) -> None:
@@ -390,9 +390,9 @@ def test_a_run_that_is_stopped_ends_all_its_processes_and_leaves_no_folder(numbe
         process.send_signal(number)
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)  # Impatience changes nothing.
-        told = process.stderr.read()
+        errors = process.stderr.read()
     assert process.returncode == 128 + number
-    assert told.strip().endswith(f"stopped by {signal.Signals(number).name}")
+    assert errors.strip().endswith(f"stopped by {signal.Signals(number).name}")
     assert psutil.wait_procs(children, timeout=3)[1] == []
     assert not out.exists()
 
@@ -459,17 +459,21 @@ def test_a_folder_without_nights_has_no_index(tmp_path: Path) -> None:
 )
 def test_a_shell_is_offered_commands_scenarios_mutants_and_targets(typed: str, offered: set[str]) -> None:
     words = ["crucible", *typed.split()]
-    asked = {"_CRUCIBLE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    with CliRunner(env=asked).isolation() as (out, *_), pytest.raises(SystemExit):
+    environment = {
+        "_CRUCIBLE_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    with CliRunner(env=environment).isolation() as (out, *_), pytest.raises(SystemExit):
         cli.main([], prog_name="./crucible", complete_var="_CRUCIBLE_COMPLETE")
     assert offered <= {line.split(",")[1] for line in out.getvalue().decode().splitlines()}
 
 
 @pytest.mark.parametrize("shell", shell_completion.SHELLS)
 def test_each_shell_has_a_script_that_names_the_command(shell: str) -> None:
-    told = typed_in("completion", shell)
-    assert told.exit_code == 0
-    assert f"_CRUCIBLE_COMPLETE={shell}_complete" in told.output
+    result = typed_in("completion", shell)
+    assert result.exit_code == 0
+    assert f"_CRUCIBLE_COMPLETE={shell}_complete" in result.output
 
 
 def test_the_page_of_the_worst_run_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ def java_tells(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def tell(text: str) -> None:
         monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-        told = SimpleNamespace(stdout="", stderr=text)
-        monkeypatch.setattr(subprocess, "run", lambda *_, **__: told)
+        result = SimpleNamespace(stdout="", stderr=text)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: result)
 
     return tell
 
@@ -42,8 +42,8 @@ def java_tells(monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_java_must_be_new_enough(java_tells: Any, text: str, found: str, is_well: bool) -> None:
     java_tells(text)
-    told = doctor.java()
-    assert (told.found, not told.cure, told.is_needed) == (found, is_well, True)
+    finding = doctor.java()
+    assert (finding.found, not finding.cure, finding.is_needed) == (found, is_well, True)
 
 
 def test_each_lack_has_a_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

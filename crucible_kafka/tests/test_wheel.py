@@ -38,10 +38,10 @@ def called(installed: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.live
 def test_an_installed_command_offers_what_it_can_do_and_nothing_else(installed: Path) -> None:
-    told = called(installed, "--help").stdout
-    offered = [line.split()[0] for line in told.partition("Commands:")[2].splitlines() if line.strip()]
+    text = called(installed, "--help").stdout
+    offered = [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.strip()]
     assert offered == ["broker"]
-    assert "demo" not in told
+    assert "demo" not in text
     assert "./crucible" not in called(installed, "broker", "--help").stdout
     for name in ("cluster", "demo", "proxy"):
         ended = called(installed, name, "--data", "x")

@@ -15,7 +15,7 @@ import conftest
 from crucible_kafka import cli
 from tools import checks
 
-Asked = list[tuple[str, ...]]
+Commands = list[tuple[str, ...]]
 PLANTED = """
 import subprocess, sys
 import pytest
@@ -50,9 +50,9 @@ def test_judged():
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def commands_run(monkeypatch: pytest.MonkeyPatch) -> Commands:
     """Commands that would have been started; those with ``types`` fail, those with ``simulated`` find no test."""
-    commands: Asked = []
+    commands: Commands = []
 
     @contextmanager
     def started(command: list[str], *_: Any, **__: Any) -> Iterator[SimpleNamespace]:
@@ -77,9 +77,9 @@ def test_what_is_wanted(only: tuple[str, ...], fast: bool, names: str) -> None:
     assert " ".join(checks.wanted(only, fast)) == names
 
 
-def test_what_only_computes_runs_behind_live_tests_and_spark(asked: Asked) -> None:
+def test_what_only_computes_runs_behind_live_tests_and_spark(commands_run: Commands) -> None:
     assert checks.run(["lint", "types", "pure", "live", "spark"], ["-k", "some"]) == 1
-    lint, behind, live, spark = asked
+    lint, behind, live, spark = commands_run
     assert "ruff" in lint
     assert live[-4:] == ("--part", "live", "-k", "some")
     assert behind[:3] == ("nice", "-n", "19")
@@ -95,16 +95,16 @@ def test_what_runs_behind_gets_only_idle_time() -> None:
         assert child.wait(30) == 0
 
 
-def test_without_live_tests_and_spark_all_run_one_after_the_other(asked: Asked) -> None:
+def test_without_live_tests_and_spark_all_run_one_after_the_other(commands_run: Commands) -> None:
     assert checks.run(["lint", "quick"], ["-x"]) == 0
-    assert [command[-1] for command in asked] == [".", "-x"]
+    assert [command[-1] for command in commands_run] == [".", "-x"]
 
 
-def test_exit_codes(asked: Asked) -> None:
+def test_exit_codes(commands_run: Commands) -> None:
     assert checks.run(["lint", "pure"], []) == 5
     assert checks.run(["pure", "live"], []) == 0
     assert checks.run(["types", "pure"], []) == 1
-    assert asked
+    assert commands_run
 
 
 def test_a_rotated_case_is_due_in_one_commit_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +116,13 @@ def test_a_rotated_case_is_due_in_one_commit_of_each_round(monkeypatch: pytest.M
         assert [commit - due[0] for commit in due] == [0, 4, 8]
 
 
-def test_only_what_runs_spark_needs_java(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_runs_spark_needs_java(
+    commands_run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for words, code in ((["--fast"], 0), (["--only", "lint"], 0), (["--only", "tests"], 2), ([], 2)):
         assert CliRunner().invoke(cli.main, ["test", *words]).exit_code == code
-    assert len(asked) == 5
+    assert len(commands_run) == 5
 
 
 @pytest.mark.live
@@ -141,7 +143,7 @@ def test_each_test_is_in_one_part_and_starts_a_process_only_if_marked(
     (tmp_path / "test_planted.py").write_text(PLANTED)
     settings = ["-c", str(checks.ROOT / "pyproject.toml"), "-p", "conftest", "--rootdir", str(tmp_path)]
     command = [sys.executable, "-m", "pytest", "-q", *settings, str(tmp_path), *words]
-    told = subprocess.run(command, cwd=checks.ROOT, capture_output=True, text=True, check=False).stdout
-    assert f"{passed} passed" in told, told
-    assert f"{failed} failed" in told if failed else "failed" not in told
-    assert ("it must be marked live" in told) == bool(failed)
+    output = subprocess.run(command, cwd=checks.ROOT, capture_output=True, text=True, check=False).stdout
+    assert f"{passed} passed" in output, output
+    assert f"{failed} failed" in output if failed else "failed" not in output
+    assert ("it must be marked live" in output) == bool(failed)

@@ -17,7 +17,7 @@ def verdict(status: Status, at_us: int = 5, outcome: Outcome = Outcome.FAILED, j
     breach = Anomaly(NAME, "hot", 0, 3, "producer-0", 1, at_us, "", "a record is gone")
     examples = (breach,) if status.startswith("broken") else ()
     one = GuaranteeResult(NAME, "", status, True, 1, "records", len(examples), "", judged_by, examples)
-    return Verdict(outcome, "", "", 7, "", Path(), "told", (), (one,), "")
+    return Verdict(outcome, "", "", 7, "", Path(), "summary", (), (one,), "")
 
 
 def played(opinion: Opinion, outcome: Outcome = Outcome.FAILED) -> Played:
@@ -44,7 +44,7 @@ BROKEN = Opinion("broken", 5, "gone")
         (Opinion("holds"), verdict("broken"), "says holds, Spark broken: a record is gone"),
         (Opinion("nothing to judge"), verdict("holds"), "says nothing to judge, Spark holds"),
         (BROKEN, verdict("broken", at_us=6), "at 5 us in the simulator (gone), for Spark at 6 us (a record is gone)"),
-        (BROKEN, verdict("broken", outcome=Outcome.PASSED), "says FAILED, Spark PASSED: told"),
+        (BROKEN, verdict("broken", outcome=Outcome.PASSED), "says FAILED, Spark PASSED: summary"),
     ],
 )
 def test_each_difference_is_told_in_a_sentence(opinion: Opinion, other: Verdict, words: str) -> None:
@@ -87,12 +87,12 @@ def test_a_comparison_goes_on_where_it_was_ended(tmp_path: Path) -> None:
     file = tmp_path / "done.jsonl"
     other = RUN._replace(seed=8)
     first = Done(file)
-    told = first.note(played(BROKEN), verdict("holds"))
+    differing = first.note(played(BROKEN), verdict("holds"))
     first.note(Played(other, Path(), Outcome.CRASHED, {}), verdict("broken", outcome=Outcome.CRASHED))
     with file.open("a") as lines:
         lines.write('{"run": "cut o')
     again = Done(file)
     assert again.found == first.found
-    assert again.found.differing == told
+    assert again.found.differing == differing
     assert again.runs == {str(RUN), str(other)}
     assert compare([RUN, other], minutes=1, processes=1, done=again) == 0

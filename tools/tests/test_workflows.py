@@ -31,8 +31,8 @@ class Step(NamedTuple):
     variables: Mapping[str, str]
 
     def words(self) -> list[str]:
-        told = re.sub(r"\$(\w+)", lambda found: self.variables[found[1]], self.run)
-        return shlex.split(told)
+        command = re.sub(r"\$(\w+)", lambda found: self.variables[found[1]], self.run)
+        return shlex.split(command)
 
 
 def steps() -> Iterator[Step]:

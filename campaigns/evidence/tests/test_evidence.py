@@ -70,8 +70,8 @@ def test_what_was_not_played_is_counted_apart_from_what_is_not_judged() -> None:
     newer = next(each for each in all_cases() if each not in (CASE, SHOULD))
     del seen.cases[newer.id]
     heads, _, row = (line.split(" | ") for line in pages.summary([seen]).splitlines())
-    told = dict(zip(heads, row, strict=True))
-    assert (told["not judged"], told["not played"], told["passes"]) == ("1", "2", str(len(all_cases()) - 3))
+    cells = dict(zip(heads, row, strict=True))
+    assert (cells["not judged"], cells["not played"], cells["passes"]) == ("1", "2", str(len(all_cases()) - 3))
     assert pages.mark(seen, newer) == pages.mark(seen, SHOULD) == pages.UNPLAYED
 
 
@@ -109,15 +109,15 @@ def test_our_own_broker_is_played_from_the_outside_and_a_pass_tells_what_struck(
 
 
 def test_only_what_failed_is_played_again_and_nothing_that_is_refused() -> None:
-    asked: list[Sequence[str]] = []
+    played: list[Sequence[str]] = []
 
     def run(words: Sequence[str], _: float) -> tuple[int, str]:
-        asked.append(words[1 : words.index("--target")])
-        return 1, "".join(f"{'FAILED' if name == 'b' else 'PASSED'}: seen\n" for name in asked[-1])
+        played.append(words[1 : words.index("--target")])
+        return 1, "".join(f"{'FAILED' if name == 'b' else 'PASSED'}: seen\n" for name in played[-1])
 
     refusal = {"c": "it lacks replicas"}
     plays = scenario_plays.played(find("kfake"), ["a", "b", "c"], lambda name, _: refusal.get(name, ""), run)
-    assert asked == [["a", "b"], ["b"], ["b"]]
+    assert played == [["a", "b"], ["b"], ["b"]]
     verdicts = {name: play.verdict for name, play in plays.items()}
     assert verdicts == {"a": scenario_plays.PASSED, "b": scenario_plays.FAILED, "c": scenario_plays.REFUSED}
     assert plays["c"].reason == "it lacks replicas"

@@ -38,11 +38,11 @@ def test_an_observer_that_is_told_a_snapshot_holds_what_was_set() -> None:
 
 @pytest.mark.clause("H-3", "H-4")
 def test_only_with_the_horizon_those_who_missed_tombstones_hold_what_was_written() -> None:
-    told, untold = caught(HORIZON), caught(NEITHER)
+    with_horizon, without = caught(HORIZON), caught(NEITHER)
     for who in ("follower", "reader"):
-        assert told[who].wrong == 0 < untold[who].wrong
-        assert told[who].anew >= 1
-        assert untold[who].anew == untold[who].again_bytes == 0
+        assert with_horizon[who].wrong == 0 < without[who].wrong
+        assert with_horizon[who].anew >= 1
+        assert without[who].anew == without[who].again_bytes == 0
 
 
 def test_a_cell_is_the_median_with_the_least_and_the_greatest_value() -> None:

@@ -21,8 +21,8 @@ from campaigns.experiments.revisions import (
     main,
     parts_for,
     played,
+    spread,
     table,
-    told,
 )
 from reference_broker.wire.apis import FETCH_FIRST_REVISION
 from reports.verdict import Outcome
@@ -55,7 +55,7 @@ def test_without_loss_the_revisions_do_the_same_and_only_their_layouts_differ() 
     final, by_name, first = (counted(each, NO_LOSS) for each in (FINAL, BY_NAME, FIRST))
     assert final.fetches > 100
     assert (final.full_again, final.sessions, final.cached) == (0, 6, 3 * 10 + 3 * 20 + 6)
-    assert (first.named, first.told) == (final.named, final.told)
+    assert (first.named, first.returned) == (final.named, final.returned)
     # The first revision orders partitions as a ring, so an answer may begin and end with the same topic.
     assert first.layout_bytes == pytest.approx(final.layout_bytes, rel=0.001)
     assert first.request_bytes != by_name.request_bytes
@@ -66,7 +66,7 @@ def test_only_the_first_revision_spares_the_full_fetch_and_only_for_who_resends(
     final, first, resends = (counted(each, MUCH_LOSS) for each in (FINAL, FIRST, FIRST_RESENDS))
     assert final.full_again == first.full_again > 0
     assert resends.full_again == 0
-    assert resends.told < first.told
+    assert resends.returned < first.returned
     assert (first.sessions, resends.sessions) == (6, 6)
     assert final.sessions == 6 + final.full_again
     assert final.twice > 0
@@ -74,7 +74,7 @@ def test_only_the_first_revision_spares_the_full_fetch_and_only_for_who_resends(
 
 def test_without_sessions_each_fetch_names_all() -> None:
     none = counted(NONE, NO_LOSS)
-    assert none.named == none.told
+    assert none.named == none.returned
     assert none.named / none.fetches == pytest.approx((11 + 21) / 2, rel=0.01)
     assert (none.sessions, none.cached) == (0, 0)
 
@@ -104,7 +104,7 @@ def test_a_cached_partition_takes_some_hundred_bytes(version: int) -> None:
 def test_the_table_tells_median_least_and_greatest(tmp_path: Path) -> None:
     from campaigns.experiments.revisions import draw
 
-    sums = Counted(fetches=10, request_bytes=1000, response_bytes=2000, layout_bytes=2500, named=15, told=20)
+    sums = Counted(fetches=10, request_bytes=1000, response_bytes=2000, layout_bytes=2500, named=15, returned=20)
     seen = [
         Seen(Part(FINAL, NO_LOSS, number), Outcome.PASSED, 0, replace(sums, request_bytes=1000 * number, full_again=2))
         for number in (1, 2, 4)
@@ -112,6 +112,6 @@ def test_the_table_tells_median_least_and_greatest(tmp_path: Path) -> None:
     found = grouped(seen)
     last = table(found, COSTS)[-1]
     assert last == "| no loss | final, Fetch 17 | 200 (100 to 400) | 200 | 250 | 1.5 | 2 | 0 | 2 | 0 |"
-    assert told([1.0, 2.0, 2.0]) == "2 (1 to 2)"
+    assert spread([1.0, 2.0, 2.0]) == "2 (1 to 2)"
     draw(found, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

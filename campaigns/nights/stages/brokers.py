@@ -1,6 +1,6 @@
 """Plays the probe on the bundled brokers, as ``crucible evidence`` does, and scenarios in front of those.
 
-What was not played for longest comes first. A broker that cannot be had here is told and left out. What another broker
+What was not played for longest comes first. A broker that is missing here is reported and skipped. What another broker
 fails does not make a night red.
 """
 
@@ -74,12 +74,12 @@ def _probe(work: Work, chosen: Chosen, until: float) -> str:
     with Players[None](1) as players:
         players.start(None, partial(_probed, chosen), until - time.monotonic())
         while players.jobs and (left_s := until - time.monotonic()) > 0:
-            for _, told in players.hear(min(0.5, left_s)):
-                match told:
+            for _, message in players.receive(min(0.5, left_s)):
+                match message:
                     case Ended():
-                        why = why or told.how
+                        why = why or message.how
                     case str():
-                        work.tell(told)
+                        work.tell(message)
                     case (False, refusal):
                         why = refusal
                     case (True, cells):

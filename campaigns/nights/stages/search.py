@@ -30,7 +30,7 @@ from scenarios.ledger import caught_now, remember
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 
-HEARS_FOR_S = 0.5
+RECEIVE_FOR_S = 0.5
 FIRST_SEED = 1
 FOLLOWED_SHARE = 0.3
 """The part of the time that is left at the first red seed in which failures are looked into, and not searched."""
@@ -86,8 +86,8 @@ class Search:
             for scenario, seed in sorted(replays - have_been)
             if scenario in self.scenarios
         ]
-        self._told: dict[Turn, tuple[int, float]] = {}
-        """How many seeds each turn has told, and when the last of them ended or the first began."""
+        self._received: dict[Turn, tuple[int, float]] = {}
+        """Number of results of each turn, and when the last of them ended or the first began."""
         self._leaves_s = 0.0
         self._now = ""
         if work.night.canary is None:
@@ -102,12 +102,12 @@ class Search:
         with Players[Turn](self._work.cores) as players:
             while (left_s := self._until(until) - time.monotonic()) > 0:
                 while players.are_free and (turn := self._next_turn(players.jobs, left_s)) is not None:
-                    self._told[turn] = 0, time.monotonic()
+                    self._received[turn] = 0, time.monotonic()
                     players.start(turn, partial(_play, self.scenarios[turn.scenario], turn), self._limit_s(turn))
                 if not players.jobs:
                     break
-                for turn, told in players.hear(min(HEARS_FOR_S, left_s)):
-                    self._take(turn, told)
+                for turn, message in players.receive(min(RECEIVE_FOR_S, left_s)):
+                    self._take(turn, message)
                 self._work.beat(self._line(until))
 
     def _until(self, until: float) -> float:
@@ -146,22 +146,22 @@ class Search:
     def _limit_s(self, turn: Turn) -> float:
         return max(LEAST_LIMIT_S, LIMIT_FACTOR * (self._standings.known[turn.scenario].seed_s or 0.0))
 
-    def _take(self, turn: Turn, told: object) -> None:
-        if isinstance(told, Ended):
-            if told.how:
-                self._take(turn, _died(self.scenarios[turn.scenario], turn, told.how, *self._told[turn]))
+    def _take(self, turn: Turn, message: object) -> None:
+        if isinstance(message, Ended):
+            if message.how:
+                self._take(turn, _died(self.scenarios[turn.scenario], turn, message.how, *self._received[turn]))
             return
-        assert isinstance(told, PlayRow)
-        self._told[turn] = self._told[turn][0] + 1, time.monotonic()
-        told = replace(told, is_replay=turn.is_replay)
-        self._work.add(told)
+        assert isinstance(message, PlayRow)
+        self._received[turn] = self._received[turn][0] + 1, time.monotonic()
+        message = replace(message, is_replay=turn.is_replay)
+        self._work.add(message)
         if turn.mutant:
-            self._take_canary(told)
+            self._take_canary(message)
             return
-        self._standings.take(played(sums_of([told]), 0))
-        self._outcomes[told.outcome] += 1
-        if told.outcome != Outcome.PASSED.name:
-            self._work.tell(f"{told.outcome}: {told.guarantee or told.detail}; {told.command}")
+        self._standings.take(played(sums_of([message]), 0))
+        self._outcomes[message.outcome] += 1
+        if message.outcome != Outcome.PASSED.name:
+            self._work.tell(f"{message.outcome}: {message.guarantee or message.detail}; {message.command}")
 
     def _take_canary(self, play: PlayRow) -> None:
         canary = self._canary
@@ -230,9 +230,9 @@ def _play(scenario: Scenario, turn: Turn, tell: Tell) -> None:
         began = time.perf_counter()
 
 
-def _died(scenario: Scenario, turn: Turn, how: str, told: int, since_s: float) -> PlayRow:
-    """The play in which the child of a turn ended, after so many whose results it told until then."""
-    seed = turn.seeds[min(told, len(turn.seeds) - 1)]
+def _died(scenario: Scenario, turn: Turn, how: str, received: int, since_s: float) -> PlayRow:
+    """The play in which the child of a turn ended, after ``received`` plays whose results it had sent."""
+    seed = turn.seeds[min(received, len(turn.seeds) - 1)]
     crash = SimVerdict(turn.scenario, seed, turn.mutant, Outcome.CRASHED, (), (how,), (), 0, 0, 0, 0)
     return as_row(replace(crash, typed=loader.typed(scenario)), time.monotonic() - since_s)
 

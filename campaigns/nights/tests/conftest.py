@@ -11,7 +11,7 @@ from scenarios import loader
 
 @pytest.fixture(autouse=True)
 def nothing_else_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without Java, which is not even asked for it."""
+    """A machine without Java, which is not even looked for."""
 
     def no_java() -> None:
         raise SetupError("there is no Java here")

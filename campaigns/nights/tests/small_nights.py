@@ -15,9 +15,9 @@ def search_for(nights: Path, seconds: float, say: Callable[[str], None] = lambda
 
 def work_of(folder: Path, earlier: Sequence[Kept] = (), **night: object) -> Work:
     """A night that was begun and has played nothing yet."""
-    told = {"night": folder.name, "started_us": 1, "budget_s": 60.0, "seed": 1_000, **night}
+    values_of_night = {"night": folder.name, "started_us": 1, "budget_s": 60.0, "seed": 1_000, **night}
     folder.mkdir(parents=True, exist_ok=True)
-    work = Work(folder, Night(**told), Journal(folder), earlier, lambda _: None)  # type: ignore[arg-type]
+    work = Work(folder, Night(**values_of_night), Journal(folder), earlier, lambda _: None)  # type: ignore[arg-type]
     work.scratch.mkdir(exist_ok=True)
     return work
 
@@ -28,12 +28,12 @@ def the_night(nights: Path) -> tuple[Path, Night]:
 
 
 def a_play(**values: object) -> PlayRow:
-    told: dict[str, object] = {"scenario": "01-x", "world": "sim", "target": "reference", "mutant": "", "seed": 1}
-    told |= {"outcome": "PASSED", "guarantee": "", "detail": "", "wall_us": 1_000, "at_us": 1, "run_dir": ""}
-    return PlayRow(**{**told, "command": "./crucible sim 1", **values})  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"scenario": "01-x", "world": "sim", "target": "reference", "mutant": "", "seed": 1}
+    defaults |= {"outcome": "PASSED", "guarantee": "", "detail": "", "wall_us": 1_000, "at_us": 1, "run_dir": ""}
+    return PlayRow(**{**defaults, "command": "./crucible sim 1", **values})  # type: ignore[arg-type]
 
 
 def a_failure(**values: object) -> FailureRow:
-    told: dict[str, object] = {"scenario": "01-x", "world": "sim", "target": "reference", "guarantee": "lost-write"}
-    told |= {"seed": 1, "faults": "", "regression": "regressions/x.toml", "command": "", "live_plays": 0}
-    return FailureRow(**{**told, "live_reds": 0, "first_bad_commit": "", "detail": "", **values})  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"scenario": "01-x", "world": "sim", "target": "reference", "guarantee": "lost-write"}
+    defaults |= {"seed": 1, "faults": "", "regression": "regressions/x.toml", "command": "", "live_plays": 0}
+    return FailureRow(**{**defaults, "live_reds": 0, "first_bad_commit": "", "detail": "", **values})  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ def committed(repository: Path, tmp_path: Path) -> Callable[[str], str]:
     return commit
 
 
-def told(tmp_path: Path, last: str, now: str, left_s: float = 60.0) -> tuple[str, str]:
+def first_bad_of(tmp_path: Path, last: str, now: str, left_s: float = 60.0) -> tuple[str, str]:
     before = Night(night="20260101-000000", started_us=1, budget_s=1.0, seed=1, commit=last, finished=True)
     work = work_of(tmp_path / "20260102-000000", [Kept(before, [])], commit=now)
     work.journal.close(done=True)
@@ -74,7 +74,7 @@ def test_the_first_bad_commit_is_found_between_the_last_night_and_this_one(
     committed: Callable[[str], str], repository: Path, tmp_path: Path
 ) -> None:
     commits = [committed(each) for each in ("", "other", "", "lost-write", "lost-write", "lost-write")]
-    assert told(tmp_path, commits[0], commits[-1]) == (commits[3], "")
+    assert first_bad_of(tmp_path, commits[0], commits[-1]) == (commits[3], "")
     assert git(repository, "worktree", "list").count("\n") == 0  # Only the clone itself is left.
     assert git(repository, "status", "--porcelain") == ""
 
@@ -85,20 +85,20 @@ def test_the_first_bad_commit_is_found_between_the_last_night_and_this_one(
         (("lost-write", "lost-write"), "the last night's commit fails, too"),
         (("", ""), "the commit as it stands does not fail, without what was changed since"),
         (("new", "lost-write"), "older code cannot play it"),
-        (("", "new", "lost-write"), "no commit can be told"),
+        (("", "new", "lost-write"), "no commit can be named"),
     ],
 )
 def test_what_cannot_be_told_is_told_so(
     breaks: tuple[str, ...], why: str, committed: Callable[[str], str], tmp_path: Path
 ) -> None:
     commits = [committed(each) for each in breaks]
-    assert told(tmp_path, commits[0], commits[-1]) == ("", why)
+    assert first_bad_of(tmp_path, commits[0], commits[-1]) == ("", why)
 
 
 def test_nothing_is_looked_for_without_time_or_without_another_commit(
     committed: Callable[[str], str], tmp_path: Path
 ) -> None:
     commits = [committed(each) for each in ("", "lost-write")]
-    assert told(tmp_path, commits[0], commits[1], 0.0) == ("", "there was no time to look at commits")
-    assert told(tmp_path, commits[1], commits[1]) == ("", "the last night played the same commit")
-    assert told(tmp_path, "1" * 40, commits[1])[1].startswith("git could not look at older commits: ")
+    assert first_bad_of(tmp_path, commits[0], commits[1], 0.0) == ("", "there was no time to look at commits")
+    assert first_bad_of(tmp_path, commits[1], commits[1]) == ("", "the last night played the same commit")
+    assert first_bad_of(tmp_path, "1" * 40, commits[1])[1].startswith("git could not look at older commits: ")

@@ -53,18 +53,18 @@ def test_players_tell_at_once_and_one_that_hangs_or_dies_is_told() -> None:
         elif how == "dies":
             os._exit(7)
 
-    told: list[tuple[str, object]] = []
+    messages: list[tuple[str, object]] = []
     with Players[str](3) as players:
         for how in ("ends", "hangs", "dies"):
             players.start(how, lambda tell, how=how: work(tell, how), 1.0)  # type: ignore[misc]
         assert not players.are_free
         while players.jobs:
-            told += players.hear(0.2)
-    assert {each for each in told if isinstance(each[1], str)} == {(how, how) for how in ("ends", "hangs", "dies")}
-    assert len(told) == 6
-    assert ("ends", Ended()) in told
-    assert ("dies", Ended("its process ended with exit code 7")) in told
-    assert ("hangs", Ended("it did not end within 1 s")) in told
+            messages += players.receive(0.2)
+    assert {each for each in messages if isinstance(each[1], str)} == {(how, how) for how in ("ends", "hangs", "dies")}
+    assert len(messages) == 6
+    assert ("ends", Ended()) in messages
+    assert ("dies", Ended("its process ended with exit code 7")) in messages
+    assert ("hangs", Ended("it did not end within 1 s")) in messages
 
 
 @pytest.mark.nightly

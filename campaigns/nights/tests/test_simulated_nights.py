@@ -84,9 +84,9 @@ def test_a_defect_in_a_control_makes_the_night_red_and_is_kept_smaller(
 ) -> None:
     few_scenarios(f"{SMALL}@final")
     monkeypatch.setattr(search, "planted", planted("session_id_of_client_id"))
-    told: list[str] = []
+    lines: list[str] = []
     with applied(by_name(DEFECT)):
-        assert search_for(tmp_path, LONG_ENOUGH_S, told.append) == 1
+        assert search_for(tmp_path, LONG_ENOUGH_S, lines.append) == 1
         folder, _ = the_night(tmp_path)
         (failure,) = failures_of(folder)
         assert (failure.scenario, failure.guarantee) == (SMALL, "session-epoch-order")
@@ -99,8 +99,8 @@ def test_a_defect_in_a_control_makes_the_night_red_and_is_kept_smaller(
     assert "not played live: there is no Java here" in failure.detail
     assert "no finished night before this one" in failure.detail
     assert failure.first_bad_commit == ""
-    assert any("control plays FAILED" in each for each in told)
-    assert told[-1] == "the night is red"
+    assert any("control plays FAILED" in each for each in lines)
+    assert lines[-1] == "the night is red"
 
 
 def test_the_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
@@ -124,8 +124,8 @@ def test_the_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
     first, *later = sorted(each for each in tmp_path.iterdir() if each.is_dir())
     assert seed in {each.seed for each in plays_of(first)}
     controls = [[each for each in plays_of(night) if not each.mutant] for night in later]
-    told = [[(each.seed, each.outcome, each.is_replay) for each in some] for some in controls]
-    assert told == [[(seed, "FAILED", True)], [(seed, "PASSED", True)], []]
+    plays = [[(each.seed, each.outcome, each.is_replay) for each in some] for some in controls]
+    assert plays == [[(seed, "FAILED", True)], [(seed, "PASSED", True)], []]
     assert not any(each.is_replay for each in plays_of(first))
     nights = kept_nights(tmp_path)
     assert len(nights) == 4
@@ -138,10 +138,10 @@ def test_a_night_whose_canary_lives_is_red(
 ) -> None:
     few_scenarios(SMALL)
     monkeypatch.setattr(search, "planted", planted("expiry_resets_on_failover"))  # No producer expires there.
-    told: list[str] = []
-    assert search_for(tmp_path, 4.0, told.append) == 1
+    lines: list[str] = []
+    assert search_for(tmp_path, 4.0, lines.append) == 1
     night = the_night(tmp_path)[1]
-    assert any("the canary lives" in each for each in told)
+    assert any("the canary lives" in each for each in lines)
     assert night.finished
     assert 4.0 <= night.stages[0].spent_s < 4.0 + ENDS_WITHIN_S
 
@@ -168,9 +168,9 @@ def test_a_night_that_was_stopped_goes_on_with_what_is_left(
     assert before
     assert nights.is_left(folder)
     few_turns(2)
-    told: list[str] = []
-    assert search_for(tmp_path, LONG_ENOUGH_S, told.append) == 0  # The same command.
-    assert f"{(LONG_ENOUGH_S - stopped.stages[0].spent_s) / 60:.1f} min are left" in told[0]
+    lines: list[str] = []
+    assert search_for(tmp_path, LONG_ENOUGH_S, lines.append) == 0  # The same command.
+    assert f"{(LONG_ENOUGH_S - stopped.stages[0].spent_s) / 60:.1f} min are left" in lines[0]
     same, night = the_night(tmp_path)
     after = plays_of(same)
     assert same == folder
