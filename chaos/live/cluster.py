@@ -1,6 +1,7 @@
 """All nodes of a live run: each over all its incarnations, voters before observers, and the links between them."""
 
 import json
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from chaos.live.run_folder import RunFolder
 from chaos.live.targets import Roles
 from chaos.seeds import random_for
 from scenarios.model import Scenario
-from scenarios.revisions import revision_of
 
 
 @dataclass(slots=True)
@@ -176,6 +176,7 @@ class Cluster:
         listen = [f"127.0.0.1:{port}" for port in free_ports(cluster.total)]
         told = introductions(new_cluster_id(), listen, cluster.nodes, links, lead)
         store = shared_store(dict(cluster.config), folder.data)
+        folder.scenario.write_bytes(pickle.dumps(self._scenario))
         for number, address in enumerate(listen):
             spec = NodeSpec(
                 node_id=number,
@@ -187,8 +188,7 @@ class Cluster:
                 hit_counts=str(folder.hit_counts),
                 config={**cluster.config_of(number), **told[number], **store},
                 is_voter=number < cluster.nodes,
-                scenario=self._scenario.path,
-                revision=revision_of(self._scenario),
+                scenario=str(folder.scenario),
                 seed=self._seed,
                 mutant=self._mutant,
                 origin_us=self._origin_us,

@@ -14,8 +14,7 @@ from scenarios.revisions import revision_of
 def select_live_faults(scenario: Scenario, seed: int) -> Scenario:
     """Calls ``scenarios.draw.drawn`` without the alternatives that need a simulator.
 
-    The runner and each node's process call this function, so that they play the same scenario. In the revision ``none``
-    the faults strike fetches without sessions.
+    In the revision ``none`` the faults are injected into fetches without sessions.
     """
     if revision_of(scenario) == "none":
         scenario = without_sessions(scenario)

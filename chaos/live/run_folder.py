@@ -48,6 +48,11 @@ class RunFolder:
         return self.path / "trace" / "spool"
 
     @property
+    def scenario(self) -> Path:
+        """The pickled scenario for the nodes' processes. It is removed when the trace is collected."""
+        return self.path / "trace" / "scenario.pickle"
+
+    @property
     def hit_counts(self) -> Path:
         """What nodes share during the run: the numbers of hits (``FileHitCounter``) and requests of nodes. It is
         removed when the trace is collected."""
@@ -90,6 +95,7 @@ class RunFolder:
             spool.unlink()
         self.spools.rmdir()
         shutil.rmtree(self.hit_counts, ignore_errors=True)
+        self.scenario.unlink(missing_ok=True)
         return rows
 
 

@@ -6,6 +6,7 @@ faults at states. Evidence goes to an inherited pipe before its action, so that 
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -26,9 +27,9 @@ NOT_YET = 2**62
 class NodeSpec:
     """What a node is started with. Addresses are HOST:PORT.
 
-    ``data`` is the node's folder, and ``spools`` is the folder for the traces of all nodes. The faults at states are
-    those of the file ``scenario``, which is played in ``revision`` with the run's ``seed``. All nodes count the
-    hits of a rule in the folder ``hit_counts``. ``origin_us`` is the run's start on the machine's monotonic clock.
+    ``data`` is the node's folder, and ``spools`` is the folder for the traces of all nodes. The file ``scenario`` has
+    the pickled Scenario of the run, with the faults that the run's ``seed`` has drawn. All nodes count the hits of a
+    rule in the folder ``hit_counts``. ``origin_us`` is the run's start on the machine's monotonic clock.
 
     ``incarnation``, ``evidence_fd`` (the inherited pipe) and ``load_from_us`` (the load's start, from which the faults'
     own times count) differ at each start.
@@ -44,7 +45,6 @@ class NodeSpec:
     config: Mapping[str, str]
     is_voter: bool
     scenario: str
-    revision: str
     seed: int
     mutant: str
     origin_us: int
@@ -78,15 +78,12 @@ class Orders(threading.Thread):
 
 def run(spec: NodeSpec) -> int:
     """Serves the node until it ends, and returns the exit code."""
-    from chaos.live.fault_selection import select_live_faults
     from chaos.live.node_side.evidence import MUTANT_REACHED, Evidence
     from reference_broker.serve.main import run_broker
     from reference_broker.serve.server import Wrapper
-    from scenarios.loader import load
-    from scenarios.revisions import in_revision
 
     evidence = Evidence(spec.evidence_fd)
-    scenario = select_live_faults(in_revision(load(Path(spec.scenario)), spec.revision), spec.seed)
+    scenario = pickle.loads(Path(spec.scenario).read_bytes())
     if spec.mutant:
         from chaos.mutants.mutant import apply
         from chaos.mutants.registry import by_name

@@ -182,7 +182,7 @@ def test_only_a_first_start_that_is_refused_is_an_error_of_the_setup(
     tmp_path: Path, incarnation: int, kind: type[Exception]
 ) -> None:
     words: Any = dict.fromkeys(
-        ("listen", "advertised", "metrics_listen", "data", "spools", "hit_counts", "scenario", "revision", "mutant"), ""
+        ("listen", "advertised", "metrics_listen", "data", "spools", "hit_counts", "scenario", "mutant"), ""
     )
     spec = NodeSpec(node_id=7, config={}, is_voter=True, seed=1, origin_us=0, incarnation=incarnation, **words)
     node = LiveNode(spec, tmp_path)
