@@ -87,6 +87,12 @@ def with_known_before(
 _COMMIT = [*STORED, "process", "index"]
 
 
+@GuaranteeJob(
+    needs=("operations", "commits"),
+    evidence="offsets_committed",
+    unit="offsets committed",
+    excused_by=A_COMMIT,
+)
 def commit_regression(tables: Tables) -> DataFrame:
     """commit-regression: a committed offset, its metadata epoch or its generation goes back.
 
@@ -169,20 +175,16 @@ def _older_values(tables: Tables) -> DataFrame:
     return anomalies(judged_still, detail)
 
 
-COMMIT_REGRESSION = GuaranteeJob(
-    "commit-regression",
-    needs=("operations", "commits"),
-    evidence="offsets_committed",
-    unit="offsets committed",
-    find=commit_regression,
-    excused_by=A_COMMIT,
-)
-
-
 OLDER_EPOCH = "INVALID_METADATA_EPOCH"
 NEVER_RIGHT = ("UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST")
 
 
+@GuaranteeJob(
+    needs=("operations", "commits"),
+    evidence="offsets_committed",
+    unit="offsets committed",
+    excused_by=A_COMMIT,
+)
 def commits_accepted(tables: Tables) -> DataFrame:
     """commits-accepted, as far as the members show it: a commit is refused that should have passed.
 
@@ -210,13 +212,3 @@ def commits_accepted(tables: Tables) -> DataFrame:
         "error",
     )
     return anomalies(wrong, detail)
-
-
-COMMITS_ACCEPTED = GuaranteeJob(
-    "commits-accepted",
-    needs=("operations", "commits"),
-    evidence="offsets_committed",
-    unit="offsets committed",
-    find=commits_accepted,
-    excused_by=A_COMMIT,
-)

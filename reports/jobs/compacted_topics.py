@@ -117,6 +117,14 @@ _LACKS = "held_at is null and not newest.is_tombstone and coalesce(hidden_at, -1
 _OLDER = "held_at < newest.offset and (has_horizon or not coalesce(newest.removable_us <= passed_us, false))"
 
 
+@GuaranteeJob(
+    needs=("operations", "runs", "keyed_writes", "views"),
+    evidence="views",
+    unit="views of partitions",
+    about=("X-11", "H-3"),
+    found_in="views",
+    excused_by=THE_END,
+)
 def materialized_view(tables: Tables) -> DataFrame:
     """materialized-view: a reader of a whole compacted topic holds of each key what the committed writes leave of it.
 
@@ -184,15 +192,3 @@ def _with_passage(found: DataFrame, tables: Tables) -> DataFrame:
     )
     has_horizon = F.coalesce("has_horizon", F.lit(False))
     return joined.withColumns({"passed_us": F.coalesce("passed_us", "at_us"), "has_horizon": has_horizon})
-
-
-MATERIALIZED_VIEW = GuaranteeJob(
-    "materialized-view",
-    needs=("operations", "runs", "keyed_writes", "views"),
-    evidence="views",
-    unit="views of partitions",
-    find=materialized_view,
-    about=("X-11", "H-3"),
-    found_in="views",
-    excused_by=THE_END,
-)

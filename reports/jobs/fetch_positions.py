@@ -86,12 +86,24 @@ def _not_taken(tables: Tables, missed: DataFrame) -> DataFrame:
     return missed.join(compacted, PARTITION, "left_anti").unionByName(there)
 
 
+@GuaranteeJob(
+    needs=POLL,
+    evidence="read_runs",
+    unit="runs of records read",
+    excused_by=COMPACTION,
+)
 def poll_skip(tables: Tables) -> DataFrame:
     """poll-skip: a fetcher's next read jumps over records that exist. int-poll-skip: the same inside one read."""
     return _jumped(tables, steps_between_operations, "It read to offset %s, and then from %s")
 
 
-def poll_skip_inside(tables: Tables) -> DataFrame:
+@GuaranteeJob(
+    needs=LOG,
+    evidence="read_runs",
+    unit="runs of records read",
+    excused_by=COMPACTION,
+)
+def int_poll_skip(tables: Tables) -> DataFrame:
     return _jumped(tables, steps_inside_operations, "One read holds offset %s, and then %s")
 
 
@@ -107,31 +119,22 @@ def _jumped(tables: Tables, steps: Callable[[Tables], DataFrame], template: str)
     return anomalies(jumps, detail, offset="first_skipped")
 
 
-POLL_SKIP = GuaranteeJob(
-    "poll-skip",
+@GuaranteeJob(
     needs=POLL,
     evidence="read_runs",
     unit="runs of records read",
-    find=poll_skip,
-    excused_by=COMPACTION,
 )
-
-INT_POLL_SKIP = GuaranteeJob(
-    "int-poll-skip",
-    needs=LOG,
-    evidence="read_runs",
-    unit="runs of records read",
-    find=poll_skip_inside,
-    excused_by=COMPACTION,
-)
-
-
 def nonmonotonic_poll(tables: Tables) -> DataFrame:
     """nonmonotonic-poll: a fetcher's next read goes back. int-nonmonotonic-poll: the same inside one read."""
     return _gone_back(tables.once(steps_between_operations), "It read to offset %s, and then from %s again.")
 
 
-def nonmonotonic_poll_inside(tables: Tables) -> DataFrame:
+@GuaranteeJob(
+    needs=LOG,
+    evidence="read_runs",
+    unit="runs of records read",
+)
+def int_nonmonotonic_poll(tables: Tables) -> DataFrame:
     return _gone_back(tables.once(steps_inside_operations), "One read holds offset %s, and then %s again.")
 
 
@@ -140,23 +143,12 @@ def _gone_back(steps: DataFrame, template: str) -> DataFrame:
     return anomalies(back, sentence(template, F.col("expected") - 1, "first_offset"), offset="first_offset")
 
 
-NONMONOTONIC_POLL = GuaranteeJob(
-    "nonmonotonic-poll",
-    needs=POLL,
-    evidence="read_runs",
-    unit="runs of records read",
-    find=nonmonotonic_poll,
+@GuaranteeJob(
+    needs=("operations", "assignments", "ends"),
+    evidence="assignments",
+    unit="assignments",
+    excused_by=THE_END,
 )
-
-INT_NONMONOTONIC_POLL = GuaranteeJob(
-    "int-nonmonotonic-poll",
-    needs=LOG,
-    evidence="read_runs",
-    unit="runs of records read",
-    find=nonmonotonic_poll_inside,
-)
-
-
 def fetch_gap(tables: Tables) -> DataFrame:
     """fetch-gap: a fetcher's position is not the high watermark once all is quiet (F-20).
 
@@ -186,19 +178,15 @@ def fetch_gap(tables: Tables) -> DataFrame:
     return anomalies(judged.where("stands_at != high_watermark"), detail, at_us="end_us", offset="stands_at")
 
 
-FETCH_GAP = GuaranteeJob(
-    "fetch-gap",
-    needs=("operations", "assignments", "ends"),
-    evidence="assignments",
-    unit="assignments",
-    find=fetch_gap,
-    excused_by=THE_END,
-)
-
-
 _SAID = [*READER, "index"]
 
 
+@GuaranteeJob(
+    needs=("operations", "positions", "assignments"),
+    evidence="positions",
+    unit="partition answers",
+    excused_by="the row of an assignment, which is written when the assignment ends",
+)
 def unrequested_partition(tables: Tables) -> DataFrame:
     """unrequested-partition: a response contains a partition that the fetcher did not request, or no longer.
 
@@ -237,13 +225,3 @@ def _unrequested_in_the_history(tables: Tables) -> DataFrame:
     foreign = foreign.groupBy(*_SAID, "invoke_us", "complete_us").agg(F.min("offset").alias("offset"))
     detail = sentence("%s was answered %s-%s, which it was not asking for.", "process", "topic", "partition")
     return anomalies(foreign, detail)
-
-
-UNREQUESTED_PARTITION = GuaranteeJob(
-    "unrequested-partition",
-    needs=("operations", "positions", "assignments"),
-    evidence="positions",
-    unit="partition answers",
-    find=unrequested_partition,
-    excused_by="the row of an assignment, which is written when the assignment ends",
-)

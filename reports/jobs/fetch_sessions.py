@@ -54,6 +54,13 @@ _RIGHT_RESPONSE = (
 )
 
 
+@GuaranteeJob(
+    needs=("trace",),
+    evidence="session_requests",
+    unit="incremental fetches",
+    instead=("frames",),
+    excused_by="the row of a preset epoch, which is written with the faults at the end",
+)
 def session_epoch_order(tables: Tables) -> DataFrame:
     """session-epoch-order: a node accepts the epochs 1, 2, 3, ... of a session, each once; after 2^31-1 comes 1.
 
@@ -175,17 +182,6 @@ def _next_epoch(name: str) -> Column:
     return F.expr(f"if({name} = {LARGEST_EPOCH} and not of_first, 1, {name} + 1)")
 
 
-SESSION_EPOCH_ORDER = GuaranteeJob(
-    "session-epoch-order",
-    needs=("trace",),
-    evidence="session_requests",
-    unit="incremental fetches",
-    find=session_epoch_order,
-    instead=("frames",),
-    excused_by="the row of a preset epoch, which is written with the faults at the end",
-)
-
-
 _WRONG_ANSWERS = (
     (
         f"final and error = {SESSION_ID_NOT_FOUND} and alive = 1 and session_epoch between 1 and {LARGEST_EPOCH}",
@@ -206,6 +202,12 @@ _REPEATS_BY_CHANCE = 1
 with about half the square of that."""
 
 
+@GuaranteeJob(
+    needs=("trace",),
+    evidence="session_requests",
+    unit="incremental fetches",
+    instead=("frames",),
+)
 def session_lost(tables: Tables) -> DataFrame:
     """session-lost: a session that a node created is known until it is closed or evicted, and responses carry its ID.
 
@@ -328,16 +330,6 @@ def _wrongly_given_on_the_wire(tables: Tables) -> DataFrame:
     return anomalies(wrong, detail, process="client_id", at_us="made_us")
 
 
-SESSION_LOST = GuaranteeJob(
-    "session-lost",
-    needs=("trace",),
-    evidence="session_requests",
-    unit="incremental fetches",
-    find=session_lost,
-    instead=("frames",),
-)
-
-
 _AGAIN = (
     "judged and incremental and line is not null and line.error = 0 and line.record_bytes = 0 and not line.points_on "
     "and line_before.error = 0 and not forgotten and line.high_watermark = line_before.high_watermark "
@@ -346,6 +338,12 @@ _AGAIN = (
 _NEW = "judged and incremental and named and not held and not forgotten and line is null"
 
 
+@GuaranteeJob(
+    needs=("frames", "frame_lines"),
+    evidence="lines_told",
+    unit="partitions in answers",
+    excused_by="the frames, which are written at the end",
+)
 def incremental_answer_exact(tables: Tables) -> DataFrame:
     """incremental-answer-exact, as far as the frames before another broker show it (F-14).
 
@@ -408,13 +406,3 @@ def _wrong_lines(found: DataFrame, what: str) -> DataFrame:
         f"Node %s answered %s in session %s: %s-%s {what}.", "node", "client_id", "session", "topic", "partition"
     )
     return anomalies(found, detail, process="client_id", at_us="until_us")
-
-
-INCREMENTAL_ANSWER_EXACT = GuaranteeJob(
-    "incremental-answer-exact",
-    needs=("frames", "frame_lines"),
-    evidence="lines_told",
-    unit="partitions in answers",
-    find=incremental_answer_exact,
-    excused_by="the frames, which are written at the end",
-)

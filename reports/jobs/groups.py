@@ -142,6 +142,11 @@ def _with_loads(moves: DataFrame, tables: Tables) -> DataFrame:
     )
 
 
+@GuaranteeJob(
+    needs=("memberships",),
+    evidence="partitions_given",
+    unit="partitions given to members",
+)
 def one_group_leader(tables: Tables) -> DataFrame:
     """one-group-leader, as far as the members show it: a generation assigns one partition to two of them.
 
@@ -162,15 +167,6 @@ def one_group_leader(tables: Tables) -> DataFrame:
     return anomalies(both, detail)
 
 
-ONE_GROUP_LEADER = GuaranteeJob(
-    "one-group-leader",
-    needs=("memberships",),
-    evidence="partitions_given",
-    unit="partitions given to members",
-    find=one_group_leader,
-)
-
-
 def first_reads(tables: Tables) -> DataFrame:
     """A row for each time that a member was given a partition and read from it. Columns: run, process, topic,
     partition, group, generation, given_us, index, invoke_us, at_us, first_offset."""
@@ -188,6 +184,12 @@ def first_reads(tables: Tables) -> DataFrame:
     return first_rows(owned.where("is_read = 1 and given_us is not null"), 1, place).select(*READER, *owner, *read)
 
 
+@GuaranteeJob(
+    needs=("operations", "runs", "commits", "memberships"),
+    evidence="partitions_given",
+    unit="partitions given to members",
+    excused_by=A_COMMIT,
+)
 def redelivery(tables: Tables) -> DataFrame:
     """redelivery: a member that was assigned a partition begins to read below the group's committed offset.
 
@@ -218,16 +220,12 @@ def redelivery(tables: Tables) -> DataFrame:
     return anomalies(left, detail, offset="first_offset")
 
 
-REDELIVERY = GuaranteeJob(
-    "redelivery",
-    needs=("operations", "runs", "commits", "memberships"),
+@GuaranteeJob(
+    needs=("operations", "runs", "memberships"),
     evidence="partitions_given",
     unit="partitions given to members",
-    find=redelivery,
-    excused_by=A_COMMIT,
+    excused_by="a read by another member",
 )
-
-
 def group_skip(tables: Tables) -> DataFrame:
     """group-skip: no member of a group read a record that is between two records that members did read.
 
@@ -279,13 +277,3 @@ def _jumped_over(tables: Tables) -> DataFrame:
     moved = tables.resets.join(F.broadcast(members(tables)), ["run", "process"])
     first, last = F.greatest("from_offset", F.lit(0)), F.col("to_offset") - 1
     return moved.select(*STORED, first.alias("first"), last.alias("last")).where("first <= last")
-
-
-GROUP_SKIP = GuaranteeJob(
-    "group-skip",
-    needs=("operations", "runs", "memberships"),
-    evidence="partitions_given",
-    unit="partitions given to members",
-    find=group_skip,
-    excused_by="a read by another member",
-)

@@ -1,15 +1,16 @@
 """The Spark job of one guarantee, and the columns that all violations share.
 
-A module of ``reports/jobs`` declares a ``GuaranteeJob`` for each guarantee that it can find broken in a history.
-``guarantee_jobs`` finds these declarations, so nothing else has to list a new one. The frame that a job returns is made
-by ``anomalies``, and its details by ``sentence``.
+A module of ``reports/jobs`` has a function with the decorator ``GuaranteeJob`` for each guarantee that it can find
+broken in a history. ``guarantee_jobs`` finds these functions, so nothing else has to list a new one. The frame that
+a job returns is made by ``anomalies``, and its details by ``sentence``.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Self
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -30,15 +31,14 @@ A_COMMIT = "a commit that is under way and explains the offset"
 THE_END = "the end, of which it speaks"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class GuaranteeJob:
-    """A guarantee, the job that finds its violations, and the tables and the evidence that the job requires."""
+    """A decorator of the function that finds the violations of a guarantee, with the tables and the evidence that it
+    requires. The function has the guarantee's name, with underscores."""
 
-    name: str
     needs: tuple[str, ...]  # tables; without one of them the guarantee is not judged
     evidence: str  # the fact (``facts.py``) that says how much there was to judge
     unit: str  # what ``evidence`` counts, as a plural noun
-    find: Callable[[Tables], DataFrame]
     about: tuple[str, ...] = ()  # a run that exercises none of these clauses may lack evidence; () means no run may
     found_in: str = ""  # a table with a row for each violation; without it there is nothing to compute
     instead: tuple[str, ...] = ()  # tables that replace those of ``needs``
@@ -47,6 +47,12 @@ class GuaranteeJob:
         ""  # what may follow in a run that goes on and excuse an apparent violation; judged at the end then
     )
     reads_to_end: bool = False  # not judged unless all written partitions were read to their end
+    name: str = field(init=False)
+    find: Callable[[Tables], DataFrame] = field(init=False)
+
+    def __call__(self, find: Callable[[Tables], DataFrame]) -> Self:
+        self.name, self.find = find.__name__.replace("_", "-"), find
+        return self
 
     def missing(self, present: Collection[str]) -> list[str]:
         """Return the tables that are missing to judge this run."""

@@ -31,6 +31,13 @@ from reports.read_tables import Tables
 CLEANUP_US = 10_000_000
 
 
+@GuaranteeJob(
+    needs=("operations", "transactions", "ends"),
+    evidence="transactions",
+    unit="transactions",
+    about=ABOUT,
+    excused_by=THE_END,
+)
 def hanging_transaction(tables: Tables) -> DataFrame:
     """hanging-transaction: the last stable offset is below the high watermark once all is quiet.
 
@@ -51,21 +58,18 @@ def hanging_transaction(tables: Tables) -> DataFrame:
     return anomalies(hanging, detail, offset=F.col("last_stable_offset"), at_us=F.col("end_us"))
 
 
-HANGING_TRANSACTION = GuaranteeJob(
-    "hanging-transaction",
-    needs=("operations", "transactions", "ends"),
-    evidence="transactions",
-    unit="transactions",
-    find=hanging_transaction,
-    about=ABOUT,
-    excused_by=THE_END,
-)
-
-
 LOOK: Final = [*OPERATION, "topic", "partition"]
 OPEN: Final = [*PARTITION, "producer_id", "start_offset"]
 
 
+@GuaranteeJob(
+    needs=("operations", "runs", "transactions", "told_transactions"),
+    evidence="looks_at_partitions",
+    unit="looks at partitions",
+    about=("X-12",),
+    found_in="told_transactions",
+    excused_by="another admin's abort that is under way",
+)
 def hanging_found(tables: Tables) -> DataFrame:
     """hanging-found (X-12): an admin's tools find each hanging transaction and no other, and end what they abort
     (KIP-664).
@@ -133,21 +137,15 @@ def _left_open(described: DataFrame) -> DataFrame:
     return anomalies(left, detail, offset="start_offset", at_us="told_us")
 
 
-HANGING_FOUND = GuaranteeJob(
-    "hanging-found",
-    needs=("operations", "runs", "transactions", "told_transactions"),
-    evidence="looks_at_partitions",
-    unit="looks at partitions",
-    find=hanging_found,
-    about=("X-12",),
-    found_in="told_transactions",
-    excused_by="another admin's abort that is under way",
-)
-
-
 _LEADER = [*PARTITION, "node", "leader_epoch"]
 
 
+@GuaranteeJob(
+    needs=("operations", "positions"),
+    evidence="stable_offsets",
+    unit="last stable offsets sent",
+    about=ABOUT,
+)
 def lso_regression(tables: Tables) -> DataFrame:
     """lso-regression: a node sends a smaller last stable offset than it had sent before as the same leader (X-4).
 
@@ -184,16 +182,6 @@ def lso_regression(tables: Tables) -> DataFrame:
         "known",
     )
     return anomalies(back, detail, offset=F.col("last_stable_offset"))
-
-
-LSO_REGRESSION = GuaranteeJob(
-    "lso-regression",
-    needs=("operations", "positions"),
-    evidence="stable_offsets",
-    unit="last stable offsets sent",
-    find=lso_regression,
-    about=ABOUT,
-)
 
 
 MOST_STANDS = 2_000

@@ -62,6 +62,11 @@ def _in_time() -> WindowSpec:
     return Window.partitionBy("run", "partition").orderBy("at_us", "node", "incarnation", "seq")
 
 
+@GuaranteeJob(
+    needs=("trace",),
+    evidence="leader_elections",
+    unit="elections won",
+)
 def one_leader_per_epoch(tables: Tables) -> DataFrame:
     """one-leader-per-epoch: two nodes were elected, or took up the controller's office, in one epoch."""
     led = notes(tables, LEADER_ELECTED, CONTROLLER_ACTIVATED).select("run", "node", "at_us", number("epoch"))
@@ -84,15 +89,12 @@ def led_by_several(led: DataFrame, *office: str) -> DataFrame:
     return claims.where("size(nodes) > 1").withColumns(second)
 
 
-ONE_LEADER_PER_EPOCH = GuaranteeJob(
-    "one-leader-per-epoch",
+@GuaranteeJob(
     needs=("trace",),
-    evidence="leader_elections",
-    unit="elections won",
-    find=one_leader_per_epoch,
+    evidence="partition_leaderships",
+    unit="leaderships of replicated partitions begun",
+    about=REPLICATION,
 )
-
-
 def one_partition_leader_per_epoch(tables: Tables) -> DataFrame:
     """one-partition-leader-per-epoch: two nodes led a partition in one leader epoch."""
     led = tables.once(leader_changes).where("leader_epoch is not null")
@@ -105,16 +107,6 @@ def one_partition_leader_per_epoch(tables: Tables) -> DataFrame:
         partition=F.regexp_extract("partition", r"-(\d+)$", 1),
         process=node_name("second"),
     )
-
-
-ONE_PARTITION_LEADER_PER_EPOCH = GuaranteeJob(
-    "one-partition-leader-per-epoch",
-    needs=("trace",),
-    evidence="partition_leaderships",
-    unit="leaderships of replicated partitions begun",
-    find=one_partition_leader_per_epoch,
-    about=REPLICATION,
-)
 
 
 ADMIN = ("create_topics", "delete_topics", "alter_configs", "update_features")

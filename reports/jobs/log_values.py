@@ -10,6 +10,11 @@ from reports.jobs.intervals import merged, overlaps
 from reports.read_tables import Tables
 
 
+@GuaranteeJob(
+    needs=LOG,
+    evidence="records_read",
+    unit="records read",
+)
 def corrupt_value(tables: Tables) -> DataFrame:
     """corrupt-value: a record was read whose value no writer of ours made. Its checksum is wrong or missing."""
     bad = tables.reads.where("not valid or writer = ''")
@@ -18,15 +23,11 @@ def corrupt_value(tables: Tables) -> DataFrame:
     return anomalies(bad, detail, offset="first_offset")
 
 
-CORRUPT_VALUE = GuaranteeJob(
-    "corrupt-value",
+@GuaranteeJob(
     needs=LOG,
     evidence="records_read",
     unit="records read",
-    find=corrupt_value,
 )
-
-
 def inconsistent_offsets(tables: Tables) -> DataFrame:
     """inconsistent-offsets: two values at one offset.
 
@@ -49,15 +50,11 @@ def inconsistent_offsets(tables: Tables) -> DataFrame:
     return anomalies(seen, detail, offset="first")
 
 
-INCONSISTENT_OFFSETS = GuaranteeJob(
-    "inconsistent-offsets",
+@GuaranteeJob(
     needs=LOG,
-    evidence="records_read",
-    unit="records read",
-    find=inconsistent_offsets,
+    evidence="idempotent_records_read",
+    unit="records of idempotent producers read",
 )
-
-
 def duplicate(tables: Tables) -> DataFrame:
     """duplicate: one value at two offsets under one producer ID.
 
@@ -81,15 +78,11 @@ def duplicate(tables: Tables) -> DataFrame:
     return anomalies(seen, detail, offset=F.col("first") - F.col("shift"))
 
 
-DUPLICATE = GuaranteeJob(
-    "duplicate",
+@GuaranteeJob(
     needs=LOG,
-    evidence="idempotent_records_read",
-    unit="records of idempotent producers read",
-    find=duplicate,
+    evidence="acked_sends",
+    unit="acknowledged sends",
 )
-
-
 def nonmonotonic_send(tables: Tables) -> DataFrame:
     """nonmonotonic-send: a producer's next acknowledged send to a partition lies at or before its last one.
 
@@ -100,12 +93,3 @@ def nonmonotonic_send(tables: Tables) -> DataFrame:
     back = placed.withColumn("previous", F.lag("last_offset").over(in_order)).where("first_offset <= previous")
     detail = sentence("A send was acknowledged at offset %s after one at offset %s.", "first_offset", "previous")
     return anomalies(back, detail, offset="first_offset")
-
-
-NONMONOTONIC_SEND = GuaranteeJob(
-    "nonmonotonic-send",
-    needs=LOG,
-    evidence="acked_sends",
-    unit="acknowledged sends",
-    find=nonmonotonic_send,
-)

@@ -143,6 +143,39 @@ def written(tables: Tables) -> DataFrame:
     return durably_acknowledged(tables).select(*_SEND).unionByName(implied)
 
 
+def jumped_over(tables: Tables) -> DataFrame:
+    """Those that a fetcher's read has left out already. Readers with read_committed may leave out aborted records."""
+    steps = tables.once(steps_between_operations).unionByName(tables.once(steps_inside_operations))
+    jumps = with_log_start(tables, steps.where("first_offset > expected and isolation = 0"))
+    low = F.greatest("expected", "log_start_offset").alias("low")
+    jumps = jumps.select(*PARTITION, low, F.col("first_offset").alias("high"))
+    missing = tables.once(unread)
+    same = [F.col(f"lost.{key}") == F.col(f"jump.{key}") for key in PARTITION]
+    over = F.expr("jump.low <= lost.last_offset and jump.high > lost.first_offset")
+    return _lost_writes(missing.alias("lost").join(jumps.alias("jump"), [*same, over], "left_semi"))
+
+
+def _lost_writes(found: DataFrame) -> DataFrame:
+    detail = sentence(
+        "Offset %s (value %s of %s) was acknowledged and never read, though reads went on to offset %s. %s",
+        "first_offset",
+        "first_sequence",
+        "writer",
+        "reach",
+        counted(
+            F.least("last_offset", "reach") - F.col("first_offset") + 1, "One record is lost.", "%s records are lost."
+        ),
+    )
+    return anomalies(found, detail, offset="first_offset")
+
+
+@GuaranteeJob(
+    needs=LOG,
+    evidence="records_acked",
+    unit="records acknowledged",
+    early=jumped_over,
+    excused_by=COMPACTION,
+)
 def lost_write(tables: Tables) -> DataFrame:
     """lost-write: an acknowledged record was never read although reads went beyond it, or it is not in its log at the
     end.
@@ -155,7 +188,7 @@ def lost_write(tables: Tables) -> DataFrame:
     violation in any case: the record is lost if it is never read, and otherwise that fetcher has skipped it.
     """
     found = tables.once(lost)
-    return _told(found.where("not is_gone and first_offset <= reach")).unionByName(_gone(found.where("is_gone")))
+    return _lost_writes(found.where("not is_gone and first_offset <= reach")).unionByName(_gone(found.where("is_gone")))
 
 
 def _gone(found: DataFrame) -> DataFrame:
@@ -176,43 +209,13 @@ def _gone(found: DataFrame) -> DataFrame:
     return anomalies(found, detail, offset="first_offset")
 
 
-def jumped_over(tables: Tables) -> DataFrame:
-    """Those that a fetcher's read has left out already. Readers with read_committed may leave out aborted records."""
-    steps = tables.once(steps_between_operations).unionByName(tables.once(steps_inside_operations))
-    jumps = with_log_start(tables, steps.where("first_offset > expected and isolation = 0"))
-    low = F.greatest("expected", "log_start_offset").alias("low")
-    jumps = jumps.select(*PARTITION, low, F.col("first_offset").alias("high"))
-    missing = tables.once(unread)
-    same = [F.col(f"lost.{key}") == F.col(f"jump.{key}") for key in PARTITION]
-    over = F.expr("jump.low <= lost.last_offset and jump.high > lost.first_offset")
-    return _told(missing.alias("lost").join(jumps.alias("jump"), [*same, over], "left_semi"))
-
-
-def _told(found: DataFrame) -> DataFrame:
-    detail = sentence(
-        "Offset %s (value %s of %s) was acknowledged and never read, though reads went on to offset %s. %s",
-        "first_offset",
-        "first_sequence",
-        "writer",
-        "reach",
-        counted(
-            F.least("last_offset", "reach") - F.col("first_offset") + 1, "One record is lost.", "%s records are lost."
-        ),
-    )
-    return anomalies(found, detail, offset="first_offset")
-
-
-LOST_WRITE = GuaranteeJob(
-    "lost-write",
-    needs=LOG,
+@GuaranteeJob(
+    needs=(*LOG, "ends"),
     evidence="records_acked",
     unit="records acknowledged",
-    find=lost_write,
-    early=jumped_over,
-    excused_by=COMPACTION,
+    excused_by=A_READ,
+    reads_to_end=True,
 )
-
-
 def unseen(tables: Tables) -> DataFrame:
     """unseen: an acknowledged record was never read, although the partition was read to its end (ENDS).
 
@@ -228,17 +231,6 @@ def unseen(tables: Tables) -> DataFrame:
         counted(F.col("last_offset") - F.col("first_offset") + 1, "One record is unseen.", "%s records are unseen."),
     )
     return anomalies(missing, detail, offset="first_offset")
-
-
-UNSEEN = GuaranteeJob(
-    "unseen",
-    needs=(*LOG, "ends"),
-    evidence="records_acked",
-    unit="records acknowledged",
-    find=unseen,
-    excused_by=A_READ,
-    reads_to_end=True,
-)
 
 
 _UNTIL = "if(is_gone or high_watermark is not null, last_offset, least(last_offset, reach))"

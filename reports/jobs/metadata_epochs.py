@@ -28,6 +28,12 @@ _LEFT, _TAKEN, _LEARNT, _FETCH = range(4)
 """What can happen to a client, in the order in which it counts if it happens at the same time."""
 
 
+@GuaranteeJob(
+    needs=("operations", "positions", "commits", "metadata_epochs"),
+    evidence="epochs_learnt",
+    unit="offsets learnt with a metadata epoch",
+    about=("M-9", "M-13"),
+)
 def no_fetch_before_epoch(tables: Tables) -> DataFrame:
     """no-fetch-before-epoch: a consumer fetches from a partition only once its metadata is as new as the offset's
     epoch.
@@ -71,20 +77,15 @@ def _client_steps(tables: Tables) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), steps)
 
 
-NO_FETCH_BEFORE_EPOCH = GuaranteeJob(
-    "no-fetch-before-epoch",
-    needs=("operations", "positions", "commits", "metadata_epochs"),
-    evidence="epochs_learnt",
-    unit="offsets learnt with a metadata epoch",
-    find=no_fetch_before_epoch,
-    about=("M-9", "M-13"),
-)
-
-
 _CLIENT = ("run", "process")
 _NODE = ("run", "node", "incarnation")
 
 
+@GuaranteeJob(
+    needs=("metadata_epochs",),
+    evidence="metadata_epochs",
+    unit="metadata answers taken",
+)
 def nonmonotonic_metadata_epoch(tables: Tables) -> DataFrame:
     """nonmonotonic-metadata-epoch: a client or a node took metadata that is older than what it knew.
 
@@ -130,15 +131,13 @@ def _in_the_log(tables: Tables) -> DataFrame:
     return metadata_log_anomalies(known, detail, process=node_name("node"))
 
 
-NONMONOTONIC_METADATA_EPOCH = GuaranteeJob(
-    "nonmonotonic-metadata-epoch",
-    needs=("metadata_epochs",),
-    evidence="metadata_epochs",
-    unit="metadata answers taken",
-    find=nonmonotonic_metadata_epoch,
+@GuaranteeJob(
+    needs=("operations", "positions", "metadata_epochs"),
+    evidence="positions_with_epochs",
+    unit="partition answers to clients with metadata epochs",
+    found_in="resets",
+    excused_by="the log's end, above which positions may be lost",
 )
-
-
 def rewinds(tables: Tables) -> DataFrame:
     """rewinds: a fetcher gets OFFSET_OUT_OF_RANGE at a position that exists in its partition, and moves elsewhere.
 
@@ -196,14 +195,3 @@ def _first_reached(moved: DataFrame, tables: Tables) -> DataFrame:
     came = tables.positions.where("error is null").join(F.broadcast(places), PARTITION)
     ended = with_operation(came.where("next_offset >= from_offset"), tables, "complete_us")
     return ended.groupBy(*PARTITION, "from_offset").agg(F.min("complete_us").alias("reached_us"))
-
-
-REWINDS = GuaranteeJob(
-    "rewinds",
-    needs=("operations", "positions", "metadata_epochs"),
-    evidence="positions_with_epochs",
-    unit="partition answers to clients with metadata epochs",
-    find=rewinds,
-    found_in="resets",
-    excused_by="the log's end, above which positions may be lost",
-)

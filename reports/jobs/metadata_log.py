@@ -19,6 +19,12 @@ from reports.read_tables import Tables
 _TOPIC = ["run", "topic"]
 
 
+@GuaranteeJob(
+    needs=ADMIN,
+    evidence="described_changes",
+    unit="requested changes of topics, described at the end",
+    excused_by="a deletion that is under way",
+)
 def lost_metadata(tables: Tables) -> DataFrame:
     """lost-metadata: an acknowledged change is missing at the end, had more than one effect, or was never requested.
 
@@ -162,16 +168,11 @@ def _nodes_listed(values: str | Column) -> Column:
     return F.array_join(F.transform(values, lambda one: F.when(one == -1, "unset").otherwise(one.cast("string"))), ", ")
 
 
-LOST_METADATA = GuaranteeJob(
-    "lost-metadata",
-    needs=ADMIN,
-    evidence="described_changes",
-    unit="requested changes of topics, described at the end",
-    find=lost_metadata,
-    excused_by="a deletion that is under way",
+@GuaranteeJob(
+    needs=("operations",),
+    evidence="metadata_looks",
+    unit="metadata answers and published images",
 )
-
-
 def torn_metadata(tables: Tables) -> DataFrame:
     """torn-metadata: a client or a node saw only a part of what is written atomically.
 
@@ -283,15 +284,12 @@ def _partly_created(tables: Tables) -> DataFrame:
     return anomalies(partly, detail, topic="topic_set")
 
 
-TORN_METADATA = GuaranteeJob(
-    "torn-metadata",
-    needs=("operations",),
-    evidence="metadata_looks",
-    unit="metadata answers and published images",
-    find=torn_metadata,
+@GuaranteeJob(
+    needs=("trace",),
+    evidence="metadata_markers",
+    unit="committed markers noted",
+    excused_by="the note of a marker by a node that is behind",
 )
-
-
 def one_abort_per_begin(tables: Tables) -> DataFrame:
     """one-abort-per-begin: in the committed metadata log each Begin is closed once, by End or Abort, before the next.
 
@@ -308,13 +306,3 @@ def one_abort_per_begin(tables: Tables) -> DataFrame:
     last = F.when(F.col("last").isNull(), "none").otherwise(sentence("%s at %s", "last.kind", "last.offset"))
     detail = sentence("A committed %s marker at offset %s follows this marker: %s.", "kind", "offset", last)
     return metadata_log_anomalies(wrong, detail)
-
-
-ONE_ABORT_PER_BEGIN = GuaranteeJob(
-    "one-abort-per-begin",
-    needs=("trace",),
-    evidence="metadata_markers",
-    unit="committed markers noted",
-    find=one_abort_per_begin,
-    excused_by="the note of a marker by a node that is behind",
-)

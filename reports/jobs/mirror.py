@@ -86,6 +86,12 @@ WRITER_SUFFIX = "-writer"
 _VALUE = [*PARTITION, "writer"]
 
 
+@GuaranteeJob(
+    needs=("operations", "runs", "ends", "target_runs"),
+    evidence="records_at_target",
+    unit="records read at the target",
+    excused_by=THE_END,
+)
 def mirror_complete(tables: Tables) -> DataFrame:
     """mirror-complete: the target of a mirror holds at the end whatever the source holds.
 
@@ -135,13 +141,3 @@ def _read_in_both_clusters(tables: Tables) -> DataFrame:
     """Partitions read to their end in both clusters."""
     read = tables.target_runs.where("count = 0").select(*PARTITION).distinct()
     return read.join(F.broadcast(tables.ends), PARTITION, "left_semi")
-
-
-MIRROR_COMPLETE = GuaranteeJob(
-    "mirror-complete",
-    needs=("operations", "runs", "ends", "target_runs"),
-    evidence="records_at_target",
-    unit="records read at the target",
-    find=mirror_complete,
-    excused_by=THE_END,
-)

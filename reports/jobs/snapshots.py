@@ -103,6 +103,12 @@ DAMAGE = r"\.checkpoint\.part at byte \d+"
 """The words by which a node tells what is wrong inside a file that it has fetched."""
 
 
+@GuaranteeJob(
+    needs=("trace",),
+    evidence="download_chunks",
+    unit="chunks of snapshots received",
+    about=("S-8", "S-11"),
+)
 def snapshot_transfer_bounded(tables: Tables) -> DataFrame:
     """snapshot-transfer-bounded: a download resumes where it stopped, and costs little more than its snapshot (S-11,
     S-15).
@@ -204,13 +210,3 @@ def _without_end(found: DataFrame) -> DataFrame:
 
 def _download_violations(found: DataFrame, detail: Column, **given: str) -> DataFrame:
     return metadata_log_anomalies(found, detail, offset="end_offset", process=node_name("node"), **given)
-
-
-SNAPSHOT_TRANSFER_BOUNDED = GuaranteeJob(
-    "snapshot-transfer-bounded",
-    needs=("trace",),
-    evidence="download_chunks",
-    unit="chunks of snapshots received",
-    find=snapshot_transfer_bounded,
-    about=("S-8", "S-11"),
-)

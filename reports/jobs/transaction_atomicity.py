@@ -12,6 +12,13 @@ from reports.jobs.transactions import ABOUT, TRANSACTIONS, parts, transactions
 from reports.read_tables import Tables
 
 
+@GuaranteeJob(
+    needs=TRANSACTIONS,
+    evidence="transactions_ok",
+    unit="transactions that were committed",
+    about=ABOUT,
+    excused_by=A_READ,
+)
 def torn_transaction(tables: Tables) -> DataFrame:
     """torn-transaction: a part of a transaction took effect, and a part did not.
 
@@ -102,23 +109,19 @@ def _offset_of_nobody(tables: Tables) -> DataFrame:
     return anomalies(torn, detail)
 
 
-TORN_TRANSACTION = GuaranteeJob(
-    "torn-transaction",
-    needs=TRANSACTIONS,
-    evidence="transactions_ok",
-    unit="transactions that were committed",
-    find=torn_transaction,
-    about=ABOUT,
-    excused_by=A_READ,
-)
-
-
 USED_UP = 30_000
 """From this epoch on the next producer may get another producer ID, since epochs end at 32,767."""
 IDLE_US = 2_500_000
 """An ID that was idle this long may be forgotten: no scenario has a smaller transactional.id.expiration.ms (X-10)."""
 
 
+@GuaranteeJob(
+    needs=TRANSACTIONS,
+    evidence="transactions_ok",
+    unit="transactions that were committed",
+    about=ABOUT,
+    excused_by=A_READ,
+)
 def lost_transaction(tables: Tables) -> DataFrame:
     """lost-transaction: a commit was acknowledged, and no reader with read_committed ever saw any of its values.
 
@@ -163,20 +166,17 @@ def _nothing_there(tables: Tables) -> DataFrame:
     return anomalies(lost, detail, at_us=F.col("until_us"))
 
 
-LOST_TRANSACTION = GuaranteeJob(
-    "lost-transaction",
-    needs=TRANSACTIONS,
-    evidence="transactions_ok",
-    unit="transactions that were committed",
-    find=lost_transaction,
-    about=ABOUT,
-    excused_by=A_READ,
-)
-
-
 _COPY = ("writer", "target_partition", "shift", "source_shift")
 
 
+@GuaranteeJob(
+    needs=("operations", "runs", "transactions", "transforms", "commits"),
+    evidence="records_transformed",
+    unit="records consumed, transformed and produced",
+    about=ABOUT,
+    found_in="transforms",
+    excused_by="the value that takes the input into the output",
+)
 def exactly_once(tables: Tables) -> DataFrame:
     """exactly-once (X-14): each input of a group that consumes, transforms and produces is once in its output.
 
@@ -266,15 +266,3 @@ def _inputs_to_unread_partitions(tables: Tables) -> DataFrame:
 def _at_the_end(frame: DataFrame, tables: Tables) -> DataFrame:
     ended = tables.operations.groupBy("run").agg(F.max("complete_us").alias("at_us"))
     return frame.join(F.broadcast(ended), "run")
-
-
-EXACTLY_ONCE = GuaranteeJob(
-    "exactly-once",
-    needs=("operations", "runs", "transactions", "transforms", "commits"),
-    evidence="records_transformed",
-    unit="records consumed, transformed and produced",
-    find=exactly_once,
-    about=ABOUT,
-    found_in="transforms",
-    excused_by="the value that takes the input into the output",
-)

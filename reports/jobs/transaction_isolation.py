@@ -11,6 +11,12 @@ from reports.jobs.transactions import ABOUT, SEQUENCES, TRANSACTIONS, VALUES, se
 from reports.read_tables import Tables, together
 
 
+@GuaranteeJob(
+    needs=TRANSACTIONS,
+    evidence="transactions_not_committed",
+    unit="transactions that were not committed",
+    about=ABOUT,
+)
 def aborted_read(tables: Tables) -> DataFrame:
     """aborted-read (G1a): a reader with read_committed saw a value of a transaction that was never committed.
 
@@ -46,16 +52,12 @@ def aborted_read(tables: Tables) -> DataFrame:
     return anomalies(found, detail)
 
 
-ABORTED_READ = GuaranteeJob(
-    "aborted-read",
+@GuaranteeJob(
     needs=TRANSACTIONS,
-    evidence="transactions_not_committed",
-    unit="transactions that were not committed",
-    find=aborted_read,
+    evidence="transactions_committed",
+    unit="transactions whose commit was requested",
     about=ABOUT,
 )
-
-
 def precommitted_read(tables: Tables) -> DataFrame:
     """precommitted-read: a reader with read_committed had a value before its producer requested the transaction's
     commit.
@@ -83,16 +85,6 @@ def precommitted_read(tables: Tables) -> DataFrame:
     return anomalies(early.drop("at_us"), detail)
 
 
-PRECOMMITTED_READ = GuaranteeJob(
-    "precommitted-read",
-    needs=TRANSACTIONS,
-    evidence="transactions_committed",
-    unit="transactions whose commit was requested",
-    find=precommitted_read,
-    about=ABOUT,
-)
-
-
 _SENT = (*OPERATION, "topic", "partition", "writer", *SEQUENCES, "first_offset", "last_offset")
 _READ = ("complete_us", "process", "index")
 _BEGUN, _APPENDED = 1, 0
@@ -100,6 +92,12 @@ _EVENT = ("how", "process", "index", "offset", "writer", "sequence")
 _BOUND = (*PARTITION, "kind", "us", *_EVENT)
 
 
+@GuaranteeJob(
+    needs=TRANSACTIONS,
+    evidence="transactions_committed",
+    unit="transactions whose commit was requested",
+    about=ABOUT,
+)
 def dependency_cycle(tables: Tables) -> DataFrame:
     """dependency-cycle (G0 and G1c): the order of logs, reads and requests in time form no circle.
 
@@ -255,13 +253,3 @@ def _records_there(frame: DataFrame, how: str) -> DataFrame:
         "writer",
         F.col("last_sequence").alias("sequence"),
     )
-
-
-DEPENDENCY_CYCLE = GuaranteeJob(
-    "dependency-cycle",
-    needs=TRANSACTIONS,
-    evidence="transactions_committed",
-    unit="transactions whose commit was requested",
-    find=dependency_cycle,
-    about=ABOUT,
-)

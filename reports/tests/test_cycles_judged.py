@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reports.jobs.transaction_isolation import DEPENDENCY_CYCLE
+from reports.jobs.transaction_isolation import dependency_cycle
 from reports.read_tables import JobConfig, reading
 from reports.spark import SMALL_HISTORY_BYTES, sized_for
 from reports.tests.history import History
@@ -36,7 +36,7 @@ def judged(spark: "SparkSession", root: Path, history_bytes: int = 0) -> dict[st
     histories: dict[str, History] = {name: planted(name) for name in PLANTED} | DRAWN | SERIAL
     folders = [history.write(root / name.replace(" ", "_")) for name, history in histories.items()]
     with sized_for(spark, history_bytes), reading(spark, folders, JobConfig()) as tables:
-        rows = [row.asDict() for row in DEPENDENCY_CYCLE.find(tables).collect()]
+        rows = [row.asDict() for row in dependency_cycle.find(tables).collect()]
     rows.sort(key=lambda row: (row["at_us"], row["detail"]))
     return {name: [row for row in rows if row["run"] == run] for run, name in enumerate(histories)}
 
