@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from reports.job_rows import Row, Rows
 from reports.jobs.availability import first_ok_after_faults, longest_gaps
 from reports.jobs.expressions import first_rows
 from reports.jobs.facts import evidence_facts
@@ -40,7 +41,6 @@ from reports.jobs.transactions import times_to_decide, transaction_totals, trans
 from reports.read_tables import Tables, lies_in_one_place
 from reports.verdict import Anomaly
 
-Row: TypeAlias = dict[str, Any]
 Job: TypeAlias = Callable[[Tables], DataFrame]
 Progress: TypeAlias = Callable[[str], None]
 
@@ -116,11 +116,6 @@ class Findings:
     mirror_rewinds: Sequence[Row] = _rows_of(first_copies_after_rewinds, "copies")
     mirror_source: Sequence[Row] = _rows_of(mirror_source_ends, "copies")
     mirror_targets: Sequence[Row] = _rows_of(mirror_target_totals, "target_runs")
-
-
-def without_presets(faults: Sequence[Row]) -> list[Row]:
-    """Return the faults, or the hits, that are not presets. Presets are the state in which a run begins."""
-    return [row for row in faults if not row["kind"].startswith("preset")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +204,7 @@ def _violations(guarantee: str, found: DataFrame, first: DataFrame) -> list[Row]
     return [{"guarantee": guarantee, **row.asDict()} for row in rows]
 
 
-def _numbered(guarantee: str, found: Sequence[Row]) -> list[Row]:
+def _numbered(guarantee: str, found: Rows) -> list[Row]:
     """Number and count the violations as Spark does, with nulls first."""
     of_run: dict[int, list[Row]] = defaultdict(list)
     for row in sorted(found, key=lambda row: [(row[name] is not None, row[name]) for name in _ORDER]):
@@ -217,7 +212,7 @@ def _numbered(guarantee: str, found: Sequence[Row]) -> list[Row]:
     return [{**row, "total": len(some)} for some in of_run.values() for row in some]
 
 
-def _with_faults(rows: Sequence[Row], tables: Tables) -> list[Row]:
+def _with_faults(rows: Rows, tables: Tables) -> list[Row]:
     """Add the fault of each example, all in one query. A clean run has no examples and costs nothing."""
     if not rows:
         return []
@@ -231,9 +226,7 @@ def _sorted(frame: DataFrame) -> list[Row]:
     return sorted(rows, key=lambda row: tuple((value is None, value) for value in row.values()))
 
 
-def _of_run(
-    run: int, tables: Tables, found: Mapping[str, Sequence[Row]], rows: Mapping[str, Sequence[Row]]
-) -> Findings:
+def _of_run(run: int, tables: Tables, found: Mapping[str, Rows], rows: Mapping[str, Rows]) -> Findings:
     mine = {name: [_without_run(row) for row in some if row["run"] == run] for name, some in rows.items()}
     numbers = _derived({str(row["fact"]): int(row["value"] or 0) for row in mine.pop("facts")})
     breaches = {name: _found([row for row in some if row["run"] == run]) for name, some in found.items()}
@@ -252,7 +245,7 @@ def _without_run(row: Row) -> Row:
     return {key: value for key, value in row.items() if key != "run"}
 
 
-def _found(rows: Sequence[Row]) -> Found:
+def _found(rows: Rows) -> Found:
     fields = Anomaly.__dataclass_fields__
     return Found(
         total=int(rows[0]["total"]) if rows else 0,

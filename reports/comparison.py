@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from reports.job_rows import Row, Rows
 from reports.jobs.mirror import SLOT_US
 from reports.judge import Progress, RunReport, compute_reports, silent
 from reports.mirrored import mirrored, rewinds, tracks
@@ -34,7 +35,7 @@ from reports.verdict import Verdict
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reports.collect import Findings, Row
+    from reports.collect import Findings
 
 
 COMPARISON_VERSION = 3
@@ -151,7 +152,7 @@ def measure(revision: str, findings: "Findings") -> Measured:
     )
 
 
-def _served(rows: "Sequence[Row]") -> Served:
+def _served(rows: "Rows") -> Served:
     fetches = sum(row["fetches"] for row in rows)
     if not fetches:
         return Served()

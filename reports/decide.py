@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.collect import Findings, Row, without_presets
+from reports.collect import Findings
 from reports.guarantees import GUARANTEES, SeenFrom
+from reports.job_rows import Rows, without_presets
 from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs
 from reports.manifest import Check, Manifest, canonical_guarantee
 from reports.rows import is_strike
@@ -269,7 +270,7 @@ def _headline(broken: Sequence[GuaranteeResult], findings: Findings) -> str:
     return f"{meaning}, first at {seen.at_us / 1e6:.3f} s{_during(seen.fault)}: {seen.detail}"
 
 
-def _lost(broken: Sequence[GuaranteeResult], losses: Sequence[Row]) -> str:
+def _lost(broken: Sequence[GuaranteeResult], losses: Rows) -> str:
     first = min((each for one in broken for each in one.examples), key=lambda one: one.at_us)
     records = sum(row["records"] for row in losses)
     topics = sorted({str(row["topic"]) for row in losses})

@@ -19,19 +19,19 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeAlias
+from typing import Final, TextIO, TypeAlias
 
 import pyarrow.parquet as pq
 
 from reports.columns import ROW_TABLES
 from reports.errors import SetupError
+from reports.job_rows import Row, Rows
 from reports.rows import HistoryRow, OperationRow, RunRow, TransactionRow, TransformRow
 from reports.schema import files_of
 
 MOST_ELEMENTS: Final = 4_000_000
 """Bounds the file to some 30 MB. A read holds its whole list, so of more only each n-th read is exported."""
 
-Row: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, int]
 Value: TypeAlias = tuple[Key, str, int]
 """The partition, the writer, and its number of the value."""
@@ -138,7 +138,7 @@ def exported(run_dir: Path, whole: bool = False) -> Export:
     return Export(keys, lists, [each for each in found.values() if each.appends or each.reads])
 
 
-def _logs(read: Sequence[Row], elements: Mapping[Value, int]) -> dict[Key, list[tuple[int, int]]]:
+def _logs(read: Rows, elements: Mapping[Value, int]) -> dict[Key, list[tuple[int, int]]]:
     """Return what readers found in each partition: offsets and elements, in the order of the offsets."""
     found: dict[Key, set[tuple[int, int]]] = defaultdict(set)
     for row in read:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from reports.job_rows import Row, Rows
 from reports.jobs.mirror import SLOT_US
 
 if TYPE_CHECKING:
-    from reports.collect import Findings, Row
+    from reports.collect import Findings
 
 Place = tuple[str, int]
 
@@ -100,7 +101,7 @@ def tracks(findings: "Findings") -> dict[Place, Track]:
     return {place: _track(ends[place], positions[place]) for place in sorted(positions) if place in ends}
 
 
-def _by_slot(rows: "Sequence[Row]", value: str) -> dict[Place, dict[int, int]]:
+def _by_slot(rows: "Rows", value: str) -> dict[Place, dict[int, int]]:
     found: dict[Place, dict[int, int]] = {}
     for row in rows:
         found.setdefault((row["topic"], row["partition"]), {})[row["slot"]] = row[value]

@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from reports.job_rows import Rows
 from reports.manifest import MANIFEST_NAME, Manifest, ManifestError, read_manifest
 from reports.page import words
 from reports.page.render import environment
@@ -41,7 +42,6 @@ TITLES = {"p50_us": ("p50", 0.5), "p90_us": ("p90", 0.1), "p99_us": ("p99", 0.01
 """A quantile's title, and the share of values that lie beyond it."""
 RATE = "per second"
 Units: TypeAlias = Literal["runs", "blocks"]
-Row: TypeAlias = dict[str, Any]
 Name: TypeAlias = tuple[str, str, str]
 """A figure's phase, operation and title."""
 
@@ -161,7 +161,7 @@ def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession 
     return compared_units(runs[: len(old)], runs[len(old) :], drawn, latencies, rates)
 
 
-def _curves(points: Sequence[Row], runs: int) -> list[dict[str, list[tuple[int, int]]]]:
+def _curves(points: Rows, runs: int) -> list[dict[str, list[tuple[int, int]]]]:
     found: list[dict[str, list[tuple[int, int]]]] = [defaultdict(list) for _ in range(runs)]
     for row in sorted(points, key=lambda row: row["high_us"]):
         found[row["run"]][row["operation"]].append((row["high_us"], row["count"]))
@@ -169,7 +169,7 @@ def _curves(points: Sequence[Row], runs: int) -> list[dict[str, list[tuple[int, 
 
 
 def compared_units(
-    old: Sequence[RunCompared], new: Sequence[RunCompared], drawn: Units, latencies: Sequence[Row], rates: Sequence[Row]
+    old: Sequence[RunCompared], new: Sequence[RunCompared], drawn: Units, latencies: Rows, rates: Rows
 ) -> SetsCompared:
     """Runs 0, 1, ... of the rows are those of ``old``; then follow those of ``new``."""
     values = dict(_values(latencies, rates, drawn))
@@ -195,9 +195,7 @@ class _Value:
     suffices: bool
 
 
-def _values(
-    latencies: Sequence[Row], rates: Sequence[Row], drawn: Units
-) -> Iterator[tuple[Name, dict[tuple[int, int], _Value]]]:
+def _values(latencies: Rows, rates: Rows, drawn: Units) -> Iterator[tuple[Name, dict[tuple[int, int], _Value]]]:
     """Each figure's value in each unit, in the order of the page."""
     found: dict[Name, dict[tuple[int, int], _Value]] = defaultdict(dict)
     for row in (*latencies, *rates):
@@ -229,7 +227,7 @@ def _left_out(values: Mapping[Name, Any], whole: Sequence[Name]) -> list[str]:
     return [f"{', '.join(few)}, because not every unit has {TAIL_SAMPLES} values beyond"] if few else []
 
 
-def _one_operation(name: Name, rates: Sequence[Row]) -> float:
+def _one_operation(name: Name, rates: Rows) -> float:
     """A count is exact to one."""
     counts: list[int] = [row["operations"] for row in rates if (row["phase"], row["operation"]) == name[:2]]
     return 1 / max(1, min(counts))

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import exp, log
 
-from reports.index.nights import Note, Row
+from reports.index.nights import Note
+from reports.job_rows import Rows
 from reports.jobs.nights import SERIES_KEYS
 from reports.plots import style
 from reports.plots.ratio_series import draw_ratios
@@ -56,11 +57,11 @@ class Change:
         return "better" if self.new > self.old else "worse"
 
 
-def series_of(rows: Sequence[Row]) -> list[Series]:
+def series_of(rows: Rows) -> list[Series]:
     return [_series(list(group)) for _, group in groupby(rows, key=lambda row: tuple(row[key] for key in SERIES_KEYS))]
 
 
-def _series(rows: Sequence[Row]) -> Series:
+def _series(rows: Rows) -> Series:
     ratios = tuple(row["ratio"] for row in rows)
     logs = [log(each) for each in ratios]
     bounds = [0, *(one.at for one in change_points(logs)), len(logs)]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from reports.index.matrix import percent
-from reports.index.nights import NightTold, Row
+from reports.index.nights import NightTold
+from reports.job_rows import Row, Rows
 from reports.statistics.confidence import wilson
 
 
@@ -26,9 +27,7 @@ class OpenFailure:
     is_gone: bool
 
 
-def open_failures(
-    rows: Sequence[Row], nights: Sequence[NightTold], file: Callable[[str, str], str]
-) -> list[OpenFailure]:
+def open_failures(rows: Rows, nights: Sequence[NightTold], file: Callable[[str, str], str]) -> list[OpenFailure]:
     """The oldest comes first, and what is probably mended last. ``file`` gives the address of a file of a night."""
     return sorted((_told(row, nights, file) for row in rows), key=lambda one: one.is_gone)
 

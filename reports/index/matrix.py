@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from reports.index.nights import Row
+from reports.job_rows import Row, Rows
 from reports.statistics.confidence import wilson
 
 Tone: TypeAlias = Literal["passed", "failed", "mixed", "invalid", "crashed"]
@@ -63,7 +63,7 @@ class Line:
     is_steady: bool = field(default=True)
 
 
-def lines(rows: Sequence[Row], nights: Sequence[str], link: Link) -> list[Line]:
+def lines(rows: Rows, nights: Sequence[str], link: Link) -> list[Line]:
     """A line for each scenario, world and target that was played in these nights."""
     places = sorted({(row["scenario"], row["world"], row["target"]) for row in rows if row["night"] in nights})
     known = {(row["scenario"], row["world"], row["target"], row["night"]): row for row in rows}

@@ -5,10 +5,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from reports.job_rows import Row, Rows
 from reports.night import ANNOTATIONS_NAME, Night, NightError, outcome_of, why_red
 from reports.verdict import Outcome
 
@@ -16,18 +17,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-Row: TypeAlias = dict[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class Collected:
     """The rows of the jobs in ``jobs/nights.py``, whose docstrings name the columns, in a fixed order."""
 
-    counts: Sequence[Row]
-    matrix: Sequence[Row]
-    failures: Sequence[Row]
-    series: Sequence[Row]
-    probed: Sequence[Row]
+    counts: Rows
+    matrix: Rows
+    failures: Rows
+    series: Rows
+    probed: Rows
 
 
 def collect_nights(folders: Sequence[Path], spark: "SparkSession | None" = None) -> Collected:
@@ -124,12 +122,12 @@ class NightTold:
 GAP_HOURS = 36
 
 
-def nights_told(nights: Sequence[Night], counts: Sequence[Row], now_us: int) -> list[NightTold]:
+def nights_told(nights: Sequence[Night], counts: Rows, now_us: int) -> list[NightTold]:
     """``nights`` are in order, the oldest first. ``now_us`` decides whether the newest is too old."""
     return list(_night_told(nights, counts, now_us))
 
 
-def _night_told(nights: Sequence[Night], counts: Sequence[Row], now_us: int) -> Iterator[NightTold]:
+def _night_told(nights: Sequence[Night], counts: Rows, now_us: int) -> Iterator[NightTold]:
     finished: list[int] = []
     before_us = 0
     for night in nights:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.index.nights import Row
+from reports.job_rows import Row, Rows
 from reports.jobs.nights import GOOD
 
 _ORDER = ("worse", "changed", "better", "new")
@@ -60,11 +60,11 @@ class ProbeLine:
         return all(cell is None or (cell.tone == "passed" and not cell.changed) for cell in self.cells)
 
 
-def targets(rows: Sequence[Row]) -> list[str]:
+def targets(rows: Rows) -> list[str]:
     return sorted({row["target"] for row in rows})
 
 
-def lines(rows: Sequence[Row]) -> list[ProbeLine]:
+def lines(rows: Rows) -> list[ProbeLine]:
     known = {(row["section"], row["target"]): row for row in rows}
     return [
         ProbeLine(section, tuple(_cell(known.get((section, target))) for target in targets(rows)))

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from reports.collect import Findings, without_presets
+from reports.collect import Findings
+from reports.job_rows import without_presets
 from reports.page import words
 from reports.page.faults import disturbed_seconds
 from reports.statistics.confidence import BLOCKS, BUCKET, LEAST_BLOCK_S, LEAST_UNITS, Ratio, Word, ratios

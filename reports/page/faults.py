@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from reports.collect import Findings
-from reports.collect import Row
-from reports.collect import without_presets
 from reports.decide import LOSSES
+from reports.job_rows import Row
+from reports.job_rows import Rows
+from reports.job_rows import without_presets
 from reports.page import control_plane
 from reports.page import words
 from reports.page.latency import quantile
@@ -282,7 +283,7 @@ def _impact(findings: Findings, fault: dict[str, Any], kind: str) -> Impact:
     )
 
 
-def disturbed_seconds(hits: Sequence[dict[str, Any]]) -> set[int]:
+def disturbed_seconds(hits: Rows) -> set[int]:
     """The seconds in which a hit lasted or had just ended."""
     return {
         second
@@ -313,7 +314,7 @@ def _last_second(findings: Findings) -> int:
     return max((row["second"] for row in findings.load if row["offered"]), default=0)
 
 
-def _outage_of(findings: Findings, kind: str, hits: Sequence[dict[str, Any]]) -> int | None:
+def _outage_of(findings: Findings, kind: str, hits: Rows) -> int | None:
     slack = _WINDOWS.settle_s * 1_000_000
     touching = [
         gap["gap_us"]

@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.collect import Findings, without_presets
+from reports.collect import Findings
+from reports.job_rows import without_presets
 from reports.page import words
 
 _SLACK_US = 1_000_000

@@ -1,9 +1,9 @@
 """The latency tables: a percentile is shown only if at least ten samples lie beyond it (n >= 10 / (1 - p))."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reports.job_rows import Row, Rows
 from reports.jobs.latency import CALM, STRUCK
 from reports.page.words import count, micros
 
@@ -45,7 +45,7 @@ class Contrast:
     struck: tuple[int, int | None, int | None, int | None]
 
 
-def contrasts(percentiles: Sequence[dict[str, Any]]) -> list[Contrast]:
+def contrasts(percentiles: Rows) -> list[Contrast]:
     """Only operations of which there were enough for a median. Those of which there were most come first."""
     found = {
         (row["operation"], row["window"]): row
@@ -64,19 +64,19 @@ def _times(row: dict[str, Any] | None) -> tuple[int, int | None, int | None, int
     return row["count"], quantile(row, "p50_us", 2), quantile(row, "p99_us", 100), row["max_us"]
 
 
-def latency_rows(percentiles: Sequence[dict[str, Any]]) -> list[LatencyRow]:
+def latency_rows(percentiles: Rows) -> list[LatencyRow]:
     """The rows of the whole run, service time before response time, without those that have not even a median."""
     whole = [row for row in _of_run(percentiles) if row["count"] >= LEAST_SAMPLES]
     whole.sort(key=lambda row: (row["operation"], row["measure"] != "service"))
     return [LatencyRow(row["operation"], row["measure"], _cells(row)) for row in whole]
 
 
-def thin_operations(percentiles: Sequence[dict[str, Any]]) -> list[str]:
+def thin_operations(percentiles: Rows) -> list[str]:
     """The operations that ``latency_rows`` leaves out."""
     return sorted({str(row["operation"]) for row in _of_run(percentiles) if row["count"] < LEAST_SAMPLES})
 
 
-def _of_run(percentiles: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _of_run(percentiles: Rows) -> list[Row]:
     return [row for row in percentiles if row["fault"] == "" and row["window"] == ""]
 
 

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from reports.collect import Findings, without_presets
+from reports.collect import Findings
 from reports.decide import generator_limits
+from reports.job_rows import Row, without_presets
 from reports.manifest import Manifest
 from reports.mirrored import mirrored, rewinds
 from reports.page import control_plane, groups, transactions, words
@@ -251,7 +252,7 @@ def _load(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _outcomes(findings: Findings) -> list[dict[str, Any]]:
+def _outcomes(findings: Findings) -> list[Row]:
     """Operations by kind and end, with the errors that were named. Those that did not end well come first."""
     table = Counter[tuple[str, str, str]]()
     for row in findings.throughput:
@@ -260,7 +261,7 @@ def _outcomes(findings: Findings) -> list[dict[str, Any]]:
     return [{"f": f, "type": end, "error": error, "operations": n} for (f, end, error), n in in_order]
 
 
-def _broker_table(findings: Findings) -> list[dict[str, Any]]:
+def _broker_table(findings: Findings) -> list[Row]:
     values: dict[tuple[str, int], list[int]] = defaultdict(list)
     for row in findings.broker:
         values[row["metric"], row["node"]].append(row["value"])

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from reports.collect import Findings, Row
+from reports.collect import Findings
+from reports.job_rows import Row
 from reports.jobs.transactions import NO_FAULT, WHOLE_RUN
 from reports.page.groups import cause
 from reports.page.latency import quantile

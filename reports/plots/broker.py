@@ -1,12 +1,11 @@
 """The broker's own metrics over time."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from reports.job_rows import Rows
 from reports.plots import style, timeline
 
 MOST_PANELS = 8
@@ -19,7 +18,7 @@ _FIRST = (
 )
 
 
-def draw_broker(broker: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
+def draw_broker(broker: Rows, hits: Rows, seconds: int) -> Figure | None:
     """The broker's own metrics, one small panel each, on the same time axis as everything else."""
     metrics = shown_metrics(broker)
     if not metrics:
@@ -40,7 +39,7 @@ def draw_broker(broker: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]]
     return figure
 
 
-def shown_metrics(broker: Sequence[dict[str, Any]]) -> list[str]:
+def shown_metrics(broker: Rows) -> list[str]:
     """Known metrics come first, then those that moved. A line that stays at 0 tells nothing."""
     values: dict[str, list[int]] = defaultdict(list)
     for row in broker:

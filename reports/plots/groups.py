@@ -1,25 +1,24 @@
 """Figures of consumer groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from reports.job_rows import Rows
 from reports.plots import style, timeline
 
 MOST_GROUPS = 8
 COMMITS = ("offset_commit", "commit")
 """The operations that commit offsets."""
-Row = Mapping[str, Any]
 
 
 def draw_groups(
-    rebalances: Sequence[Row],
-    ownerless: Sequence[Row],
-    latency: Sequence[Row],
-    hits: Sequence[dict[str, Any]],
+    rebalances: Rows,
+    ownerless: Rows,
+    latency: Rows,
+    hits: Rows,
     seconds: int,
 ) -> Figure | None:
     """Rebalances of groups over time, partitions without an owner, and how long commits took.
@@ -39,7 +38,7 @@ def draw_groups(
     return figure
 
 
-def _generations(axes: Axes, rebalances: Sequence[Row], names: Sequence[str], seconds: int) -> None:
+def _generations(axes: Axes, rebalances: Rows, names: Sequence[str], seconds: int) -> None:
     for place, name in enumerate(names):
         rows = sorted((row for row in rebalances if row["group"] == name), key=lambda row: row["generation"])
         ends = [row["from_us"] / 1e6 for row in rows[1:]] + [float(seconds)]
@@ -65,7 +64,7 @@ def _members(count: int, wide: bool) -> str:
     return f"{count} member{'s' * (count != 1)}" if wide else str(count)
 
 
-def _without_owner(axes: Axes, ownerless: Sequence[Row], seconds: int) -> None:
+def _without_owner(axes: Axes, ownerless: Rows, seconds: int) -> None:
     """How many partitions of all groups had no owner, counted only between two owners."""
     begun = [(row["from_us"] / 1e6, 1) for row in ownerless]
     ended = [(row["until_us"] / 1e6, -1) for row in ownerless]
@@ -80,7 +79,7 @@ def _without_owner(axes: Axes, ownerless: Sequence[Row], seconds: int) -> None:
     axes.set_title("partitions without an owner")
 
 
-def _commits(axes: Axes, rows: Sequence[Row], seconds: int) -> None:
+def _commits(axes: Axes, rows: Rows, seconds: int) -> None:
     for name, label, colour in (("p50_us", "median", style.SKY), ("max_us", "slowest", style.BLUE)):
         points = {row["second"]: max(1, row[name]) for row in rows if row[name] is not None}
         x, y = timeline.dense(points, seconds)

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
+from reports.job_rows import Rows
 from reports.jobs.latency import HEATMAP_STEPS_PER_OCTAVE
 from reports.plots import style, timeline
 
@@ -22,7 +22,7 @@ _WITHOUT_RECORDS = ("create_topics", "metadata_read")
 """These operations are shown if no client wrote or read records."""
 
 
-def draw_latency(latency: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
+def draw_latency(latency: Rows, hits: Rows, seconds: int) -> Figure | None:
     """Response time second by second, log scale: p50, p99 and max, faults shaded."""
     rows = [row for row in latency if row["measure"] == "response"]
     counts = {kind: sum(row["operation"] == kind for row in rows) for kind in (*_LATENCY_OPERATIONS, *_WITHOUT_RECORDS)}
@@ -56,7 +56,7 @@ _TICKS = {0.0: "0", 0.5: "50", 0.9: "90", 0.99: "99", 0.999: "99.9", 0.9999: "99
 _MEASURE_LINES = {"service": "-", "response": (0, (4, 2))}
 
 
-def draw_percentiles(distribution: Sequence[dict[str, Any]], baseline: Sequence[dict[str, Any]] = ()) -> Figure | None:
+def draw_percentiles(distribution: Rows, baseline: Rows = ()) -> Figure | None:
     """Draw latency against percentile on a log 1/(1-p) axis. Each step to the right is ten times rarer.
 
     None if no operation has LEAST_SAMPLES values.
@@ -90,7 +90,7 @@ def percentile_axis(axes: Axes, furthest: float) -> None:
     axes.set_xlabel("percentile")
 
 
-def _curves(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
+def _curves(rows: Rows) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
     grouped: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for row in rows:
         grouped.setdefault((row["operation"], row["measure"]), []).append((row["high_us"], row["count"]))
@@ -121,7 +121,7 @@ _HEATMAP_OPERATIONS = ("fetch", "produce")
 _LIGHT = {"fetch": ("#b9dcf2", "#0072b2", "#012a44"), "produce": ("#fbd3b4", "#d55e00", "#4a1f00")}
 
 
-def draw_heatmap(heatmap: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
+def draw_heatmap(heatmap: Rows, hits: Rows, seconds: int) -> Figure | None:
     """How many operations took how long, second by second. It shows the modes that quantile lines hide."""
     kinds = [
         kind

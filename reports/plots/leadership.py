@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from reports.job_rows import Row, Rows
 from reports.plots import style, timeline
 
 _BELOW = 0.13
@@ -15,9 +16,9 @@ _BELOW = 0.13
 
 
 def draw_leadership(
-    leadership: Sequence[dict[str, Any]],
-    by_second: Sequence[dict[str, Any]],
-    hits: Sequence[dict[str, Any]],
+    leadership: Rows,
+    by_second: Rows,
+    hits: Rows,
     seconds: int,
 ) -> Figure | None:
     """Draw who led each replicated partition, and how many replicas were in sync. Below are all changes per second.
@@ -45,9 +46,7 @@ def node_colour(node: int, nodes: Sequence[int]) -> str:
     return style.series(nodes.index(node))
 
 
-def _draw_partition(
-    axes: Axes, place: int, rows: list[dict[str, Any]], nodes: Sequence[int], seconds: int, *, many: bool
-) -> None:
+def _draw_partition(axes: Axes, place: int, rows: list[Row], nodes: Sequence[int], seconds: int, *, many: bool) -> None:
     in_order = sorted(rows, key=lambda row: row["n"])
     largest = max(isr_members(row) for row in in_order)
     ends = [row["at_us"] / 1e6 for row in in_order[1:]] + [float(seconds)]
@@ -71,7 +70,7 @@ def isr_members(row: dict[str, Any]) -> int:
     return len(row["isr"].split(",")) if row["isr"] else 0
 
 
-def _draw_changes(axes: Axes, by_second: Sequence[dict[str, Any]], seconds: int) -> None:
+def _draw_changes(axes: Axes, by_second: Rows, seconds: int) -> None:
     kinds = (
         ("elected", "leaders elected", style.BLUE),
         ("shrunk", "in-sync sets shrunk", style.RED),
@@ -90,9 +89,9 @@ _STATES = (("active controller", style.BLUE), ("none", style.RED), ("active, not
 
 
 def draw_controller(
-    failovers: Sequence[dict[str, Any]],
-    transfers: Sequence[dict[str, Any]],
-    hits: Sequence[dict[str, Any]],
+    failovers: Rows,
+    transfers: Rows,
+    hits: Rows,
     seconds: int,
 ) -> Figure | None:
     """Draw who was the active controller, and when nobody was. Below it shows which node downloaded a snapshot when.
@@ -112,7 +111,7 @@ def draw_controller(
     return figure
 
 
-def _controllers(axes: Axes, failovers: Sequence[dict[str, Any]], nodes: Sequence[int], seconds: int) -> None:
+def _controllers(axes: Axes, failovers: Rows, nodes: Sequence[int], seconds: int) -> None:
     in_order = sorted(failovers, key=lambda row: row["active_us"])
     since_us, many = 0, len(in_order) > timeline.MOST_SPANS
     spans: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
@@ -132,7 +131,7 @@ def _controllers(axes: Axes, failovers: Sequence[dict[str, Any]], nodes: Sequenc
     style.legend(axes, 3, handles)
 
 
-def _downloads(axes: Axes, transfers: Sequence[dict[str, Any]], seconds: int) -> None:
+def _downloads(axes: Axes, transfers: Rows, seconds: int) -> None:
     labels = []
     for place, row in enumerate(transfers):
         colour = style.GREEN if row["finished"] else style.MUTED

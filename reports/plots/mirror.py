@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from reports.job_rows import Rows
 from reports.jobs.mirror import SLOT_US
 from reports.plots import style, timeline
 
@@ -20,9 +21,7 @@ MOST_PARTITIONS = 3
 """More lines cannot be distinguished; those that were rewound come first."""
 
 
-def draw_mirror(
-    known: "Mapping[Place, Track]", rewinds: "Sequence[Rewind]", hits: Sequence[dict[str, Any]], seconds: int
-) -> Figure | None:
+def draw_mirror(known: "Mapping[Place, Track]", rewinds: "Sequence[Rewind]", hits: Rows, seconds: int) -> Figure | None:
     """Draw a mirror's position in its source over time, with its rewinds. Below is how far it was behind.
 
     None without a mirror.
@@ -99,7 +98,7 @@ class MirrorRun:
     name: str
     known: "Mapping[Place, Track]"
     rewinds: "Sequence[Rewind]"
-    hits: Sequence[dict[str, Any]]
+    hits: Rows
 
 
 def draw_positions(runs: Sequence[MirrorRun], seconds: int) -> Figure | None:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from reports.job_rows import Rows
 from reports.plots import style, timeline
 
 _POSTER_OPERATIONS = ("produce", "fetch")
@@ -18,9 +19,9 @@ _POSTER_WITHOUT_RECORDS = ("create_topics", "metadata_read")
 
 
 def draw_poster(
-    throughput: Sequence[dict[str, Any]],
-    latency: Sequence[dict[str, Any]],
-    hits: Sequence[dict[str, Any]],
+    throughput: Rows,
+    latency: Rows,
+    hits: Rows,
     seconds: int,
 ) -> Figure | None:
     """The one picture of the first page: what clients got, second by second, and the faults below.
@@ -53,13 +54,13 @@ def draw_poster(
     return figure
 
 
-def _draw_failed(axes: Axes, throughput: Sequence[dict[str, Any]], kinds: Sequence[str], seconds: int) -> None:
+def _draw_failed(axes: Axes, throughput: Rows, kinds: Sequence[str], seconds: int) -> None:
     failed = sum((_rates_per_second(throughput, kind, ok=False) for kind in kinds), Counter[int]())
     if failed:
         timeline.bars(axes, [failed], [style.RED], ["not ok"], seconds)
 
 
-def _rates_per_second(throughput: Sequence[dict[str, Any]], kind: str, *, ok: bool) -> Counter[int]:
+def _rates_per_second(throughput: Rows, kind: str, *, ok: bool) -> Counter[int]:
     counts = Counter[int]()
     for row in throughput:
         if row["f"] == kind and (row["type"] == "ok") is ok:
@@ -74,7 +75,7 @@ def _is_response(row: dict[str, Any], kind: str) -> bool:
 _LOAD_LINES = (("offered", style.INK, (0, (2, 2))), ("sent", style.BLUE, "-"), ("completed", style.GREEN, "-"))
 
 
-def draw_load(load: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int) -> Figure | None:
+def draw_load(load: Rows, hits: Rows, seconds: int) -> Figure | None:
     """Draw what the schedule offered, what the fleet sent and what completed. Below is how late the fleet was."""
     if len(load) < timeline.LEAST_SECONDS:
         return None
@@ -99,9 +100,7 @@ MOST_ABOVE = 5
 _ERROR_COLOURS = (style.RED, style.YELLOW, style.PURPLE, style.SKY, style.MUTED)
 
 
-def draw_throughput(
-    throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int
-) -> Figure | None:
+def draw_throughput(throughput: Rows, hits: Rows, seconds: int) -> Figure | None:
     """Draw operations by the second in which they completed. Below are those that did not end ok, stacked by error."""
     ok = _by_second([row for row in throughput if row["type"] == "ok"], "f")
     bad = _by_second([row for row in throughput if row["type"] != "ok"], "error")
@@ -133,7 +132,7 @@ def _throughput_legend(axes: Axes, entries: int) -> None:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), ncols=1, fontsize=7.5, labelspacing=0.25)
 
 
-def _by_second(rows: Sequence[dict[str, Any]], key: str) -> dict[str, Counter[int]]:
+def _by_second(rows: Rows, key: str) -> dict[str, Counter[int]]:
     series: dict[str, Counter[int]] = defaultdict(Counter)
     for row in rows:
         series[row[key]][row["second"]] += row["operations"]
@@ -146,9 +145,7 @@ _BETTER_FIRST = (0, 1, 3, 2)
 """Indexes of _STATES. That none ended is the better of the two last: nothing may have been sent."""
 
 
-def draw_availability(
-    throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], seconds: int
-) -> Figure | None:
+def draw_availability(throughput: Rows, hits: Rows, seconds: int) -> Figure | None:
     """For each kind of operation, second by second: did one succeed, did all fail, or did none end?"""
     kinds = [kind for kind in _AVAILABILITY_OPERATIONS if any(row["f"] == kind for row in throughput)]
     if not kinds or seconds < timeline.LEAST_SECONDS:
@@ -179,7 +176,7 @@ def _spans(states: Sequence[int], wanted: int, width: int) -> list[tuple[float, 
     return spans
 
 
-def _availability_states(throughput: Sequence[dict[str, Any]], kind: str, seconds: int) -> list[int]:
+def _availability_states(throughput: Rows, kind: str, seconds: int) -> list[int]:
     """For each bucket an index of _STATES, that of its worst second."""
     good, bad = Counter[int](), Counter[int]()
     for row in throughput:

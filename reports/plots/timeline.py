@@ -7,12 +7,11 @@ peak and no hole vanishes. The axis says how long a bucket is.
 
 from collections.abc import Mapping, Sequence
 from math import ceil, isnan
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.collect import without_presets
+from reports.job_rows import Rows, without_presets
 from reports.plots import style
 
 MOST_LANES = 12
@@ -21,17 +20,17 @@ _NARROW = 0.004
 """A band narrower than this share of the run is drawn as a line, because nobody would see the band."""
 
 
-def fault_lane_height(hits: Sequence[dict[str, Any]]) -> float:
+def fault_lane_height(hits: Rows) -> float:
     return 0.14 + 0.22 * min(MOST_LANES, len(fault_names(hits)))
 
 
-def fault_names(hits: Sequence[dict[str, Any]]) -> list[str]:
+def fault_names(hits: Rows) -> list[str]:
     """The names of faults in the order in which they first hit. Presets are no faults."""
     in_time = sorted(without_presets(hits), key=lambda one: (one["at_us"], one["name"]))
     return list(dict.fromkeys(one["name"] for one in in_time))
 
 
-def shade_faults(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
+def shade_faults(axes: Axes, hits: Rows, seconds: float) -> None:
     """Shades the faults. Only the lane shows a fault that hit more often than a reader can tell apart."""
     for name in fault_names(hits)[:MOST_LANES]:
         mine = [one for one in hits if one["name"] == name]
@@ -46,7 +45,7 @@ def _mark(axes: Axes, start: float, end: float, seconds: float) -> None:
         axes.axvline(start, color=style.FAULT, alpha=0.55, linewidth=1, linestyle=(0, (3, 2)), zorder=0)
 
 
-def fault_lane(axes: Axes, hits: Sequence[dict[str, Any]], seconds: float) -> None:
+def fault_lane(axes: Axes, hits: Rows, seconds: float) -> None:
     shown = fault_names(hits)[:MOST_LANES]
     for row, name in enumerate(shown):
         spans = [(one["at_us"] / 1e6, one["until_us"] / 1e6) for one in hits if one["name"] == name]
@@ -75,7 +74,7 @@ LOWEST_AND_HIGHEST = "by their lowest and highest second"
 
 
 def frame(
-    heights: Sequence[float], hits: Sequence[dict[str, Any]], seconds: int, drawn: str = LOWEST_AND_HIGHEST
+    heights: Sequence[float], hits: Rows, seconds: int, drawn: str = LOWEST_AND_HIGHEST
 ) -> tuple[Figure, list[Axes]]:
     """The panels in the order of ``heights``. The fault lane is drawn already. ``drawn`` says how buckets are drawn."""
     with_lane = bool(fault_names(hits))

@@ -1,13 +1,12 @@
 """The figure of transactions."""
 
 from collections import Counter
-from collections.abc import Sequence
 from math import ceil
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from reports.job_rows import Rows
 from reports.jobs.transactions import WHOLE_RUN
 from reports.plots import style, timeline
 
@@ -22,12 +21,9 @@ _LINES = (
     ("abort", "p50_us", "abort p50", style.ORANGE, "-"),
     ("abort", "max_us", "slowest abort", style.ORANGE, ":"),
 )
-Row = dict[str, Any]
 
 
-def draw_transactions(
-    throughput: Sequence[Row], decided: Sequence[Row], stands: Sequence[Row], hits: Sequence[Row], seconds: int
-) -> Figure | None:
+def draw_transactions(throughput: Rows, decided: Rows, stands: Rows, hits: Rows, seconds: int) -> Figure | None:
     """Transactions over time: how they ended, how long their ends took, and how far back the last stable offset was.
 
     None without transactions.
@@ -47,7 +43,7 @@ def draw_transactions(
     return figure
 
 
-def _ends(axes: Axes, ended: Sequence[Row], seconds: int) -> None:
+def _ends(axes: Axes, ended: Rows, seconds: int) -> None:
     counts = {kind: Counter[int]() for kind, _, _ in _ENDS}
     for row in ended:
         if row["type"] in counts:
@@ -58,7 +54,7 @@ def _ends(axes: Axes, ended: Sequence[Row], seconds: int) -> None:
     style.legend(axes, 3)
 
 
-def _decided(axes: Axes, rows: Sequence[Row], seconds: int) -> None:
+def _decided(axes: Axes, rows: Rows, seconds: int) -> None:
     for wanted, column, label, colour, line in _LINES:
         points = {row["second"]: max(1, row[column]) for row in rows if row["asked"] == wanted}
         if points:
@@ -69,7 +65,7 @@ def _decided(axes: Axes, rows: Sequence[Row], seconds: int) -> None:
     style.legend(axes, 4)
 
 
-def _age(axes: Axes, stands: Sequence[Row], seconds: int) -> None:
+def _age(axes: Axes, stands: Rows, seconds: int) -> None:
     """The age of the oldest stand at the end of each slot."""
     slots = seconds * 1_000_000 // SLOT_US
     ages = [0] * (slots + 1)

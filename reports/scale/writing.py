@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reports.columns import Table
+from reports.job_rows import Row
 from reports.manifest import Manifest, write_manifest
 from reports.rows import END_OF_RUN_US
 from reports.scale.breaches import NOTHING, Planted
@@ -184,7 +185,7 @@ def _begin(writer: Writer) -> None:
 
 def _write_piece(writer: Writer, piece: Piece, clients: Sequence[_Fetcher], seed: int, breaches: Planted) -> None:
     """The rows of a piece stand in the order in which their operations ended."""
-    parts: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    parts: dict[str, list[Row]] = defaultdict(list)
     _sends(parts, piece)
     for client in clients:
         read = breaches.change(fetches(piece, client.number, seed), piece, client.number)
@@ -195,7 +196,7 @@ def _write_piece(writer: Writer, piece: Piece, clients: Sequence[_Fetcher], seed
         _ADDERS[name](writer, {each: values[order] for each, values in columns.items()})
 
 
-def _sends(parts: dict[str, list[dict[str, Any]]], piece: Piece) -> None:
+def _sends(parts: dict[str, list[Row]], piece: Piece) -> None:
     own = piece.acked
     n = int(own.sum())
     parts["operations"].append(
@@ -222,9 +223,7 @@ def _sends(parts: dict[str, list[dict[str, Any]]], piece: Piece) -> None:
     )
 
 
-def _fetches(
-    parts: dict[str, list[dict[str, Any]]], piece: Piece, read: Fetches, client: _Fetcher, breaches: Planted
-) -> None:
+def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _Fetcher, breaches: Planted) -> None:
     starts = np.flatnonzero(read.begins)
     fetch = np.cumsum(read.begins) - 1
     ends = np.append(starts[1:], len(fetch)) - 1

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reports import schema
-from reports.collect import JOBS_AT_ONCE, Findings, Progress, Query, Row, collect, queries
+from reports.collect import JOBS_AT_ONCE, Findings, Progress, Query, collect, queries
 from reports.columns import Table
 from reports.decide import decide
 from reports.early import link_whole_parts
+from reports.job_rows import Row
 from reports.judge import silent
 from reports.manifest import Manifest
 from reports.page.render import write_page

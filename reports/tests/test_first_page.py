@@ -3,7 +3,7 @@
 import pytest
 from dataclasses import replace
 from reports.collect import Found
-from reports.collect import Row
+from reports.job_rows import Row
 from reports.page.faults import Figure
 from reports.page.faults import Impact
 from reports.page.faults import Window

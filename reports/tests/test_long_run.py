@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from reports.collect import Findings, Row
+from reports.collect import Findings
+from reports.job_rows import Row
 from reports.page.render import MOST_EVENTS, write_page
 from reports.plots import timeline
 from reports.plots.operations import _availability_states
