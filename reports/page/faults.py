@@ -6,23 +6,19 @@ the first page, with the one figure of each fault that one remembers.
 """
 
 import re
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
 from reports.collect import Findings
 from reports.decide import LOSSES
-from reports.job_rows import Row
-from reports.job_rows import Rows
-from reports.job_rows import without_presets
-from reports.page import control_plane
-from reports.page import words
+from reports.job_rows import Row, Rows, without_presets
+from reports.page import control_plane, words
 from reports.page.latency import quantile
 from reports.read_tables import JobConfig
 from reports.rows import is_strike
 from reports.verdict import Verdict
-from statistics import median
-from typing import Any
 
 _ROLES = ("leader", "follower", "observer", "partition_leader", "partition_follower")
 _IN_WORDS = re.compile(r"(the controller|the leader of \S+|a follower of \S+(?: \S+)?|an observer): ")

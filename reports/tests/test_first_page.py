@@ -1,23 +1,15 @@
 """The first page: what was attacked in words, the one figure of each fault, and what stands apart from it."""
 
-import pytest
 from dataclasses import replace
+
+import pytest
+
 from reports.collect import Found
 from reports.job_rows import Row
-from reports.page.faults import Figure
-from reports.page.faults import Impact
-from reports.page.faults import Window
-from reports.page.faults import attacks
-from reports.page.faults import fault_sentence
-from reports.page.latency import Contrast
-from reports.page.latency import contrasts
-from reports.page.latency import latency_rows
-from reports.page.latency import thin_operations
+from reports.page.faults import Figure, Impact, Window, attacks, fault_sentence
+from reports.page.latency import Contrast, contrasts, latency_rows, thin_operations
 from reports.page.render import strained
-from reports.tests.test_verdict import BREACH
-from reports.tests.test_verdict import MANIFEST
-from reports.tests.test_verdict import findings
-from reports.tests.test_verdict import outcome
+from reports.tests.test_verdict import BREACH, MANIFEST, findings, outcome
 
 QUIET = Window(2_000, 5_000, 5_000, 80.0)
 KILLED = "leader partition_leader"

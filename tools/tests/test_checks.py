@@ -1,17 +1,19 @@
 """Which checks run when, and what their exit codes come to."""
 
-import conftest
-import pytest
 import subprocess
 import sys
-from click.testing import CliRunner
 from collections.abc import Iterator
 from contextlib import contextmanager
-from crucible_kafka import cli
 from pathlib import Path
-from tools import checks
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import conftest
+from crucible_kafka import cli
+from tools import checks
 
 Commands = list[tuple[str, ...]]
 PLANTED = """
