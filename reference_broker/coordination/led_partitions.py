@@ -56,17 +56,17 @@ Skipped = Callable[[int, str], None]
 """Called with each damaged record: its offset (-1 if unknown) and what is wrong with it."""
 
 
-class Taker(Protocol):
-    """Replays the records of one partition for its coordinator."""
+class Playback(Protocol):
+    """Replays the records of one partition for its coordinator (Kafka's CoordinatorPlayback)."""
 
-    def take(self, header: BatchHeader, record: Record, end_offset: int) -> None:
+    def replay(self, header: BatchHeader, record: Record, end_offset: int) -> None:
         """Replay the next record of the log, which may be a control record. ``end_offset`` is one past it. A damaged
         batch may give its records any offsets; ``end_offset`` never goes back, and stays inside the log. Raises
         DamagedRecord."""
         ...
 
-    def read_so_far(self) -> None:
-        """Called after each slice of records, and after the last record."""
+    def batch_replayed(self) -> None:
+        """Called after some records, and after the last one."""
         ...
 
     def restore(self, skipped: Skipped) -> Sliced[None]:
@@ -76,50 +76,35 @@ class Taker(Protocol):
 
 @dataclass(slots=True)
 class Loading:
-    """One load of a partition. At most one callback is called, and none if another node leads the partition by then."""
+    """One load of a partition. It ends early if another node leads the partition by then."""
 
     ports: Ports
     target: LedPartition
-    taker: Taker
-    finished: Callable[[int], None]
-    """Called with the number of records at the end."""
-    refused: Callable[[str], None]
-    """Called with the reason if the log itself cannot be read on."""
-    disk_failed: Callable[[str], None]
-    """Called with the reason if the disk failed."""
+    playback: Playback
     records: int = 0
     skipped: int = 0
     _end_offset: int = 0
     """One past the last record that was replayed."""
 
     def run(self) -> Sliced[None]:
-        try:
-            yield from self._run()
-        except (InvalidRecords, DiskError) as failure:
-            if self.target.is_led:
-                report = self.disk_failed if isinstance(failure, DiskError) else self.refused
-                report(str(failure))
-
-    def _run(self) -> Sliced[None]:
+        """Raises InvalidRecords and DiskError where the log cannot be read on."""
         for found in self._records(self.target.led.log):
             if found is None:
                 yield
                 continue
-            self._take(*found)
+            self._replay(*found)
             self.records += 1
             if self.records % COORDINATOR_RECORDS_PER_SLICE == 0:
-                self.taker.read_so_far()
+                self.playback.batch_replayed()
                 yield
                 if not self.target.is_led:
                     return
         self.target.loaded_end = self.target.led.log.log_end_offset
-        self.taker.read_so_far()
-        yield from self.taker.restore(self._skip)
-        if self.target.is_led:
-            if self.skipped:
-                where = ("partition", self.target.led.log.directory)
-                self.ports.note("coordinator_loaded_in_part", where, ("left_out", self.skipped))
-            self.finished(self.records)
+        self.playback.batch_replayed()
+        yield from self.playback.restore(self._skip)
+        if self.target.is_led and self.skipped:
+            where = ("partition", self.target.led.log.directory)
+            self.ports.note("coordinator_loaded_in_part", where, ("left_out", self.skipped))
 
     def _records(self, log: PartitionLog) -> Iterator[tuple[BatchHeader, Record] | None]:
         """Yield each record, and None after each chunk. Ends early once another node leads the partition, since its
@@ -143,10 +128,10 @@ class Loading:
                     self._skip(header.base_offset, invalid.message)
             yield None
 
-    def _take(self, header: BatchHeader, record: Record) -> None:
+    def _replay(self, header: BatchHeader, record: Record) -> None:
         self._end_offset = min(max(self._end_offset, record.offset + 1), self.target.led.log.log_end_offset)
         try:
-            self.taker.take(header, record, self._end_offset)
+            self.playback.replay(header, record, self._end_offset)
         except DamagedRecord as damaged:
             self._skip(record.offset, str(damaged))
 
@@ -162,15 +147,15 @@ RELOAD_US = 1_000_000
 P = TypeVar("P", bound=LedPartition)
 
 
-class Keeper(Protocol[P]):
+class Coordinator(Protocol[P]):
     """The coordinator that owns the partitions."""
 
     def begin(self, partition: Partition) -> P:
         """Return the state of a partition that this node begins to lead, with nothing loaded."""
         ...
 
-    def taker(self, found: P) -> Taker:
-        """Return what replays the records while the partition is loaded."""
+    def playback(self, found: P) -> Playback:
+        """Return the playback that replays the records while the partition is loaded."""
         ...
 
     def loaded(self, found: P) -> None:
@@ -186,11 +171,17 @@ class LedPartitions(Generic[P]):
     """The led partitions of ``topic``. Implements ``replication.partitions.LeadershipListener``."""
 
     def __init__(
-        self, ports: Ports, topic: str, keeper: Keeper[P], loading: Gauge, load_time_ms: Histogram, prefix: str
+        self,
+        ports: Ports,
+        topic: str,
+        coordinator: Coordinator[P],
+        loading: Gauge,
+        load_time_ms: Histogram,
+        prefix: str,
     ) -> None:
         self._ports = ports
         self._topic = topic
-        self._keeper = keeper
+        self._coordinator = coordinator
         self._by_index: dict[int, P] = {}
         self._loads = SliceQueue(ports)
         self._loading = loading
@@ -229,7 +220,7 @@ class LedPartitions(Generic[P]):
     # --- roles --------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition) -> None:
-        """Called again with each newer state. A new epoch of the same leader changes nothing: nobody else has
+        """Called again with each newer state. A new epoch of the same leader changes nothing, since no other node has
         written."""
         if partition.topic != self._topic:
             return
@@ -248,43 +239,38 @@ class LedPartitions(Generic[P]):
             self._drop(known)
 
     def _begin(self, partition: Partition) -> None:
-        found = self._keeper.begin(partition)
+        found = self._coordinator.begin(partition)
         self._by_index[partition.index] = found
         if partition.log.log_end_offset == partition.log.log_start_offset:
             self._serve(found, 0)
             return
         self._loading.value += 1
-        began_us = self._ports.now().mono_us
-        loading = Loading(
-            self._ports,
-            found,
-            self._keeper.taker(found),
-            lambda records: self._loaded(found, records, began_us),
-            lambda reason: self._refused(found, reason),
-            lambda reason: self._disk_failed(found, reason),
-        )
-        self._loads.add(loading.run())
+        self._loads.add(self._load(found, self._ports.now().mono_us))
 
-    def _loaded(self, found: P, records: int, began_us: int) -> None:
-        self._loading.value -= 1
-        self._load_time_ms.record((self._ports.now().mono_us - began_us) // 1000)
-        self._serve(found, records)
+    def _load(self, found: P, began_us: int) -> Sliced[None]:
+        loading = Loading(self._ports, found, self._coordinator.playback(found))
+        try:
+            yield from loading.run()
+        except (InvalidRecords, DiskError) as failure:
+            if found.is_led:
+                self._load_failed(found, failure)
+        else:
+            if found.is_led:
+                self._loading.value -= 1
+                self._load_time_ms.record((self._ports.now().mono_us - began_us) // 1000)
+                self._serve(found, loading.records)
 
-    def _refused(self, found: P, reason: str) -> None:
-        """Its clients receive NOT_COORDINATOR, as in Kafka. They find it again once another replica leads it."""
-        found.is_refused = True
-        self._loading.value -= 1
-        self._load_failed(found, reason)
-
-    def _disk_failed(self, found: P, reason: str) -> None:
-        """The error may pass, for instance a lack of file descriptors. Until then clients receive
-        COORDINATOR_LOAD_IN_PROGRESS. Unlike Kafka, which serves the partition only after the next change of leader.
-        """
-        self._load_failed(found, reason)
-        later(self._ports, RELOAD_US, lambda: self._reload(found))
-
-    def _load_failed(self, found: P, reason: str) -> None:
-        self._ports.note("coordinator_load_failed", ("partition", found.led.log.directory), ("reason", reason))
+    def _load_failed(self, found: P, failure: InvalidRecords | DiskError) -> None:
+        """If the log itself cannot be read on, clients receive NOT_COORDINATOR, as in Kafka, until another replica
+        leads the partition. A disk error may pass, for instance a lack of file descriptors, so the load is retried.
+        Until then clients receive COORDINATOR_LOAD_IN_PROGRESS. Unlike Kafka, which serves the partition only after the
+        next change of leader."""
+        self._ports.note("coordinator_load_failed", ("partition", found.led.log.directory), ("reason", str(failure)))
+        if isinstance(failure, DiskError):
+            later(self._ports, RELOAD_US, lambda: self._reload(found))
+        else:
+            found.is_refused = True
+            self._loading.value -= 1
 
     def _reload(self, found: P) -> None:
         if self._by_index.get(found.index) is found:
@@ -294,13 +280,13 @@ class LedPartitions(Generic[P]):
     def _serve(self, found: P, records: int) -> None:
         found.is_loaded = True
         self._ports.note(f"{self._prefix}_loaded", ("partition", found.index), ("records", records))
-        self._keeper.loaded(found)
+        self._coordinator.loaded(found)
 
     def _drop(self, known: P) -> None:
         was_loaded = known.is_loaded
         known.close()
         if was_loaded:
-            self._keeper.unloaded(known)
+            self._coordinator.unloaded(known)
         elif not known.is_refused:
             self._loading.value -= 1
         self._ports.note(f"{self._prefix}_unloaded", ("partition", known.index))

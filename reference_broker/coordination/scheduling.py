@@ -1,4 +1,4 @@
-"""Scheduling of a node's work: steps at the end of an event, due keys, slots of limited number."""
+"""Scheduling of a node's work: callbacks at the end of an event, due keys, slots of limited number."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,25 +10,25 @@ from reference_broker.ports.slicing import COORDINATOR_STEPS_PER_EVENT
 
 
 @dataclass(slots=True)
-class Steps:
-    """What follows on a replicated record: at the end of the same event, and where there is much, in the next ones.
-    Steps run in the order in which they were added."""
+class DeferredCallbacks:
+    """Callbacks of replicated records. They are called at the end of the event, in the order in which they were added.
+    Where there are many, the rest is called in the next events."""
 
     _ports: Ports
-    _steps: deque[Callable[[], None]] = field(default_factory=deque)
+    _callbacks: deque[Callable[[], None]] = field(default_factory=deque)
     _is_planned: bool = False
 
-    def add(self, step: Callable[[], None]) -> None:
-        """Call ``step`` at the end of this event. A step may add further ones."""
-        self._steps.append(step)
+    def add(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` at the end of this event. It may add further ones."""
+        self._callbacks.append(callback)
         if not self._is_planned:
             self._is_planned = True
             self._ports.at_end(self._run)
 
     def _run(self) -> None:
         for _ in range(COORDINATOR_STEPS_PER_EVENT):
-            self._steps.popleft()()
-            if not self._steps:
+            self._callbacks.popleft()()
+            if not self._callbacks:
                 self._is_planned = False
                 return
         later(self._ports, 0, self._run)
@@ -37,8 +37,8 @@ class Steps:
 class DueTimes:
     """The keys of one partition that come due, without a walk over the others.
 
-    A heap holds each key under the earliest time at which something could be due. Whatever handles a due key schedules
-    it again. So a check costs only what is due, and keys at rest cost nothing.
+    A heap holds each key under the earliest time at which something could be due. The caller that handles a due
+    key schedules it again. So a check costs only the due keys, and others cost nothing.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,8 @@ class DueTimes:
         """When each key is due next, in Unix time. Other entries of the key in the heap are stale."""
 
     def schedule(self, key: str, due_ms: int) -> None:
-        """Make the key due at this Unix time, unless it is due earlier. Whatever handles it then schedules the next."""
+        """Make the key due at this Unix time, unless it is due earlier. The caller that handles it then schedules the
+        next time."""
         known = self._earliest.get(key)
         if known is None or due_ms < known:
             self._earliest[key] = due_ms
@@ -68,8 +69,8 @@ class DueTimes:
 
 
 class Slots:
-    """Whoever wants to copy a segment waits here in order of arrival. After each segment a partition goes to the end,
-    so that none waits for a long one."""
+    """A limited number of slots, for instance of partitions that copy a segment at the same time. They are given in the
+    order of the requests."""
 
     def __init__(self, ports: Ports, count: int) -> None:
         self._ports = ports
@@ -78,13 +79,13 @@ class Slots:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def resize(self, count: int) -> None:
-        """Those that are taken beyond a smaller number are not given again."""
+        """Change the number. If more slots are taken than that, the next ones given back are not given again."""
         self.free += count - self.count
         self.count = count
         self._give()
 
     def take(self, begin: Callable[[], None]) -> None:
-        """Call ``begin`` in an event of its own when a slot is free. Whoever began gives the slot back once."""
+        """Call ``begin`` in an event of its own when a slot is free. Each such call needs one ``give_back``."""
         self._waiting.append(begin)
         self._give()
 

@@ -1,7 +1,7 @@
 """One partition of ``__consumer_offsets`` that this node leads: its groups, their offsets, and the records of both.
 
 A commit becomes visible as the high watermark passes it, of which the led partition notifies (``Partition.watch``).
-``OffsetsTaker`` replays the records when the partition is loaded.
+``OffsetsPlayback`` replays the records when the partition is loaded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -269,17 +269,17 @@ class OffsetsPartition(LedPartition):
 
 
 @dataclass(slots=True)
-class OffsetsTaker:
-    """Implements ``coordination.led_partitions.Taker``."""
+class OffsetsPlayback:
+    """Implements ``coordination.led_partitions.Playback``."""
 
     ports: Ports
     target: OffsetsPartition
     _groups: dict[str, bytes] = field(default_factory=dict)
     """The last value of each group."""
 
-    def take(self, header: BatchHeader, record: Record, end_offset: int) -> None:
+    def replay(self, header: BatchHeader, record: Record, end_offset: int) -> None:
         if header.is_control:
-            self._take_marker(header, record, end_offset)
+            self._replay_marker(header, record, end_offset)
             return
         key = read_key(record.key or b"")
         if isinstance(key, OffsetKey):
@@ -292,7 +292,7 @@ class OffsetsTaker:
             if record.value is not None:
                 self._groups[key.group] = record.value
 
-    def _take_marker(self, header: BatchHeader, record: Record, end_offset: int) -> None:
+    def _replay_marker(self, header: BatchHeader, record: Record, end_offset: int) -> None:
         try:
             type_ = read_control(record).type
         except InvalidRecords as invalid:
@@ -300,7 +300,7 @@ class OffsetsTaker:
         if type_ in (ControlType.ABORT, ControlType.COMMIT):
             self.target.offsets.ended(end_offset, header.producer_id, is_commit=type_ == ControlType.COMMIT)
 
-    def read_so_far(self) -> None:
+    def batch_replayed(self) -> None:
         self.target.make_visible()
 
     def restore(self, skipped: Skipped) -> Sliced[None]:

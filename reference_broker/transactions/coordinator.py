@@ -14,7 +14,7 @@ from reference_broker.coordination.led_partitions import LedPartitions
 from reference_broker.coordination.log import CoordinatorLog, Written, client_error
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.coordination.scheduling import Steps
+from reference_broker.coordination.scheduling import DeferredCallbacks
 from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
@@ -44,7 +44,7 @@ from reference_broker.transactions.transaction import (
 from reference_broker.transactions.transactions_partition import (
     Held,
     TransactionsPartition,
-    TransactionsTaker,
+    TransactionsPlayback,
     partition_count,
 )
 from reference_broker.wire.errors import Error, ErrorCode
@@ -131,8 +131,8 @@ class TransactionCoordinator:
         )
         self.leads = self._led.leads
         self.resigns = self._led.resigns
-        self._steps = Steps(ports)
-        sender = MarkerSender(ports, node_id, image, writer, self._steps, self.metrics.waiting_markers)
+        self._deferred = DeferredCallbacks(ports)
+        sender = MarkerSender(ports, node_id, image, writer, self._deferred, self.metrics.waiting_markers)
         self._endings = Endings(ports, image, producer_ids, sender, self.metrics.waiting_completions)
         self._timeouts = Timeouts(ports, config, self._led.active, self._endings)
         self.is_creating = False
@@ -318,13 +318,13 @@ class TransactionCoordinator:
     def begin(self, partition: Partition) -> TransactionsPartition:
         log = CoordinatorLog(self._ports, self._config.request_timeout_ms, self._leaders, partition)
         expiration_ms = self._config.transactional_id_expiration_ms
-        return TransactionsPartition(self._ports, log, self._steps, self._feature_level, expiration_ms)
+        return TransactionsPartition(self._ports, log, self._deferred, self._feature_level, expiration_ms)
 
     def _feature_level(self) -> int:
         return transaction_version(self._image())
 
-    def taker(self, found: TransactionsPartition) -> TransactionsTaker:
-        return TransactionsTaker(found)
+    def playback(self, found: TransactionsPartition) -> TransactionsPlayback:
+        return TransactionsPlayback(found)
 
     def loaded(self, found: TransactionsPartition) -> None:
         found.when_settled(lambda: self._endings.resume(found))

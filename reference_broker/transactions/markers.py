@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from kio.schema.types import ProducerId, TopicName
 from kio.static.primitive import i8, i16, i32
 
-from reference_broker.coordination.scheduling import Steps
+from reference_broker.coordination.scheduling import DeferredCallbacks
 from reference_broker.log.partition_log import Origin, RecordsRefused
 from reference_broker.log.producer_state import Producer
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
@@ -309,11 +309,11 @@ class MarkerSender:
         node_id: int,
         image: Callable[[], MetadataImage],
         writer: MarkerWriter,
-        steps: Steps,
+        deferred: DeferredCallbacks,
         waiting: Gauge,
     ) -> None:
         self._ports = ports
-        self._steps = steps
+        self._deferred = deferred
         self._node_id = node_id
         self._image = image
         self._writer = writer
@@ -452,7 +452,7 @@ class MarkerSender:
     def _finish_if_delivered(self, delivery: Delivery) -> None:
         if not delivery.missing and delivery.is_wanted():
             delivery.is_wanted = _never
-            self._steps.add(delivery.delivered)
+            self._deferred.add(delivery.delivered)
 
     def _retry_later(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
         if partitions:

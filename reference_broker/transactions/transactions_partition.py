@@ -16,7 +16,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.led_partitions import LedPartition, Skipped
 from reference_broker.coordination.log import CoordinatorLog, Written, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
-from reference_broker.coordination.scheduling import DueTimes, Steps
+from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Ports, later
@@ -57,7 +57,12 @@ class TransactionsPartition(LedPartition):
     """The transactional IDs of one led partition. ``feature_level`` returns the finalized ``transaction.version``."""
 
     def __init__(
-        self, ports: Ports, log: CoordinatorLog, steps: Steps, feature_level: Callable[[], int], expiration_ms: int
+        self,
+        ports: Ports,
+        log: CoordinatorLog,
+        deferred: DeferredCallbacks,
+        feature_level: Callable[[], int],
+        expiration_ms: int,
     ) -> None:
         super().__init__(log.led)
         self.held: dict[str, Held] = {}
@@ -68,7 +73,7 @@ class TransactionsPartition(LedPartition):
         """When to check whether an ID is idle for too long (X-10)."""
         self._ports = ports
         self._log = log
-        self._steps = steps
+        self._deferred = deferred
         self._feature_level = feature_level
         self._expiration_ms = expiration_ms
         self._is_settled = False
@@ -100,7 +105,7 @@ class TransactionsPartition(LedPartition):
                 later(self._ports, RETRY_US, lambda: self.when_settled(then))
             else:
                 self._is_settled = True
-                self._steps.add(then)
+                self._deferred.add(then)
 
         if self.is_led:
             self._log.when_replicated(self.loaded_end, replicated)
@@ -136,13 +141,13 @@ class TransactionsPartition(LedPartition):
             everything that follows comes at the end of the event."""
             if not error and self.is_led:
                 self._apply(held, step)
-                self._steps.add(report)
+                self._deferred.add(report)
                 return
             if end_offset is None:
                 self._take_back(held)
             elif self.is_led:
                 self._apply_when_replicated(held, step, end_offset, then)
-            self._steps.add(lambda: done(client_error(error) if error else ErrorCode.not_coordinator))
+            self._deferred.add(lambda: done(client_error(error) if error else ErrorCode.not_coordinator))
 
         def report() -> None:
             done(ErrorCode.none)
@@ -162,7 +167,7 @@ class TransactionsPartition(LedPartition):
                 later(self._ports, RETRY_US, retry)
             else:
                 self._apply(held, step)
-                self._steps.add(lambda: then() if self.is_led else None)
+                self._deferred.add(lambda: then() if self.is_led else None)
 
         def retry() -> None:
             if self.is_led:
@@ -198,14 +203,14 @@ class TransactionsPartition(LedPartition):
 
 
 @dataclass(slots=True)
-class TransactionsTaker:
-    """Implements ``coordination.led_partitions.Taker``."""
+class TransactionsPlayback:
+    """Implements ``coordination.led_partitions.Playback``."""
 
     target: TransactionsPartition
     _values: dict[str, bytes] = field(default_factory=dict)
     """The last value of each transactional ID."""
 
-    def take(self, header: BatchHeader, record: Record, end_offset: int) -> None:  # noqa: ARG002 - the taker's form
+    def replay(self, header: BatchHeader, record: Record, end_offset: int) -> None:  # noqa: ARG002 - the protocol's form
         transactional_id = None if header.is_control else read_key(record.key or b"")
         if transactional_id is None:
             return
@@ -213,7 +218,7 @@ class TransactionsTaker:
         if record.value is not None:
             self._values[transactional_id] = record.value
 
-    def read_so_far(self) -> None:
+    def batch_replayed(self) -> None:
         """Do nothing, since only the last value of each ID counts."""
 
     def restore(self, skipped: Skipped) -> Sliced[None]:

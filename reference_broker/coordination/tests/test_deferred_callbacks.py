@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from reference_broker.coordination.scheduling import Steps
+from reference_broker.coordination.scheduling import DeferredCallbacks
 from reference_broker.ports.slicing import COORDINATOR_STEPS_PER_EVENT
 from reference_broker.replication.tests.timed_ports import TimedPorts
 
@@ -23,10 +23,10 @@ class Event(TimedPorts):
             self.last_steps.pop(0)()
 
 
-def world() -> tuple[Event, Steps, list[int]]:
+def world() -> tuple[Event, DeferredCallbacks, list[int]]:
     event = Event()
     ports: Any = event
-    return event, Steps(ports), []
+    return event, DeferredCallbacks(ports), []
 
 
 def test_a_step_waits_for_the_end_of_the_event_and_takes_no_timer() -> None:
